@@ -42,7 +42,7 @@ class Bucket(Struct, frozen=True):
     reset_after: float
 
 
-class Found(Struct, frozen=True):
+class RequestBuckets(Struct, frozen=True):
     """The buckets that a request would charge.
 
     `charges`: one for each bucket, with the cost of the request. `names`: the names of their limits in headers.
@@ -54,7 +54,7 @@ class Found(Struct, frozen=True):
     reason: str = ""
 
 
-def find_buckets(target: Target, described: DescribedRequest) -> Found:
+def find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets:
     """Return the buckets that a request would charge: in all rules, and of its messages if it opens a websocket.
 
     Raises `ConfigError` if the description lacks a key that a limit needs.
@@ -63,9 +63,11 @@ def find_buckets(target: Target, described: DescribedRequest) -> Found:
     request = described.request(route)
     match = target.rules.match(request, rules)
     if match is None:
-        return Found((), (), "nothing limits this request: limiting is switched off, or the path or client is exempt")
+        return RequestBuckets(
+            (), (), "nothing limits this request: limiting is switched off, or the path or client is exempt"
+        )
     if match.denied:
-        return Found((), (), "the client is on the blocklist, which needs no store")
+        return RequestBuckets((), (), "the client is on the blocklist, which needs no store")
     matches = [match, *([match.messages] if match.messages is not None and request.method == "GET" else [])]
     results = _results([call for one in matches for call in one.callables], request)
     found: dict[tuple[str, str], tuple[Charge, str]] = {}
@@ -75,8 +77,8 @@ def find_buckets(target: Target, described: DescribedRequest) -> Found:
         for charge, compiled in zip(charge_plan.charges, charge_plan.compiled_limits, strict=True):
             found.setdefault((charge.key, charge.limit.bucket), (_as_limit(charge), compiled.policy.name))
     if not found:
-        return Found((), (), "no limit applies to this request")
-    return Found([charge for charge, _ in found.values()], [name for _, name in found.values()])
+        return RequestBuckets((), (), "no limit applies to this request")
+    return RequestBuckets([charge for charge, _ in found.values()], [name for _, name in found.values()])
 
 
 def look(store: Store, charges: Sequence[Charge], only: Callable[[Decision], bool] | None = None) -> list[Bucket]:

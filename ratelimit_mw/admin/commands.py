@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, most_refused
-from ratelimit_mw.admin.buckets import Bucket, Found, find_buckets, look, split_key
+from ratelimit_mw.admin.buckets import Bucket, RequestBuckets, find_buckets, look, split_key
 from ratelimit_mw.admin.described import DescribedRequest
 from ratelimit_mw.admin.listing import Listing, inventory_of
 from ratelimit_mw.admin.output import bucket_row, json_text, printable, refusal_row, table, write_line
@@ -148,7 +148,7 @@ def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
         print(_FROM_FILE, file=sys.stderr)
 
 
-def _confirmed(found: Found, buckets: list[Bucket]) -> bool:
+def _confirmed(found: RequestBuckets, buckets: list[Bucket]) -> bool:
     """Ask whether to forget these buckets. Raises `ConfigError` if nobody can be asked."""
     if not sys.stdin.isatty():
         raise ConfigError("reset: nobody can be asked here; to forget the buckets, add --yes", code="RL-051")
@@ -156,7 +156,7 @@ def _confirmed(found: Found, buckets: list[Bucket]) -> bool:
     return input("Forget what is counted there? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _show(found: Found, buckets: list[Bucket], *, as_json: bool) -> None:
+def _show(found: RequestBuckets, buckets: list[Bucket], *, as_json: bool) -> None:
     if as_json:
         write_line(json_text(Buckets(buckets)))
     elif not buckets:

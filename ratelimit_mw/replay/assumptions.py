@@ -143,7 +143,7 @@ def check(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) 
             with mistakes.collect(f"--assume call:{call.__module__}:{call.__qualname__}=run"):
                 raise ConfigError("the callable is async, and a replay awaits nothing", code="RL-057")
     mistakes.raise_if_any()
-    if any(key.may_read_user for key in rules.keys) and not log.tells_user and assumed.user is None:
+    if any(key.may_read_user for key in rules.keys) and not log.has_user and assumed.user is None:
         notes.append("the log has no users: all requests count as anonymous")
     if any(limit_set.may_delay for limit_set in rules.limit_sets):
         notes.append("delayed requests are counted when they arrive, as the middleware does; their delay adds nothing")
@@ -155,21 +155,23 @@ def _problems(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assum
     app, *of_rules, default = rules.limit_sets
     parsed = settings.parsed_rules()
     names = [f"rules[{index}] ({rule.full_name})" for index, rule in enumerate(parsed)]
-    tells = _Tells(log, assumed)
-    yield from _of_limits(app, "", "app_limits", settings, tells)
+    finder = _ProblemFinder(log, assumed)
+    yield from _of_limits(app, "", "app_limits", settings, finder)
     for place, rule, limit_set in zip(names, parsed, of_rules, strict=True):
-        yield from _of_limits(limit_set, f"{place}.", "limits", settings, tells)
-        yield from _of_rule(place, rule, tells)
-    yield from _of_limits(default, "", "limits", settings, tells)
-    yield from ((place, problem) for place in ("safelist", "blocklist") for problem in _of_list(place, settings, tells))
+        yield from _of_limits(limit_set, f"{place}.", "limits", settings, finder)
+        yield from _of_rule(place, rule, finder)
+    yield from _of_limits(default, "", "limits", settings, finder)
+    yield from (
+        (place, problem) for place in ("safelist", "blocklist") for problem in _of_list(place, settings, finder)
+    )
     if callable(settings.enabled) or is_callable_name(settings.enabled):
-        yield from (("enabled", problem) for problem in tells.callable(resolve_callable(settings.enabled), ("run",)))
+        yield from (("enabled", problem) for problem in finder.callable(resolve_callable(settings.enabled), ("run",)))
     if settings.messages and "messages" not in assumed.switches:
         yield "messages", _left_out("messages of websockets are in no log", "messages")
 
 
 def _of_limits(
-    limit_set: LimitSet, prefix: str, limits: str, settings: Settings, tells: "_Tells"
+    limit_set: LimitSet, prefix: str, limits: str, settings: Settings, finder: "_ProblemFinder"
 ) -> Iterator[tuple[str, str]]:
     """Yield the problems of one rule's limits, or of the global ones."""
     seen: set[str] = set()
@@ -179,30 +181,32 @@ def _of_limits(
             seen.add(key.text)
             inherited = key.text == limit_set.key.text
             place = (f"{prefix}key" if own_key else "key") if inherited else f"{prefix}{limits}"
-            yield from ((place, problem) for problem in tells.key(key))
+            yield from ((place, problem) for problem in finder.key(key))
     if limit_set.tier is not None:
         own_tier = limit_set.rule is not None and limit_set.rule.tier is not None
-        yield from ((f"{prefix}tier" if own_tier else "tier", problem) for problem in tells.key(limit_set.tier))
+        yield from ((f"{prefix}tier" if own_tier else "tier", problem) for problem in finder.key(limit_set.tier))
     for setting, call in dict.fromkeys(limit_set.named_callables()):
         if setting in ("cost", "limits"):
             place = limits if setting == "limits" else setting
-            yield from ((f"{prefix}{place}", problem) for problem in tells.callable(call, ("run", "text:5")))
-    yield from _of_responses(limit_set, prefix, settings, tells)
+            yield from ((f"{prefix}{place}", problem) for problem in finder.callable(call, ("run", "text:5")))
+    yield from _of_responses(limit_set, prefix, settings, finder)
 
 
-def _of_responses(limit_set: LimitSet, prefix: str, settings: Settings, tells: "_Tells") -> Iterator[tuple[str, str]]:
+def _of_responses(
+    limit_set: LimitSet, prefix: str, settings: Settings, finder: "_ProblemFinder"
+) -> Iterator[tuple[str, str]]:
     """Yield the problems of what depends on a response: settlement and slots."""
     policy = limit_set.settle_policy
-    assumed = tells.assumed
+    assumed = finder.assumed
     if policy is not None and policy.call is not None and "settle" not in assumed.switches:
         own = limit_set.rule is not None and limit_set.rule.settle is not None
         fix = "; the estimate then stays charged"
         yield f"{prefix}settle" if own else "settle", _left_out("the true cost is in no log", "settle") + fix
-    if policy is not None and policy.counted_statuses is not None and not (tells.log.tells_status or assumed.status):
+    if policy is not None and policy.counted_statuses is not None and not (finder.log.has_status or assumed.status):
         yield f"{prefix}count_status", f"the log has no statuses; {_HOW} status=200"
     if limit_set.has_slots and "slots" not in assumed.switches:
         place = "limits" if limit_set.name == "default" and not settings.concurrent else "concurrent"
-        if DURATION not in tells.log.names and assumed.duration is None:
+        if DURATION not in finder.log.names and assumed.duration is None:
             yield (
                 f"{prefix}{place}",
                 f"the log has no durations; {_HOW} duration=SECONDS, or slots=none to leave it out",
@@ -211,27 +215,27 @@ def _of_responses(limit_set: LimitSet, prefix: str, settings: Settings, tells: "
             yield f"{prefix}queue", _left_out("a log does not tell who waited", "queue")
 
 
-def _of_rule(place: str, rule: Rule, tells: "_Tells") -> Iterator[tuple[str, str]]:
+def _of_rule(place: str, rule: Rule, finder: "_ProblemFinder") -> Iterator[tuple[str, str]]:
     if rule.host:
-        yield from ((f"{place}.host", problem) for problem in tells.header("header:host"))
+        yield from ((f"{place}.host", problem) for problem in finder.header("header:host"))
     if rule.when is not None:
-        yield from ((f"{place}.when", problem) for problem in tells.callable(resolve_callable(rule.when), ("run",)))
+        yield from ((f"{place}.when", problem) for problem in finder.callable(resolve_callable(rule.when), ("run",)))
     if rule.preflight:
         for name in _PREFLIGHT_HEADERS:
-            yield from ((f"{place}.preflight", problem) for problem in tells.header(f"header:{name}"))
-    if rule.messages and "messages" not in tells.assumed.switches:
+            yield from ((f"{place}.preflight", problem) for problem in finder.header(f"header:{name}"))
+    if rule.messages and "messages" not in finder.assumed.switches:
         yield f"{place}.messages", _left_out("messages of websockets are in no log", "messages")
 
 
-def _of_list(place: str, settings: Settings, tells: "_Tells") -> Iterator[str]:
+def _of_list(place: str, settings: Settings, finder: "_ProblemFinder") -> Iterator[str]:
     for entry in getattr(settings, place):
         if isinstance(entry, Mapping):
-            yield from tells.header(f"header:{entry['header'].lower()}")
+            yield from finder.header(f"header:{entry['header'].lower()}")
         elif callable(entry) or is_callable_name(entry):
-            yield from tells.callable(resolve_callable(entry), ("run",))
+            yield from finder.callable(resolve_callable(entry), ("run",))
 
 
-class _Tells:
+class _ProblemFinder:
     """Finds what a log does not tell and no assumption replaces."""
 
     def __init__(self, log: LogFormat, assumed: Assumed) -> None:
@@ -244,12 +248,12 @@ class _Tells:
             yield from self.header(name)
         for call in key.callables:
             yield from self.callable(call, ("run", "ip"))
-        if key.requires_user and not self.log.tells_user and self.assumed.user is None:
+        if key.requires_user and not self.log.has_user and self.assumed.user is None:
             yield f"got {key.text!r}, but the log has no users; {_HOW} user=ip"
 
     def header(self, name: str) -> Iterator[str]:
         """Yield the problem of a header or cookie such as `header:x-api-key`, if there is one."""
-        if not self.log.tells(name) and not self.assumed.has(name):
+        if not self.log.has_value(name) and not self.assumed.has(name):
             example = "text:app.example.com" if name == "header:host" else "ip"
             yield f"the log ({self.log.name}) does not have {name}; {_HOW} {name}={example}"
 

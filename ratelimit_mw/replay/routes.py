@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ratelimit_mw.replay.known import Known
+from ratelimit_mw.replay.client_plans import ClientPlan
 from ratelimit_mw.replay.tallies import RuleTally
 from ratelimit_mw.rules.plan import Match
 
-Who = str | tuple[str, str]  # a client, and its user if there is one
+Caller = str | tuple[str, str]  # a client, and its user if there is one
 
 
 class Route:
@@ -21,18 +21,18 @@ class Route:
         self.rows = rows
         self.row: RuleTally | None = None  # that of the limit, if there is one
         self.seen = 0
-        self.entries: dict[Who, Known] = {}
+        self.entries: dict[Caller, ClientPlan] = {}
         self.is_simple = match is None or not (
             match.plan_cache is None or match.callables or match.settles or match.has_slots or match.may_delay
         )
 
 
-class SameForAll(dict[Who, Known]):
+class SharedPlan(dict[Caller, ClientPlan]):
     """What is known of each client on a route, where that is the same for all."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, client_plan: ClientPlan) -> None:
         super().__init__()
-        self._known: Final = known
+        self._client_plan: Final = client_plan
 
-    def __missing__(self, _: Who) -> Known:
-        return self._known
+    def __missing__(self, _: Caller) -> ClientPlan:
+        return self._client_plan

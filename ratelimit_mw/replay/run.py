@@ -272,7 +272,7 @@ def _notes(job: Job, part: _Part) -> list[str]:
         notes.append(f"requests that are exempt, or of clients on the safelist: {tallies.unlimited:,}")
     if tallies.logged_refusals:
         notes.append(f"requests that were answered with 429 already, some of them retries: {tallies.logged_refusals:,}")
-    if tallies.preflights and not part.log.tells("header:access-control-request-method"):
+    if tallies.preflights and not part.log.has_value("header:access-control-request-method"):
         notes.append("the log does not tell preflights from other OPTIONS requests; they count as the latter")
     if tallies.nameless:
         notes.append(f"clients without an address in the log, about whom missing_key decides: {tallies.nameless:,}")

@@ -11,13 +11,13 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.replay.assumptions import Assumed, replayed_settings
-from ratelimit_mw.replay.following import Followers
+from ratelimit_mw.replay.client_plans import MAX_KEYS, ClientPlan, LastingStore
 from ratelimit_mw.replay.formats.base import CLIENT, REQUEST, STATUS, USER, LogFormat, Record
-from ratelimit_mw.replay.known import MAX_KEYS, Known, LastingStore
 from ratelimit_mw.replay.reading import Group
 from ratelimit_mw.replay.records import RecordReader
 from ratelimit_mw.replay.requests import LoggedRequest
-from ratelimit_mw.replay.routes import Route, SameForAll, Who
+from ratelimit_mw.replay.routes import Caller, Route, SharedPlan
+from ratelimit_mw.replay.schedule import Schedule
 from ratelimit_mw.replay.tallies import MINUTE, Append, RuleTally, Tallies, identity_of, populations_of, rule_of
 from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan
 from ratelimit_mw.rules.rule_set import RuleSet
@@ -58,7 +58,7 @@ class Simulation:
         self.rules: Final = RuleSet(replayed_settings(settings))
         self._now = 0.0  # seconds
         self._store: Final = LastingStore(max_keys=MAX_KEYS, clock=lambda: self._now)
-        self._followers: Final = Followers(
+        self._schedule: Final = Schedule(
             self._store, _MAX_WAITING if settings.max_waiting is None else settings.max_waiting, self._set_clock
         )
         self._address_key: Final = Key("ip", settings.ipv6_prefix)
@@ -86,8 +86,8 @@ class Simulation:
             isinstance(settings.enabled, bool)
             and not any(rule.host or rule.when is not None for rule in settings.parsed_rules())
             and all(isinstance(entry, str) and not entry.startswith("call:") for entry in lists)
-            and (self._reader.proxy_header is None or not log.tells(f"header:{self._reader.proxy_header}"))
-            and not log.tells("header:access-control-request-method")
+            and (self._reader.proxy_header is None or not log.has_value(f"header:{self._reader.proxy_header}"))
+            and not log.has_value("header:access-control-request-method")
             and not self._assumed.headers.keys() & {"access-control-request-method"}
         )
 
@@ -121,10 +121,10 @@ class Simulation:
     # every step is inlined: this is where the time of a replay goes
     def _replay_all(self, us: int, is_whole: bool, records: Sequence[Record]) -> None:  # noqa: C901, FBT001, PLR0912
         """Decide requests whose rules depend on the path alone: the common case."""
-        routes, events, watch, tallies = self._routes, self._followers.events, self._watch, self.tallies
+        routes, events, watch, tallies = self._routes, self._schedule.events, self._watch, self.tallies
         for now, record in zip(_spread(us, len(records) if is_whole else 0), records, strict=False):
             if events:
-                self._followers.run_until(now)
+                self._schedule.run_until(now)
             try:
                 route = routes[record[REQUEST]]
             except KeyError:
@@ -136,35 +136,35 @@ class Simulation:
                     self._decide(route, record, now)
                 continue
             client, user = record[CLIENT], record[USER]
-            who = client if user == "-" or not user else (client, user)
+            caller = client if user == "-" or not user else (client, user)
             try:
-                known = route.entries[who]
+                client_plan = route.entries[caller]
             except KeyError:
-                known = self._find_known(route, who, record)
-            if known.row is not None:  # a single limit: the common case, as in `Known.decide`
-                states, key = known.states, known.key
+                client_plan = self._remember_plan(route, caller, record)
+            if client_plan.row is not None:  # a single limit: the common case, as in `ClientPlan.decide`
+                states, key = client_plan.states, client_plan.key
                 old = states.get(key)
-                decision, new = known.decide_one(old, now, known.cost, None)
+                decision, new = client_plan.decide_one(old, now, client_plan.cost, None)
                 if new is not old:
                     states[key] = new
                 if not decision.allowed:
-                    known.label = known.label or self._label(identity_of(key), who)
-                    known.row.refuse(known.label, self._minute)
+                    client_plan.label = client_plan.label or self._label(identity_of(key), caller)
+                    client_plan.row.refuse(client_plan.label, self._minute)
                     tallies.refused += 1
                 decisions: Sequence[Decision] = (decision,) if watch is not None else ()
-            elif known.charges:
-                decisions = known.decide(now) if known.buckets else self._take(known.charges, now)
+            elif client_plan.charges:
+                decisions = client_plan.decide(now) if client_plan.buckets else self._take(client_plan.charges, now)
                 for one in decisions:
                     if not one.allowed:
-                        self._count_refusal(known.charges, decisions, who)
+                        self._count_refusal(client_plan.charges, decisions, caller)
                         break
             else:
-                self._decide_without_store(route, known.why, who, now)
+                self._decide_without_store(route, client_plan.reason, caller, now)
                 continue
-            for append in known.appends:
+            for append in client_plan.appends:
                 append(now)
             if watch is not None and route.match is not None:
-                watch(now / 1_000_000, conclude(route.match, Plan(known.charges, (), ()), decisions))
+                watch(now / 1_000_000, conclude(route.match, Plan(client_plan.charges, (), ()), decisions))
 
     def _take(self, charges: Sequence[Charge], now: int) -> Sequence[Decision]:
         self._now = now / 1_000_000
@@ -175,7 +175,7 @@ class Simulation:
 
     def _replay_one(self, now: int, record: Record) -> None:
         """Decide a request whose rules depend on more than its path."""
-        self._followers.run_until(now)
+        self._schedule.run_until(now)
         self._now = now / 1_000_000
         if not record[REQUEST]:
             self.tallies.skipped += 1
@@ -200,7 +200,7 @@ class Simulation:
         if route is None:
             route = self._by_match[id(match)] = Route(match, [] if match is None else self._rows_of(match))
             if match is None and not self._has_lists and self._part[1] == 1:
-                route.entries = SameForAll(Known(why=_EXEMPT))
+                route.entries = SharedPlan(ClientPlan(reason=_EXEMPT))
         if request.method == "OPTIONS":
             self.tallies.preflights += 1
         return route
@@ -231,64 +231,64 @@ class Simulation:
         ]
         return [self._rows.setdefault(name, RuleTally(name)) for name in names]
 
-    def _find_known(self, route: Route, who: Who, record: Record) -> Known:
+    def _remember_plan(self, route: Route, caller: Caller, record: Record) -> ClientPlan:
         """Return what is known of a client on a route, and remember it."""
         if self._remembered >= _MAX_PLANS:
             self._remembered = 0
             for other in self._by_match.values():
                 other.entries.clear()
         self._remembered += 1
-        known = route.entries[who] = self._known(route, who, record)
-        return known
+        client_plan = route.entries[caller] = self._plan_client(route, caller, record)
+        return client_plan
 
-    def _known(self, route: Route, who: Who, record: Record) -> Known:
+    def _plan_client(self, route: Route, caller: Caller, record: Record) -> ClientPlan:
         match = route.match
-        is_plain = not self._has_lists and self._part[1] == 1 and self._assumed.user is None and isinstance(who, str)
+        is_plain = not self._has_lists and self._part[1] == 1 and self._assumed.user is None and isinstance(caller, str)
         if is_plain and match is not None and match.plans_by_address is not None:
             client = self._reader.client(record)
-            made = match.plan_for_address(client)
+            charge_plan = match.plan_for_address(client)
         else:
             request = self._reader.request(record)
             client = request.client
             if self._part[1] > 1 and not self._is_mine(route, request):
-                return Known(why=_OTHER)
+                return ClientPlan(reason=_OTHER)
             if self._blocked is not None and self._blocked.matches(request, once=False):
-                return Known(why=_BLOCKED)
+                return ClientPlan(reason=_BLOCKED)
             if match is None:
-                return Known(why=_EXEMPT)
+                return ClientPlan(reason=_EXEMPT)
             if self._safe is not None and self._safe.matches(request, once=True):
-                return Known(why=_SAFE)
-            made = plan(match, request, {})
+                return ClientPlan(reason=_SAFE)
+            charge_plan = plan(match, request, {})
         if client is None:
             self.tallies.nameless += 1
-        if not made.charges:
-            return Known(why=_EXEMPT if made.denied_source is None else _DENIED)
-        known = Known(made.charges, self._appends(made))
-        known.use(self._store)
-        if len(known.buckets) == 1:
-            known.row = self._row_of(route, known.key)
-        return known
+        if not charge_plan.charges:
+            return ClientPlan(reason=_EXEMPT if charge_plan.denied_source is None else _DENIED)
+        client_plan = ClientPlan(charge_plan.charges, self._appends(charge_plan))
+        client_plan.use(self._store)
+        if len(client_plan.buckets) == 1:
+            client_plan.row = self._row_of(route, client_plan.key)
+        return client_plan
 
-    def _appends(self, made: Plan) -> Sequence[Append]:
-        return populations_of(self.tallies, made) if self._keeps_times else ()
+    def _appends(self, charge_plan: Plan) -> Sequence[Append]:
+        return populations_of(self.tallies, charge_plan) if self._keeps_times else ()
 
-    def _decide_without_store(self, route: Route, why: str, who: Who, now: int) -> None:
+    def _decide_without_store(self, route: Route, reason: str, caller: Caller, now: int) -> None:
         """Count a request that no store is queried for."""
-        if why == _OTHER:
+        if reason == _OTHER:
             route.seen -= 1
             return
-        client = who if isinstance(who, str) else who[0]
+        client = caller if isinstance(caller, str) else caller[0]
         verdict = None
-        if why in (_BLOCKED, _DENIED):
+        if reason in (_BLOCKED, _DENIED):
             self.tallies.refused += 1
-            row = self._rows["blocklist"] if why == _BLOCKED else self._rows.get(route.rule, route.rows[-1])
+            row = self._rows["blocklist"] if reason == _BLOCKED else self._rows.get(route.rule, route.rows[-1])
             row.refuse(client, self._minute)
-            if why == _BLOCKED:  # no rule was looked for
+            if reason == _BLOCKED:  # no rule was looked for
                 route.seen -= 1
                 row.minutes[self._minute][0] += 1
                 self.tallies.requests += 1
             verdict = Verdict(False, (), (), row.name)
-        elif why == _SAFE:
+        elif reason == _SAFE:
             route.seen -= 1
             self.tallies.requests += 1
             self.tallies.unlimited += 1
@@ -298,39 +298,39 @@ class Simulation:
     def _decide(self, route: Route, record: Record, now: int, request: LoggedRequest | None = None) -> None:
         """Decide a request in full: with callables, delays, slots and settlement after the response."""
         request = request or self._reader.request(record)
-        who = record[CLIENT]
+        caller = record[CLIENT]
         if self._part[1] > 1 and not self._is_mine(route, request):
             route.seen -= 1
             return
         if self._blocked is not None and self._blocked.matches(request, once=False):
-            self._decide_without_store(route, _BLOCKED, who, now)
+            self._decide_without_store(route, _BLOCKED, caller, now)
             return
         match = route.match
         if match is None or (self._safe is not None and self._safe.matches(request, once=True)):
-            self._decide_without_store(route, _EXEMPT if match is None else _SAFE, who, now)
+            self._decide_without_store(route, _EXEMPT if match is None else _SAFE, caller, now)
             return
-        made = plan(match, request, self._reader.results(match.callables, request))
-        if not made.charges:
-            self._decide_without_store(route, _EXEMPT if made.denied_source is None else _DENIED, who, now)
+        charge_plan = plan(match, request, self._reader.results(match.callables, request))
+        if not charge_plan.charges:
+            self._decide_without_store(route, _EXEMPT if charge_plan.denied_source is None else _DENIED, caller, now)
             return
-        may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in made.charges)
+        may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
         keys: Sequence[str] = ()
         if may_wait:
-            keys = client_identities(made) or [self._address_key.identity(request, "", {}) or ""]
-            made = self._followers.capacity.without_delay_if_full(made, keys)
-        decisions = self._store.take(made.charges)
-        verdict = conclude(match, made, decisions)
-        for append in self._appends(made):
+            keys = client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
+            charge_plan = self._schedule.capacity.without_delay_if_full(charge_plan, keys)
+        decisions = self._store.take(charge_plan.charges)
+        verdict = conclude(match, charge_plan, decisions)
+        for append in self._appends(charge_plan):
             append(now)
         if not all(decision.allowed for decision in decisions):
-            self._count_refusal(made.charges, decisions, who)
+            self._count_refusal(charge_plan.charges, decisions, caller)
         if verdict.allowed and (match.settles or match.has_slots or verdict.delay):
             status, duration = self._reader.status(record), self._reader.duration(record)
-            self._followers.follow(match, verdict, status, duration, now, keys)
+            self._schedule.add_admitted(match, verdict, status, duration, now, keys)
         if self._watch is not None:
             self._watch(self._now, verdict)
 
-    def _count_refusal(self, charges: Sequence[Charge], decisions: Sequence[Decision], who: Who) -> None:
+    def _count_refusal(self, charges: Sequence[Charge], decisions: Sequence[Decision], caller: Caller) -> None:
         """Count a request that a limit refuses, or a shadow would refuse, once for each rule of such a limit."""
         refused = False
         rules: dict[str, str] = {}
@@ -339,15 +339,15 @@ class Simulation:
                 refused = refused or charge.role != "shadow"
                 rules.setdefault(rule_of(charge.key), identity_of(charge.key))
         for name, identity in rules.items():
-            self._rows[name].refuse(self._label(identity, who), self._minute)
+            self._rows[name].refuse(self._label(identity, caller), self._minute)
         self.tallies.refused += refused
 
-    def _label(self, identity: str, who: Who) -> str:
+    def _label(self, identity: str, caller: Caller) -> str:
         """Return the name of a client in results: its address or identity; its address if all share the identity."""
         if identity.startswith("ip=") and "+" not in identity:
             return identity[3:]
         if identity == "all=all" or (identity.startswith("route=") and "+" not in identity):
-            return who if isinstance(who, str) else who[0]
+            return caller if isinstance(caller, str) else caller[0]
         return identity
 
     def _add_up(self) -> None:

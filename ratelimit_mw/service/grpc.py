@@ -64,7 +64,7 @@ class RateLimitService:
         if not 0 < len(call.descriptors) <= _MAX_DESCRIPTORS:
             text = f"descriptors: got {len(call.descriptors)}, expected 1 to {_MAX_DESCRIPTORS}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
-        asked = []
+        requests = []
         for index, descriptor in enumerate(call.descriptors):
             if not descriptor.entries:
                 text = f"descriptors[{index}].entries: got none, expected at least one"
@@ -73,9 +73,9 @@ class RateLimitService:
             if cost is not None and cost >= MAX_EXACT_INT:
                 text = f"descriptors[{index}].hits_addend: got {cost}, expected less than {MAX_EXACT_INT}"
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
-            asked.append((_request(descriptor.entries), cost))
-        verdict, buckets = await self._requests.decide(asked)
-        return await self._response(asked[0][0], verdict, buckets)
+            requests.append((_request(descriptor.entries), cost))
+        verdict, buckets = await self._requests.decide(requests)
+        return await self._response(requests[0][0], verdict, buckets)
 
     async def _response(self, request: AsgiRequest, verdict: Verdict | None, buckets: Sequence[Sequence[Any]]) -> Any:
         response = MESSAGES["RateLimitResponse"](overall_code=OK)

@@ -19,7 +19,7 @@ from ratelimit_mw.stores.group import bucket_id
 
 _OK: Final = 200
 
-Asked = tuple[AsgiRequest, int | None]  # a request, and its cost instead of that of the rules
+RequestWithCost = tuple[AsgiRequest, int | None]  # a request, and its cost instead of that of the rules
 BucketId = tuple[str, str]
 
 
@@ -49,14 +49,14 @@ class Requests:
         gate = self._gate
         return await custom_refusal(gate.refusal_handler, request, verdict, gate.default_refusal(request, verdict))
 
-    async def decide(self, asked: Sequence[Asked]) -> tuple[Verdict | None, Sequence[Sequence[BucketId]]]:
+    async def decide(self, requests: Sequence[RequestWithCost]) -> tuple[Verdict | None, Sequence[Sequence[BucketId]]]:
         """Return the verdict on some requests, which are decided in one step, and the buckets of each.
 
         The verdict is None if no limit applies. A bucket that several requests have in common is charged once.
         """
         found: list[tuple[AsgiRequest, Match, Plan]] = []
         buckets: list[list[BucketId]] = []
-        for request, cost in asked:
+        for request, cost in requests:
             one = await self._plan(request)
             if one is None:
                 buckets.append([])

@@ -189,7 +189,7 @@ def test_envoy(form: str | None, line: str) -> None:
     assert (log.name, found.client, found.time) == ("envoy", "10.0.35.28", 1_460_751_420_310_000)
     assert (found.request, found.status) == ("POST /api/v1/locations", "204")
     assert duration_us(found.values[0], log.duration_unit) == 226_000
-    assert log.tells("header:host")
+    assert log.has_value("header:host")
 
 
 @pytest.mark.parametrize("form", ["alb", None])

@@ -27,15 +27,15 @@ class ReadLines(NamedTuple):
 class LogFormat(ABC):
     """A format of a log.
 
-    `names`: the names of a record's further values. `tells_user`, `tells_status`: whether the log has these.
+    `names`: the names of a record's further values. `has_user`, `has_status`: whether the log has these.
     `logs_end`: the stamp is the end of a request, so that its start is its duration earlier. `is_sorted`: lines are in
     the order of their stamps. `duration_unit`: microseconds in a unit of its durations.
     """
 
     name: str
     names: Sequence[str] = ()
-    tells_user: bool = True
-    tells_status: bool = True
+    has_user: bool = True
+    has_status: bool = True
     logs_end: bool = False
     is_sorted: bool = True
     duration_unit: float = 1_000_000
@@ -51,7 +51,7 @@ class LogFormat(ABC):
     def keep(self, names: Collection[str]) -> None:  # noqa: B027  # only some formats save time
         """Read no other further values than these, if that saves time."""
 
-    def tells(self, name: str) -> bool:
+    def has_value(self, name: str) -> bool:
         """Return whether the log has a header or cookie, such as `header:x-api-key`."""
         return name in self.names or (name.startswith("header:") and HEADERS in self.names)
 

@@ -67,7 +67,7 @@ class CloudFront(LogFormat):
 
     name = "cloudfront"
     names = ("duration", HEADERS)
-    tells_user = False
+    has_user = False
 
     def __init__(self) -> None:
         self._columns = self._indexes(_CLOUDFRONT)
@@ -89,7 +89,7 @@ class CloudFront(LogFormat):
         """See `LogFormat.time`. The columns `date` and `time` are in UTC."""
         return iso_time(stamp)
 
-    def tells(self, name: str) -> bool:
+    def has_value(self, name: str) -> bool:
         """Return whether the log has a header or cookie: those of its columns `cs(...)`."""
         return name in ("header:host", "header:referer", "header:user-agent") or name.startswith("cookie:")
 

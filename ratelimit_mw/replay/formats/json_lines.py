@@ -73,7 +73,7 @@ def _of_caddy(line: Any) -> Record:
 def envoy_json() -> JsonFormat:
     """Return Envoy's log in JSON, with the names that Istio gives its fields."""
     log = JsonFormat("envoy", _of_envoy, ("duration", HEADERS), duration_unit=1000)
-    log.tells_user = False
+    log.has_user = False
     return log
 
 
@@ -140,7 +140,7 @@ def json_fields(fields: Mapping[str, str]) -> JsonFormat:
         )
 
     log = JsonFormat("json", record_of, tuple(extras))
-    log.tells_user, log.tells_status = user is not None, status is not None
+    log.has_user, log.has_status = user is not None, status is not None
     return log
 
 

@@ -65,7 +65,7 @@ class PatternFormat(LogFormat):
         _check(names)
         self._pieces: Final = pieces
         self._is_split: Final = "request" not in names
-        self.tells_user, self.tells_status = "user" in names, "status" in names
+        self.has_user, self.has_status = "user" in names, "status" in names
         self.names = tuple(one for one in dict.fromkeys(names) if one not in (*_NEEDED, "method", "path"))
         self._compile()
 

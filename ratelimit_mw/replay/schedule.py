@@ -1,4 +1,4 @@
-"""What follows a request: the end of its delay, and the release and settlement at the end of its response."""
+"""Runs what follows a replayed request: the end of its delay, and the release and settlement after its response."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from ratelimit_mw.stores.memory import MemoryStore
 _RENEWALS: Final = 3  # of a slot in its lifetime
 
 
-class Followers:
+class Schedule:
     """The events to come: times in microseconds, and what to run then.
 
     `capacity`: the capacity for delayed requests. `set_clock`: sets the clock of the store, in microseconds.
@@ -43,7 +43,7 @@ class Followers:
     def _later(self, when: int, run: Callable[[int], None]) -> None:
         heappush(self.events, (when, next(self._sequence), run))
 
-    def follow(
+    def add_admitted(
         self, match: Match, verdict: Verdict, status: int | None, duration: int, now: int, keys: Sequence[str]
     ) -> None:
         """Do what follows an admitted request: the end of its delay, and that of its response.
@@ -55,8 +55,8 @@ class Followers:
             self.capacity.enter(keys)
             self._later(begins, lambda _: self.capacity.leave(keys))
         ends = begins + duration
-        if match.has_slots and (held := slot_charges(verdict.charges, verdict.decisions)):
-            self._hold(held, now, ends)
+        if match.has_slots and (slots := slot_charges(verdict.charges, verdict.decisions)):
+            self._hold(slots, now, ends)
         if match.settles:
             self._at(ends, now, lambda _: self._settle(verdict, status))
 

@@ -28,7 +28,7 @@ class LastingStore(MemoryStore):
         return super()._find(limit, key, now)
 
     def _drop_empty(self, now: int) -> None:
-        """Drop nothing: `Known` writes states that are not counted here."""
+        """Drop nothing: `ClientPlan` writes states that are not counted here."""
 
     def states_of(self, limit: Limit) -> dict[str, State]:
         """Return the states of a limit, by key."""
@@ -45,23 +45,23 @@ class Bucket(NamedTuple):
     cost: int
 
 
-class Known:
-    """What is known of a client on a route: its charges, or `why` there are none.
+class ClientPlan:
+    """What is known of a client on a route: its charges, or `reason` there are none.
 
     `buckets`: set if all charges are limits in buckets of their own, so that nothing else of a store is needed. If
     there is one, the other fields have its parts, its rule, and the client's name in results: one object less to load.
     """
 
-    __slots__ = ("appends", "buckets", "charges", "cost", "decide_one", "key", "label", "row", "states", "why")
+    __slots__ = ("appends", "buckets", "charges", "cost", "decide_one", "key", "label", "reason", "row", "states")
     decide_one: Decide
     states: dict[str, State]
     key: str
     cost: int
 
-    def __init__(self, charges: Sequence[Charge] = (), appends: Sequence[Append] = (), why: str = "") -> None:
+    def __init__(self, charges: Sequence[Charge] = (), appends: Sequence[Append] = (), reason: str = "") -> None:
         self.charges = charges
         self.appends = appends
-        self.why = why
+        self.reason = reason
         self.buckets: Sequence[Bucket] = ()
         self.row: RuleTally | None = None
         self.label = ""
