@@ -171,8 +171,8 @@ class RateLimitMiddleware:
         if request.on_end is not None or self._tracks_all:
             app, receive, send = track(request, state, app, receive, send)
         if scope["type"] == "http":
-            if self._adds_headers and not state.headers_shown:
-                state.headers_shown = True
+            if self._adds_headers and not state.headers_claimed:
+                state.headers_claimed = True
                 send = with_headers(state, self._style, send)
         elif request.messages is not None:
             receive, send = await with_messages(request, self._gate, state, receive, send)

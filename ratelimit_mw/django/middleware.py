@@ -176,8 +176,8 @@ class RateLimitMiddleware:
             if not isinstance(state, RateLimitState):
                 state = RateLimitState(None, self._gate)
             request.ratelimit = state
-            context = contexts[self] = RequestContext(state, self._style != "none" and not state.headers_shown)
-            state.headers_shown |= context.adds_headers
+            context = contexts[self] = RequestContext(state, self._style != "none" and not state.headers_claimed)
+            state.headers_claimed |= context.adds_headers
         return context
 
     @property

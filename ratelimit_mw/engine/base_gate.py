@@ -107,7 +107,7 @@ class BaseGate:
         It has no RateLimit fields if outer middleware adds them.
         """
         outer = request.state
-        style = "none" if outer is not None and outer.headers_shown else self.settings.headers
+        style = "none" if outer is not None and outer.headers_claimed else self.settings.headers
         return refusal_response(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
 
     def report_refusal(self, verdict: Verdict) -> None:

@@ -20,16 +20,16 @@ class RateLimitState(Struct, gc=False):
     """The rate limit state that the app finds in its request.
 
     `verdict`: covers all charges of the request; each middleware adds its own. None if there are none. `gate`: the
-    outermost gate. `headers_shown`: the outermost middleware writes the headers. `message`: the state of a websocket's
-    last message, if messages are limited. `entries`: the verdict of each gate, if there are several. `tracker`: waits
-    for the end of the response, if a rule needs it. `actual_cost`: the true cost that the app passed to `settle()`.
-    `corrected`: what settlements have changed in each bucket so far. `in_app`: the app runs, and the
-    middleware calls `end_app` when it has returned.
+    outermost gate. `headers_claimed`: a middleware adds the headers to the response, so inner ones do not. `message`:
+    the state of a websocket's last message, if messages are limited. `entries`: the verdict of each gate, if there are
+    several. `tracker`: waits for the end of the response, if a rule needs it. `actual_cost`: the true cost that the app
+    passed to `settle()`. `corrected`: what settlements have changed in each bucket so far. `in_app`: the app runs, and
+    the middleware calls `end_app` when it has returned.
     """
 
     verdict: Verdict | None
     gate: Any = None
-    headers_shown: bool = False
+    headers_claimed: bool = False
     in_app: bool = False
     message: "RateLimitState | None" = None
     entries: list[tuple[Any, Verdict]] | None = None

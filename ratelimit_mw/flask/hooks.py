@@ -193,9 +193,9 @@ class Hooks:
             return self._refusal_decision(our_request, verdict)
         environ["ratelimit_mw"] = state
         tracker = None if our_request.on_end is None else track_response(our_request, state)
-        if self._style == "none" or state.headers_shown:
+        if self._style == "none" or state.headers_claimed:
             return _RequestDecision(tracker=tracker)
-        state.headers_shown = True
+        state.headers_claimed = True
         return _RequestDecision(shown_state=state, tracker=tracker)
 
     def limits_of(self, rule: Rule, method: str) -> EndpointRules:

@@ -211,4 +211,4 @@ def _add_headers(decision: EndpointDecision, response: Response) -> None:
     """Add the rate limit headers, unless an outer middleware adds them."""
     for name, value in non_conflicting(decision.fields, response.headers):
         response.headers.append(name, value)
-    decision.mark_headers_shown()
+    decision.claim_headers()

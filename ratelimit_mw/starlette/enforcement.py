@@ -200,13 +200,13 @@ class EndpointDecision(Struct, gc=False):
     def fields(self) -> HeaderList:
         """Headers for all that is charged so far; empty if an outer middleware adds them."""
         state = self.state
-        return [] if state is None or state.headers_shown else headers(state.verdict, self.gate.settings.headers)
+        return [] if state is None or state.headers_claimed else headers(state.verdict, self.gate.settings.headers)
 
     @property
     def raw_fields(self) -> RawFields:
         """The same headers as bytes, for ASGI."""
         state = self.state
-        if state is None or state.headers_shown or state.verdict is None:
+        if state is None or state.headers_claimed or state.verdict is None:
             return []
         style = self.gate.settings.headers
         return raw_headers(state.verdict) if style == "ietf" else raw(headers(state.verdict, style))
@@ -214,15 +214,15 @@ class EndpointDecision(Struct, gc=False):
     def with_headers(self, send: Send) -> Send:
         """Return a `send` that adds the headers, for all that is charged when the response starts."""
         state, style = self.state, self.gate.settings.headers
-        if state is None or state.headers_shown or style == "none" or self.request.raw["type"] != "http":
+        if state is None or state.headers_claimed or style == "none" or self.request.raw["type"] != "http":
             return send
-        self.mark_headers_shown()
+        self.claim_headers()
         return with_headers(state, style, send)
 
-    def mark_headers_shown(self) -> None:
+    def claim_headers(self) -> None:
         """Record that the headers are added here, so that inner middleware does not add them."""
         if self.state is not None:
-            self.state.headers_shown = True
+            self.state.headers_claimed = True
 
 
 async def enforce_on_endpoint(

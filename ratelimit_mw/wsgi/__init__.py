@@ -90,8 +90,8 @@ class RateLimitMiddleware:
         if not verdict.allowed:
             response = self._gate.default_refusal(request, verdict)
             return send_refusal(request, verdict, response, self._gate.refusal_handler, start_response)
-        if self._style != "none" and not state.headers_shown:
-            state.headers_shown = True
+        if self._style != "none" and not state.headers_claimed:
+            state.headers_claimed = True
             start_response = partial(start_with_headers, state, self._style, start_response)
         if request.on_end is not None and (tracker := track_response(request, state)) is not None:
             return call_tracked(self.app, environ, start_response, tracker)
