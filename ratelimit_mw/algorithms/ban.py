@@ -19,7 +19,7 @@ class BanState(Struct, frozen=True, gc=False):
 
     count: int  # refusals
     start: int  # microseconds; the instant of the first one
-    until: int = 0  # microseconds; 0 without a ban
+    ban_end: int = 0  # microseconds; 0 without a ban
 
 
 class Ban(Limit, frozen=True, kw_only=True):
@@ -56,20 +56,20 @@ class Ban(Limit, frozen=True, kw_only=True):
     def decide(
         self, state: BanState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, BanState | None]:
-        count, start, until = self._current_ban(state, now)
+        count, start, ban_end = self._current_ban(state, now)
         rest, retry, reset = self.ban_us, 0, 0
-        if until:
-            rest = until - now
+        if ban_end:
+            rest = ban_end - now
             retry = rest if cost else 0
-            if state is not None and cost and state.until != until:
+            if state is not None and cost and state.ban_end != ban_end:
                 # a state from the future would lock clients out
-                state = BanState(count, start, until)
+                state = BanState(count, start, ban_end)
         elif cost:
             count = min(count + cost, self.quota)
-            until = now + self.ban_us if count == self.quota else 0
-            state = BanState(count, start, until)
-        if until:
-            reset = until - now
+            ban_end = now + self.ban_us if count == self.quota else 0
+            state = BanState(count, start, ban_end)
+        if ban_end:
+            reset = ban_end - now
         elif count:
             reset = start + self.window_us - now
         return Decision(
@@ -84,17 +84,17 @@ class Ban(Limit, frozen=True, kw_only=True):
         ), state
 
     def settle(self, state: BanState | None, now: int, delta: int, at: int) -> BanState | None:
-        count, start, until = self._current_ban(state, now)
-        if delta > 0 and not until:
+        count, start, ban_end = self._current_ban(state, now)
+        if delta > 0 and not ban_end:
             count = min(count + delta, self.quota)
             return BanState(count, start, now + self.ban_us if count == self.quota else 0)
-        if delta >= 0 or at < (until - self.ban_us if until else start):
+        if delta >= 0 or at < (ban_end - self.ban_us if ban_end else start):
             return state  # refusals before the ban or the window no longer count
         count += delta
         return BanState(count, start) if count > 0 and now - start < self.window_us else None
 
     def expires(self, state: BanState) -> int:
-        return state.until or state.start + self.window_us
+        return state.ban_end or state.start + self.window_us
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -109,10 +109,10 @@ class Ban(Limit, frozen=True, kw_only=True):
         """Return count, start and the end of the ban, 0 without one. A clock that steps back does not prolong a ban."""
         if state is None:
             return 0, now, 0
-        if state.until:
-            if state.until <= now:
+        if state.ban_end:
+            if state.ban_end <= now:
                 return 0, now, 0
-            return self.quota, min(state.start, now), min(state.until, now + self.ban_us)
+            return self.quota, min(state.start, now), min(state.ban_end, now + self.ban_us)
         if now - state.start >= self.window_us:
             return 0, now, 0
         return state.count, min(state.start, now), 0

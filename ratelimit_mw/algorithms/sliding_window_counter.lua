@@ -68,13 +68,13 @@ if decide.sliding_window_counter then
       elapsed = elapsed - length
       i = i - 1
     end
-    local ticks = -elapsed
+    local steps = -elapsed
     if oldest > 0 then
       local fits = (room - counted + 1) * length - 1
       local overlap = (fits - fits % oldest) / oldest
-      if overlap < length then ticks = length - 1 - overlap - elapsed end
+      if overlap < length then steps = length - 1 - overlap - elapsed end
     end
-    return ticks > 0 and ticks or 0
+    return steps > 0 and steps or 0
   end
 
   function decide.sliding_window_counter(key, now, cost, _, clock, length, quota, buckets, strict)

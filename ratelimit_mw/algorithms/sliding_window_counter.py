@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from ratelimit_mw.algorithms.ticks import CounterTicks, counter_ticks
+from ratelimit_mw.algorithms.ticks import CounterSteps, counter_steps
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MICROSECONDS, Decision, Limit, check_int
 from ratelimit_mw.core.memo import cached_property
@@ -44,9 +44,9 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
 
     algorithm: ClassVar[str] = "sliding_window_counter"
     words: ClassVar[tuple[str, ...]] = ("buckets", "strict")
-    ticks: ClassVar[CounterTicks]
+    steps: ClassVar[CounterSteps]
     """Instance value: the numbers with which Python and Lua compute."""
-    _fast_ticks: ClassVar[tuple[int, int, int, int] | None]
+    _fast_steps: ClassVar[tuple[int, int, int, int] | None]
     """Instance value for the fast path: `(clock, length, length - 1, quota)`; None with more `buckets` or `strict`."""
 
     def __post_init__(self) -> None:
@@ -55,12 +55,12 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             raise ConfigError(f"buckets: got {self.buckets}, expected at most {_MAX_BUCKETS}", code="RL-014")
         if type(self.strict) is not bool:
             raise ConfigError(f"strict: got {self.strict!r}, expected true or false", code="RL-003")
-        self.__dict__["ticks"] = counter_ticks(self.quota, self.window_us, self.buckets)
-        fast_ticks = (*self.ticks, self.ticks[1] - 1, self.quota)
-        self.__dict__["_fast_ticks"] = None if self.buckets > 1 or self.strict else fast_ticks
-        if self.ticks[0] * self.buckets > self.window_us:
+        self.__dict__["steps"] = counter_steps(self.quota, self.window_us, self.buckets)
+        fast_steps = (*self.steps, self.steps[1] - 1, self.quota)
+        self.__dict__["_fast_steps"] = None if self.buckets > 1 or self.strict else fast_steps
+        if self.steps[0] * self.buckets > self.window_us:
             raise ConfigError(
-                f"buckets: got {self.buckets}, expected at most {self.window_us // self.ticks[0]} in a window of "
+                f"buckets: got {self.buckets}, expected at most {self.window_us // self.steps[0]} in a window of "
                 f"{self.window} seconds: shorter ones cannot be counted exactly",
                 code="RL-013",
             )
@@ -77,9 +77,9 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def decide(
         self, state: SubWindowState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, SubWindowState | None]:
-        if (fast_ticks := self._fast_ticks) is None or state is None or not cost:
+        if (fast_steps := self._fast_steps) is None or state is None or not cost:
             return self._decide(state, now, cost)
-        clock, length, last, quota = fast_ticks
+        clock, length, last, quota = fast_steps
         rest = state.start + length - (now if clock == 1 else now // clock)  # until the next sub-window starts
         if not 0 < rest <= length:
             return self._decide(state, now, cost)
@@ -113,7 +113,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
 
     def _decide(self, state: SubWindowState | None, now: int, cost: int) -> tuple[Decision, SubWindowState | None]:
         """Decide in the general case."""
-        clock, length = self.ticks
+        clock, length = self.steps
         quota = self.quota
         step = now if clock == 1 else now // clock
         if state is not None and 0 <= step - state.start < length:  # _slide(), inlined
@@ -149,7 +149,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         ), state
 
     def settle(self, state: SubWindowState | None, now: int, delta: int, at: int) -> SubWindowState | None:
-        clock, length = self.ticks
+        clock, length = self.steps
         step = now // clock
         start, newest, between, oldest = self._slide(state, step)
         counts = (newest, *between, oldest)
@@ -168,16 +168,16 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         return SubWindowState(start, counts[0], counts[-1], counts[1:-1]) if any(counts) else None
 
     def expires(self, state: SubWindowState) -> int:
-        clock, length = self.ticks
+        clock, length = self.steps
         return (state.start + (self.buckets + 1) * length) * clock
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        return *self.ticks, self.quota, self.buckets, int(self.strict)
+        return *self.steps, self.quota, self.buckets, int(self.strict)
 
     def _slide(self, state: SubWindowState | None, step: int) -> tuple[int, int, tuple[int, ...], int]:
         """Return the start of the newest sub-window, and the newest, between and oldest counts, at `step`."""
-        length = self.ticks[1]
+        length = self.steps[1]
         if state is not None:
             passed = (step - state.start) // length
             if passed <= 0:  # if negative, the clock stepped back
@@ -196,13 +196,13 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def _used(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int) -> int:
         """Return the units that count `elapsed` clock steps after the start of the newest sub-window."""
         if oldest and not self.strict:
-            length = self.ticks[1]
+            length = self.steps[1]
             oldest = oldest * (length - elapsed - 1) // length
         return newest + sum(between) + oldest if between else newest + oldest
 
     def _wait(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int, room: int) -> int:
         """Return the clock steps until at most `room` units count, if nothing more is taken."""
-        length = self.ticks[1]
+        length = self.steps[1]
         strict = self.strict
         if strict:  # like one more full sub-window, and no weighted one
             between, oldest = (*between, oldest), 0

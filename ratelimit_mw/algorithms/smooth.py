@@ -9,7 +9,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from ratelimit_mw.algorithms.bucket import Admission, DelayableLimit
-from ratelimit_mw.algorithms.ticks import SmoothTicks, WarmUp, ceil_div, smooth_ticks, storage_clock_ticks
+from ratelimit_mw.algorithms.ticks import SmoothTicks, WarmUp, ceil_div, smooth_ticks, storage_steps
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import (
     MAX_EXACT_INT,
@@ -186,7 +186,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
 
     def _capacity(self, state: SmoothState) -> int:
         """Return the ticks of storage in total, in the ticks of `state`."""
-        return storage_clock_ticks(self._idle_us, self._cold_factor_or_0, state.clock) * state.drain
+        return storage_steps(self._idle_us, self._cold_factor_or_0, state.clock) * state.drain
 
     def _min_stored(self, wait: int) -> int:
         """Return the least possible `stored` for a wait of `wait` ticks."""

@@ -23,7 +23,7 @@ BucketTicks = tuple[int, int, int, int, int]
 """`(clock, drain, unit, burst, full)`: microseconds per clock step; ticks that drain per clock step; ticks per unit;
 units that the bucket holds; ticks that the bucket holds."""
 
-CounterTicks = tuple[int, int]
+CounterSteps = tuple[int, int]
 """`(clock, length)`: microseconds per clock step; clock steps per sub-window."""
 
 
@@ -47,7 +47,7 @@ def bucket_ticks(quota: int, window: int, burst: int) -> BucketTicks:
     )
 
 
-def counter_ticks(quota: int, window: int, buckets: int) -> CounterTicks:
+def counter_steps(quota: int, window: int, buckets: int) -> CounterSteps:
     """Return the ticks for `quota` units per `window` microseconds, counted in `buckets` sub-windows.
 
     The largest possible number is a count in full debt times the length: `2 * quota * length`. Raises `ConfigError` if
@@ -87,7 +87,7 @@ class WarmUp(NamedTuple):
         return above * above * self.numerator // self.denominator if above > 0 else 0
 
 
-def storage_clock_ticks(idle: int, cold: int, clock: int) -> int:
+def storage_steps(idle: int, cold: int, clock: int) -> int:
     """Return the clock steps of storage for `idle` microseconds, rounded so that clients never gain."""
     return ceil_div(idle, clock) if cold else idle // clock
 
@@ -103,7 +103,7 @@ def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothT
         length = ceil_div(window, clock)
         shared = gcd(quota, length)
         ticks, warm_up, fits = _smooth_ticks(
-            clock, quota // shared, length // shared, storage_clock_ticks(idle, cold, clock), cold
+            clock, quota // shared, length // shared, storage_steps(idle, cold, clock), cold
         )
         _, _, unit_time, unit_storage, full = ticks
         max_price = full + 4 * quota * max(unit_time, unit_storage) + (warm_up.surcharge(full) if warm_up else 0)

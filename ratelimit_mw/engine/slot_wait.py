@@ -95,7 +95,7 @@ class SlotWait:
         return await self._wait_in_queue(waiter)
 
     async def _wait_in_queue(self, waiter: Waiter) -> Verdict | None:
-        until = self._clock() + self._demand.max_wait
+        deadline = self._clock() + self._demand.max_wait
         exhausted: tuple[Bucket, ...] = ()
         try:
             while True:
@@ -108,7 +108,7 @@ class SlotWait:
                     if full is None:
                         break
                     self._queues.record_refusal(waiter, full)
-                rest = until - self._clock()
+                rest = deadline - self._clock()
                 if rest <= 0:
                     full = tuple(waiter.refused_by or self._demand.buckets)
                     break

@@ -279,21 +279,21 @@ class _LoopRenewer:
     def add(self, held_slots: HeldSlots) -> None:
         self.registry.add(held_slots)
         if self._timer is None or held_slots.renewed_at + held_slots.renewal_interval < self._next:
-            self._tick_in(held_slots.renewal_interval)
+            self._schedule(held_slots.renewal_interval)
 
-    def _tick(self) -> None:
+    def _renew_due(self) -> None:
         for batch in self.registry.due(time.monotonic()):
             spawn_task(_renew(_settle_in_loop, self.registry, batch, _release_in_task))
         self._timer = None
         pause = self.registry.next_renewal(time.monotonic())
         if pause is not None:
-            self._tick_in(max(pause, _MIN_PAUSE))
+            self._schedule(max(pause, _MIN_PAUSE))
 
-    def _tick_in(self, pause: float) -> None:
+    def _schedule(self, pause: float) -> None:
         """Schedule the next tick. Replaces one that is scheduled."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
+        self._timer = asyncio.get_running_loop().call_later(pause, self._renew_due)
         self._next = time.monotonic() + pause
 
 

@@ -239,7 +239,8 @@ class RuleTable:
         """
         matches: list[int] = []
         for number in indices:
-            index = max(number, ~number)
+            is_loose = number < 0
+            index = ~number if is_loose else number
             rule = self.rules[index]
             if rule.preflight is not preflight or (is_match := rule.matches_method_and_host(method, request)) is False:
                 continue
@@ -247,7 +248,7 @@ class RuleTable:
                 when_results[index] = evaluate_predicate(rule.when, request, *WHEN_FAILURE)
             if (when_result := when_results.get(index, True)) is False:
                 continue
-            is_final = rule.is_final and is_match is True and when_result is True and number >= 0
+            is_final = rule.is_final and is_match is True and when_result is True and not is_loose
             matches.append(index)
             if is_final:
                 return MatchedRules(tuple(matches), index)

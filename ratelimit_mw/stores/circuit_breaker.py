@@ -45,7 +45,7 @@ class CircuitBreaker(Layer):
         with self._lock:
             self._failures = 0  # consecutive
             self._pause = INITIAL_PAUSE
-            self._until: float | None = None  # the end of the pause; None while the breaker is closed
+            self._pause_end: float | None = None  # the end of the pause; None while the breaker is closed
             self._last_failure_or_probe = 0.0  # when the latest failure that counted was recorded, or a probe was sent
             self._since = 0.0  # when the first of the consecutive failures was recorded
             self._error = ""
@@ -60,14 +60,14 @@ class CircuitBreaker(Layer):
 
     def before_take(self, charges: Sequence[Charge], now: float) -> None:  # noqa: ARG002  # the same for all charges
         """Raise `StoreError` during a pause. The first request after a pause becomes the probe."""
-        if self._until is None:
+        if self._pause_end is None:
             return
         with self._lock:
             self._check(now)
-            if self._until is None:
+            if self._pause_end is None:
                 return
             # the others stay paused until this probe ends; if its end is never reported, MAX_PAUSE ends the pause
-            self._until, self._last_failure_or_probe = now + MAX_PAUSE, now
+            self._pause_end, self._last_failure_or_probe = now + MAX_PAUSE, now
         self._notify("probe", now)
 
     def before_peek(self, now: float) -> None:
@@ -100,19 +100,19 @@ class CircuitBreaker(Layer):
 
     def _check(self, now: float) -> None:
         # a pause that is longer than any can be: the clock stepped back
-        if (until := self._until) is not None and until - now <= 2 * MAX_PAUSE and now < until:
+        if (end := self._pause_end) is not None and end - now <= 2 * MAX_PAUSE and now < end:
             raise StoreNotAsked(f"not queried during a pause: {self._error}", rejected=self._rejected)
 
     def _allow_next_probe(self, started_at: float) -> None:
         """Let the next request probe, if this one was the probe."""
         with self._lock:
-            if self._until is not None and started_at >= self._last_failure_or_probe:
-                self._until = started_at
+            if self._pause_end is not None and started_at >= self._last_failure_or_probe:
+                self._pause_end = started_at
 
     def _record_answer(self, now: float) -> None:
         with self._lock:
-            was_open, was_logged, since = self._until is not None, self._outage_logged, self._since
-            self._failures, self._until, self._pause, self._outage_logged = 0, None, INITIAL_PAUSE, False
+            was_open, was_logged, since = self._pause_end is not None, self._outage_logged, self._since
+            self._failures, self._pause_end, self._pause, self._outage_logged = 0, None, INITIAL_PAUSE, False
         if was_open:
             self._notify("closed", now, since)
         if was_logged:
@@ -132,7 +132,7 @@ class CircuitBreaker(Layer):
                 opens = self._failures >= FAILURES_TO_OPEN
             if opens:
                 pause = self._jitter(self._pause / 2, self._pause)
-                self._until = now + pause
+                self._pause_end = now + pause
                 self._pause = min(2 * self._pause, MAX_PAUSE)
                 log_outage = not self._outage_logged and (
                     self._last_logged is None or not self._last_logged <= now < self._last_logged + _LOG_INTERVAL

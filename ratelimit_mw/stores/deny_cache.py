@@ -29,14 +29,14 @@ Group = tuple[Charge, ...]
 class _Refusal(NamedTuple):
     """The decisions on a refused group and the time they are valid for. Times are in microseconds.
 
-    The store decided at some instant between `asked_at` and `answered_at`. The refusal expires as if it was the former,
-    and its waits shrink as if it was the latter, so that no wait is too short.
+    The store decided at some instant between `queried_at` and `answered_at`. The refusal expires as if it was the
+    former, and its waits shrink as if it was the latter, so that no wait is too short.
     """
 
     decisions: Sequence[Decision]
-    asked_at: int
+    queried_at: int
     answered_at: int
-    until: int  # from then on the store may decide differently
+    expires_at: int  # from then on the store may decide differently
 
 
 class DenyCache(Layer):
@@ -48,7 +48,7 @@ class DenyCache(Layer):
         self._by_key: dict[str, set[Group]] = {}  # by the key of each charge
         self._by_refusing_bucket: dict[tuple[str, str], set[Group]] = {}  # by each refusing bucket
         self._settled_at: OrderedDict[str, float] = OrderedDict()  # by key, oldest first
-        self._evicted_until = 0.0  # the latest time that was evicted from `_settled_at`
+        self._latest_evicted = 0.0  # the latest time that was evicted from `_settled_at`
         self._lock = fork_safe_lock()
 
     def before_take(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
@@ -61,7 +61,7 @@ class DenyCache(Layer):
         refusal = self._refusals.get(group)
         if refusal is None:
             return None
-        if not refusal.asked_at <= time < refusal.until:  # expired, or the clock stepped back
+        if not refusal.queried_at <= time < refusal.expires_at:  # expired, or the clock stepped back
             with self._lock:
                 if self._refusals.get(group) is refusal:  # not replaced by another thread
                     self._drop(group)
@@ -95,7 +95,7 @@ class DenyCache(Layer):
                 self._settled_at[charge.key] = now
                 self._settled_at.move_to_end(charge.key)
             while len(self._settled_at) > _MAX_SETTLED_KEYS:
-                self._evicted_until = max(self._evicted_until, self._settled_at.popitem(last=False)[1])
+                self._latest_evicted = max(self._latest_evicted, self._settled_at.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Drop all refusals."""
@@ -105,16 +105,16 @@ class DenyCache(Layer):
             self._by_refusing_bucket.clear()
 
     def _remember(self, group: Group, decisions: Sequence[Decision], started_at: float, now: float) -> None:
-        asked_at = microseconds(started_at)
-        until = asked_at + microseconds(min(_refusal_seconds(group, decisions), self._max_seconds))
-        if until <= asked_at or isinstance(decisions, Answer):  # an `Answer` did not come from the state
+        queried_at = microseconds(started_at)
+        expires_at = queried_at + microseconds(min(_refusal_seconds(group, decisions), self._max_seconds))
+        if expires_at <= queried_at or isinstance(decisions, Answer):  # an `Answer` did not come from the state
             return
         with self._lock:
-            if any(self._settled_at.get(charge.key, self._evicted_until) > started_at for charge in group):
+            if any(self._settled_at.get(charge.key, self._latest_evicted) > started_at for charge in group):
                 return  # the decision may be older than the settlement
             self._drop(group)
-            self._evict(asked_at)
-            self._refusals[group] = _Refusal(decisions, asked_at, max(asked_at, microseconds(now)), until)
+            self._evict(queried_at)
+            self._refusals[group] = _Refusal(decisions, queried_at, max(queried_at, microseconds(now)), expires_at)
             for charge, decision in zip(group, decisions, strict=True):
                 self._by_key.setdefault(charge.key, set()).add(group)
                 if not decision.allowed:
@@ -126,7 +126,7 @@ class DenyCache(Layer):
             self._drop(next(iter(self._refusals)))
         for _ in range(2):
             oldest = next(iter(self._refusals), None)
-            if oldest is not None and self._refusals[oldest].until <= now:
+            if oldest is not None and self._refusals[oldest].expires_at <= now:
                 self._drop(oldest)
 
     def _drop_all(self, groups: set[Group] | None) -> None:

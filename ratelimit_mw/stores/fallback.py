@@ -25,7 +25,7 @@ class _Refusal(NamedTuple):
     decision: Decision
     cost: int
     observed_at: int
-    until: int
+    expires_at: int
 
 
 class FallbackStore(MemoryStore):
@@ -94,10 +94,10 @@ class FallbackStore(MemoryStore):
                 del self._refusals[bucket]
         elif isinf(decision.retry_after):
             pass  # the cost exceeds the limit, and so the scaled limit
-        elif refusal is None or now >= refusal.until or charge.cost <= refusal.cost:
+        elif refusal is None or now >= refusal.expires_at or charge.cost <= refusal.cost:
             # keep the smallest refused cost: a refusal applies to larger costs too
-            until = now + microseconds(decision.retry_after)
-            self._refusals[bucket] = _Refusal(decision, charge.cost, now, until)
+            expires_at = now + microseconds(decision.retry_after)
+            self._refusals[bucket] = _Refusal(decision, charge.cost, now, expires_at)
             self._refusals.move_to_end(bucket)
 
     def _scale(self, charges: Sequence[Charge]) -> Sequence[Charge]:
@@ -113,7 +113,7 @@ class FallbackStore(MemoryStore):
             refusal = self._refusals.get(bucket_id(charge))
             if refusal is None or charge.role != "limit" or charge.cost < refusal.cost:
                 continue
-            if refusal.observed_at <= now < refusal.until:  # False if the clock stepped back
+            if refusal.observed_at <= now < refusal.expires_at:  # False if the clock stepped back
                 refusals[index] = aged(charge, refusal.decision, now - refusal.observed_at)
         return refusals
 

@@ -298,7 +298,7 @@ def _max_reset_us(limit: Limit, now: int) -> int:
         last, state = limit.decide(state, now, limit.most, _no_delay(limit))
         longest = max(longest, _finite_us(last.reset_after, "reset_after"))
         now += _finite_us(last.next_after, "next_after")
-    return longest + _tick(limit)  # the second charge may be late by a tick
+    return longest + _tick_us(limit)  # the second charge may be late by a tick
 
 
 def _no_delay(limit: Limit) -> int | None:
@@ -318,11 +318,11 @@ def _finite_us(seconds: float, what: str) -> int:
 
 def _times_before(wait: int, limit: Limit, walk: Walk) -> list[int]:
     """Return instants before the end of a wait: the last one, and some earlier ones."""
-    last = wait - _tick(limit)
+    last = wait - _tick_us(limit)
     return [early for early in {last, _part(wait, walk), wait // 2, 0} if 0 <= early <= last]
 
 
-def _tick(limit: Limit) -> int:
+def _tick_us(limit: Limit) -> int:
     return getattr(limit, "tick_us", 1)
 
 
@@ -337,7 +337,7 @@ def _check_wait(limit: Limit, state: State, now: int, cost: int, walk: Walk) -> 
         _check(not retry.allowed, f"retry_after is {wait} us, but cost {cost} passes after {early} us")
         total_wait = early + _finite_us(retry.retry_after, "retry_after")
         _check(
-            abs(total_wait - wait) < _tick(limit),
+            abs(total_wait - wait) < _tick_us(limit),
             f"retry_after is {wait} us, but {total_wait} us in total after a request at {early} us",
         )
     after, _ = limit.decide(state, now + wait, cost, None)

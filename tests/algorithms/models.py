@@ -179,21 +179,21 @@ class Arrivals(Bucket):
         self.updated: int | None = None  # clock steps
 
     def level(self, now: int) -> Fraction:
-        tick = now // self.clock
+        step = now // self.clock
         if self.updated is not None:
-            return max(Fraction(0), self.tat - max(tick, self.updated)) / self.per_unit
-        return min(Fraction(self.whole), max(Fraction(0), self.tat - tick) / self.per_unit)
+            return max(Fraction(0), self.tat - max(step, self.updated)) / self.per_unit
+        return min(Fraction(self.whole), max(Fraction(0), self.tat - step) / self.per_unit)
 
     def fill(self, now: int, level: Fraction) -> None:
-        tick = now // self.clock
-        self.tat = tick + level * self.per_unit if level else Fraction(0)
-        self.updated = tick if level > self.whole else None
+        step = now // self.clock
+        self.tat = step + level * self.per_unit if level else Fraction(0)
+        self.updated = step if level > self.whole else None
 
     def move(self, now: int) -> None:
-        tick = now // self.clock
+        step = now // self.clock
         if self.updated is None:
-            self.tat = min(self.tat, tick + self.whole * self.per_unit)
-        elif self.updated > tick:
+            self.tat = min(self.tat, step + self.whole * self.per_unit)
+        elif self.updated > step:
             self.fill(now, self.level(now))
 
 
@@ -279,8 +279,8 @@ class SubWindows(Model):
         self.units: dict[int, int] = {}  # of each sub-window that was hit
 
     def _length(self, limit: SlidingWindowCounter) -> int:
-        ticks = math.ceil(Fraction(round(limit.window * 1_000_000), self.clock))
-        return math.ceil(Fraction(ticks, limit.buckets))
+        steps = math.ceil(Fraction(round(limit.window * 1_000_000), self.clock))
+        return math.ceil(Fraction(steps, limit.buckets))
 
     def _newest(self, now: int) -> int:
         return max(self.last, (now // self.clock - self.start) // self.length)
@@ -325,7 +325,7 @@ class Tickets(Model):
     """Guava's RateLimiter in permits and its own words, in fractions.
 
     One thing is of ours: the price of stored permits is that of a line rounded down to whole ticks, so that it does not
-    depend on the charges they are taken in. Times in clock ticks.
+    depend on the charges they are taken in. Times in clock steps.
     """
 
     def __init__(self, limit: Smooth) -> None:

@@ -60,7 +60,7 @@ def of_a_counter(limit: SlidingWindowCounter) -> int:
 
     `over`: by what sub-windows of whole microseconds are longer than the window.
     """
-    clock, length = limit.ticks
+    clock, length = limit.steps
     assert clock == 1
     over = limit.buckets * length - limit.window_us
     return max(limit.quota, 2 * limit.quota - limit.quota * (1 + over) // length)
@@ -194,7 +194,7 @@ class LightCounter(SlidingWindowCounter, frozen=True, kw_only=True):
     """Weighs the oldest sub-window by a microsecond too little."""
 
     def _used(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int) -> int:
-        return super()._used(min(elapsed + 1, self.ticks[1] - 1), newest, between, oldest)
+        return super()._used(min(elapsed + 1, self.steps[1] - 1), newest, between, oldest)
 
 
 class ForgetfulCounter(SlidingWindowCounter, frozen=True, kw_only=True):
@@ -207,8 +207,8 @@ class ForgetfulCounter(SlidingWindowCounter, frozen=True, kw_only=True):
 class FastBucket(LeakyBucket, frozen=True, kw_only=True):
     """Leaks for a microsecond more than has passed."""
 
-    def level(self, state: LevelState | None, tick: int) -> int:
-        return super().level(state, tick + 1)
+    def level(self, state: LevelState | None, step: int) -> int:
+        return super().level(state, step + 1)
 
 
 class FastTickets(Smooth, frozen=True, kw_only=True):

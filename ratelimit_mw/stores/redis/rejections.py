@@ -177,8 +177,8 @@ def tls_mismatch_error(address: tuple[str, int], problem: StoreError, *, tls: bo
     a minute.
     """
     now = time.monotonic()
-    until, speaks_tls = _tls_checks.get(address, (0.0, None))
-    if now >= until:
+    recheck_at, speaks_tls = _tls_checks.get(address, (0.0, None))
+    if now >= recheck_at:
         try:
             speaks_tls = _speaks_tls(address)
         except OSError:
