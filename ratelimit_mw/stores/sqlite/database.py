@@ -20,6 +20,7 @@ from ratelimit_mw.stores.sqlite.opening import (
     identity_of,
     is_busy,
     is_corrupt,
+    log_size,
     open_checked,
     open_file,
     primary_code,
@@ -33,6 +34,7 @@ _PLAIN_RETRIES: Final = 3  # tries that only let other threads run: a take lasts
 _FIRST_PAUSE: Final = 0.0001  # seconds between two tries for the write lock; each pause is twice the one before
 _MAX_PAUSE: Final = 0.001  # seconds
 _LOOK_INTERVAL: Final = 1.0  # seconds between two looks whether the file was replaced
+_LONG_LOG: Final = 64_000_000  # bytes of the log, some 60,000 takes, that are worth a warning
 _FORK_TIMEOUT: Final = 5.0  # seconds that a fork waits for the end of a call
 
 
@@ -68,6 +70,7 @@ class Database:
         self._identity = Identity(0, 0)
         self._forking_thread: int | None = None  # which holds the lock during a fork
         self._look_at = 0.0  # when to look again whether the file was replaced, in monotonic seconds
+        self._log_is_long = False
         try:
             if use.checks:
                 open_checked(path, time.monotonic() + _START_TIMEOUT)
@@ -145,7 +148,21 @@ class Database:
             self._connection = connection
             self._finalizer = finalize(self, connection.close)  # for a store that nobody closes
             self._finalizer.atexit = False
+        self._warn_of_long_log()
         return connection
+
+    def _warn_of_long_log(self) -> None:
+        """Warn once, until the log is shorter again. SQLite cannot empty it while a reader may need its pages."""
+        size, before = log_size(self._path), self._log_is_long
+        self._log_is_long = size >= _LONG_LOG
+        if self._log_is_long and not before:
+            warn(
+                "store: %s-wal has %d MB and grows, because a program reads the file in a transaction that it does not "
+                "end; end that program",
+                self._path,
+                size // 1_000_000,
+                code="RL-241",
+            )
 
     def _failure(self, error: sqlite3.Error, deadline: float | None) -> StoreError:
         """Return the error to raise. Closes a connection that may be useless, and replaces a broken file."""

@@ -25,6 +25,7 @@ APPLICATION_ID: Final = 0x524C4D57  # "RLMW"; `PRAGMA application_id` of our fil
 FORMAT: Final = 1  # of the tables and the states; `PRAGMA user_version`
 _PAGE_SIZE: Final = 1024  # bytes; a take writes one page, and smaller ones cost less
 _CHECKPOINT_PAGES: Final = 1000  # pages in the log before they are copied to the file
+_KEPT_LOG: Final = 4_000_000  # bytes; a log that grew longer is cut to this size when its pages are copied
 _POLL: Final = 0.002  # seconds between two tries for the lock of the file
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # a space and other characters in the list of mounts
 _MOUNTS: Final = Path("/proc/self/mounts")
@@ -76,6 +77,14 @@ def is_busy(error: sqlite3.Error) -> bool:
 def is_corrupt(error: sqlite3.Error) -> bool:
     """Whether SQLite found that the file is broken."""
     return primary_code(error) in _CORRUPT
+
+
+def log_size(path: Path) -> int:
+    """Return the size of the log of a file, in bytes."""
+    try:
+        return Path(f"{path}-wal").stat().st_size
+    except OSError:
+        return 0
 
 
 def checked_path(path: "str | os.PathLike[str]") -> Path:
@@ -321,6 +330,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
         connection.execute("PRAGMA synchronous = OFF")  # states need to survive a process, not a power failure
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {_KEPT_LOG}")
     except BaseException:
         connection.close()
         raise
