@@ -16,6 +16,7 @@ html_title = "ratelimit_mw"
 html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css", "twins.css"]
+html_js_files = ["tables.js"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 copybutton_exclude = ".linenos, .gp, .go"  # prompts and outputs of a session are not copied

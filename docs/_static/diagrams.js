@@ -6,6 +6,7 @@
   globalThis.mermaid.initialize({ startOnLoad: false, theme: dark ? "dark" : "default" });
   document.querySelectorAll(".highlight-mermaid").forEach(async (block, index) => {
     const { svg } = await globalThis.mermaid.render(`diagram-${index}`, block.textContent);
-    block.outerHTML = `<figure class="diagram">${svg}</figure>`;
+    const width = /viewBox="\S+ \S+ (\S+)/.exec(svg)[1];
+    block.outerHTML = `<figure class="diagram" style="--readable: ${0.6 * width}px">${svg}</figure>`;
   });
 })();

@@ -18,6 +18,11 @@ from browser.devtools import Page, browser
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "docs/_build/screenshots"
 WIDTHS = [390, 1300]
+NAMES = sorted(
+    str(path.relative_to(ROOT / "docs").with_suffix(""))
+    for path in (ROOT / "docs").rglob("*.md")
+    if "_build" not in path.parts
+)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -71,6 +76,38 @@ def test_the_tutorial_shows_one_framework_at_a_time(page: Page, site: str, width
     assert "from flask import" in page.value("document.body.innerText")
     assert "from fastapi import" not in page.value("document.body.innerText")
     keep(page, "tutorial", width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_each_page_fits_into_the_window(page: Page, site: str, width: int) -> None:
+    wide = "[...document.querySelectorAll('.table-wrapper')].filter((one) => one.scrollWidth > one.clientWidth)"
+    for name in NAMES:
+        look(page, site, name, width)
+        page.until("document.querySelectorAll('.highlight-mermaid').length === 0")
+        assert (name, page.value(f"{wide}.length")) == (name, 0)
+    assert len(NAMES) > 50
+    assert page.messages == []
+
+
+def test_a_table_without_room_shows_rows_as_lists(page: Page, site: str) -> None:
+    cell = "document.querySelector('.table-wrapper tbody tr').cells[3]"
+    label = f"getComputedStyle({cell}, '::before').content"
+    look(page, site, "reference/settings", 1300)
+    assert page.value(label) == "none"
+    look(page, site, "reference/settings", 390)
+    assert "meaning" in page.value(label)
+    assert page.value(f"{cell}.getBoundingClientRect().right") <= 390
+    keep(page, "settings", 390)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_dark_window_shows_a_dark_page(page: Page, site: str, width: int) -> None:
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    look(page, site, "explanation/architecture", width)
+    page.until("document.querySelectorAll('figure.diagram svg').length === 2")
+    color = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
+    assert max(page.value(color)) < 32
+    keep(page, "dark", width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
