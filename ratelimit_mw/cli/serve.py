@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple
 from ratelimit_mw.asgi.send import Message, Receive, Scope, Send
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.service import service
-from ratelimit_mw.service.access import checked_secret, is_loopback
+from ratelimit_mw.service.access import checked_secret, is_loopback, socket_mode
 from ratelimit_mw.service.app import Service
 
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 2048  # connections that wait to be accepted
-_SOCKET_MODE: Final = 0o666  # as open as loopback; the rights of its folder decide
+_SOCKET_MODE: Final = "660"  # a socket has no password, and its callers may reset limits
+_MAX_MODE: Final = 0o777
 _MAX_PORT: Final = 65_535
 _MAX_WORKERS: Final = 512
 _NO_EXTRA: Final = "serve needs its extra, python3 -m pip install 'ratelimit-mw[{}]' ({})"
@@ -38,6 +39,12 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument(
         "--grpc", action="append", default=[], metavar="ADDRESS", help="the same for Envoy's rate limit service by gRPC"
+    )
+    parser.add_argument(
+        "--socket-mode",
+        default=_SOCKET_MODE,
+        metavar="MODE",
+        help="permissions of the unix sockets, in octal (default: %(default)s: the user and the group)",
     )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
     parser.add_argument(
@@ -59,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Return 1 if the server does not start. Raises `ConfigError` for mistakes."""
     if not 1 <= args.workers <= _MAX_WORKERS:
         raise ConfigError(f"--workers: got {args.workers}, expected 1 to {_MAX_WORKERS}", code="RL-051")
+    mode = _read_mode(args.socket_mode)
     secret = _read_secret(args.secret_file)
     addresses = [parse_address("--bind", text, secret) for text in args.bind or ["127.0.0.1:8900"]]
     grpc = [parse_address("--grpc", text, secret).text for text in args.grpc]
@@ -70,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise ConfigError(_NO_EXTRA.format("serve", error), code="RL-052") from error
     os.environ["WEB_CONCURRENCY"] = str(args.workers)  # for the check of the store, which may be that of a process
-    make = partial(make_app, args.file, secret, grpc)
+    make = partial(make_app, args.file, secret, grpc, mode)
     app = make()  # its mistakes are reported before any process starts
     config = uvicorn.Config(
         app if args.workers == 1 else make,
@@ -85,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         access_log=False,
         backlog=_BACKLOG,
     )
-    sockets = _listen(addresses)
+    sockets = _listen(addresses, mode)
     print(f"ratelimit_mw: serving {args.file} on {', '.join(_names(addresses, sockets, grpc))}", flush=True)
     try:
         if args.workers > 1:
@@ -100,11 +108,11 @@ def run(args: argparse.Namespace) -> int:
                 Path(address.path).unlink(missing_ok=True)
 
 
-def make_app(file: str, secret: str, grpc: Sequence[str]) -> Any:
+def make_app(file: str, secret: str, grpc: Sequence[str], mode: int) -> Any:
     """Return the ASGI app that one process serves."""
     _find_callables()  # a worker process begins here
     app = service(file, secret=secret)
-    return _WithGrpc(app, grpc) if grpc else app
+    return _WithGrpc(app, grpc, mode) if grpc else app
 
 
 def _find_callables() -> None:
@@ -116,13 +124,13 @@ def _find_callables() -> None:
 class _WithGrpc:
     """The service with its gRPC server, which starts and stops with the process."""
 
-    def __init__(self, app: Service, addresses: Sequence[str]) -> None:
+    def __init__(self, app: Service, addresses: Sequence[str], mode: int) -> None:
         try:
             from ratelimit_mw.service.grpc import GrpcServer  # noqa: PLC0415  # an extra that only --grpc needs
         except ImportError as error:
             raise ConfigError(_NO_EXTRA.format("grpc", error), code="RL-052") from error
         self._app: Final = app
-        self._server: Final = GrpcServer(app, addresses)
+        self._server: Final = GrpcServer(app, addresses, mode)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a call; start and stop the gRPC server in the lifespan."""
@@ -164,6 +172,17 @@ def parse_address(option: str, text: str, secret: str) -> Address:
     return Address(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", None, host, int(port))
 
 
+def _read_mode(text: str) -> int:
+    """Return the permissions of unix sockets. Raises `ConfigError` if they are none."""
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        mode = -1
+    if not 0 <= mode <= _MAX_MODE:
+        raise ConfigError(f"--socket-mode: got {text!r}, expected octal digits such as 660", code="RL-051")
+    return mode
+
+
 def _read_secret(file: str | None) -> str:
     if file is None:
         return ""
@@ -179,13 +198,16 @@ def _read_secret(file: str | None) -> str:
         raise error.with_prefix(f"--secret-file {file}") from None
 
 
-def _listen(addresses: Sequence[Address]) -> list[socket.socket]:
-    """Return a bound socket for each address. Raises `ConfigError` if one is not available."""
+def _listen(addresses: Sequence[Address], mode: int) -> list[socket.socket]:
+    """Return a bound socket for each address. Raises `ConfigError` if one is not available.
+
+    `mode`: the permissions of unix sockets.
+    """
     sockets: list[socket.socket] = []
     try:
         for address in addresses:
             try:
-                sockets.append(_bound(address))
+                sockets.append(_bound(address, mode))
             except OSError as error:
                 raise ConfigError(f"--bind {address.text}: {error}", code="RL-053") from None
     except ConfigError:
@@ -195,7 +217,7 @@ def _listen(addresses: Sequence[Address]) -> list[socket.socket]:
     return sockets
 
 
-def _bound(address: Address) -> socket.socket:
+def _bound(address: Address, mode: int) -> socket.socket:
     if address.path is None:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         one = socket.socket(family, socket.SOCK_STREAM)
@@ -204,8 +226,8 @@ def _bound(address: Address) -> socket.socket:
         return one
     _remove_stale(address.path)
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    one.bind(address.path)
-    Path(address.path).chmod(_SOCKET_MODE)
+    with socket_mode(mode):
+        one.bind(address.path)
     return one
 
 

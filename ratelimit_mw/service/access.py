@@ -1,6 +1,8 @@
 """Decides whose calls the service answers, and whose word about a request it believes."""
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from hmac import compare_digest
 from typing import Any, Final
@@ -34,6 +36,19 @@ def checked_secret(secret: str) -> str:
     if secret and (len(secret) < _MIN_LENGTH or not secret.isascii() or not secret.isprintable() or " " in secret):
         raise ConfigError(f"secret: expected at least {_MIN_LENGTH} ASCII characters without spaces", code="RL-059")
     return secret
+
+
+@contextmanager
+def socket_mode(mode: int) -> Iterator[None]:
+    """Give the unix sockets that are bound meanwhile these permissions. They never have wider ones, even for a moment.
+
+    It changes the umask of the process, so no other thread may create files meanwhile.
+    """
+    before = os.umask(0o777 & ~mode)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 class Access:

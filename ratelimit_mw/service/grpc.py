@@ -15,7 +15,7 @@ from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.response import HeaderList, headers
 from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.http.views import AsgiRequest
-from ratelimit_mw.service.access import Access
+from ratelimit_mw.service.access import Access, socket_mode
 from ratelimit_mw.service.app import Service
 from ratelimit_mw.service.requests import Requests, request_of
 
@@ -165,11 +165,15 @@ def _address(peer: str) -> str | None:
 
 
 class GrpcServer:
-    """The gRPC server of one process, on the addresses of `--grpc`. All processes share a port."""
+    """The gRPC server of one process, on the addresses of `--grpc`. All processes share a port.
 
-    def __init__(self, service: Service, addresses: Sequence[str]) -> None:
+    `mode`: the permissions of its unix sockets.
+    """
+
+    def __init__(self, service: Service, addresses: Sequence[str], mode: int = 0o660) -> None:
         self._service: Final = service
         self._addresses: Final = addresses
+        self._mode: Final = mode
         self._server: Any = None
 
     async def start(self) -> None:
@@ -181,7 +185,8 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((limits.handler(),))
         for address in self._addresses:
             try:
-                bound = self._server.add_insecure_port(address)
+                with socket_mode(self._mode):
+                    bound = self._server.add_insecure_port(address)
             except RuntimeError as error:
                 raise ConfigError(f"--grpc {address}: {error}", code="RL-053") from None
             if not bound:
