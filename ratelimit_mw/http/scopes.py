@@ -1,13 +1,16 @@
 """Builds the ASGI scope of a request from its parts, for a request that no server has received."""
 
+import re
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
-from urllib.parse import unquote_to_bytes
+from typing import Any, Final
 
 from ratelimit_mw.http.views import RawHeaders
 
 _VERSION: Mapping[str, str] = {"version": "3.0"}
+_ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
+_DIGITS: Final = "0123456789abcdefABCDEF"
+_BYTES: Final = {(high + low).encode(): bytes.fromhex(high + low) for high in _DIGITS for low in _DIGITS}
 
 
 def scope_from_parts(
@@ -25,7 +28,7 @@ def scope_from_parts(
         "http_version": "1.1",
         "scheme": "http",
         "method": method,
-        "path": unquote_to_bytes(path).decode("utf-8", "replace") if b"%" in path else path.decode("utf-8", "replace"),
+        "path": unquoted(path).decode("utf-8", "replace"),
         "raw_path": path,
         "query_string": query,
         "root_path": "",
@@ -36,3 +39,13 @@ def scope_from_parts(
     if user is not None:
         scope["user"] = SimpleNamespace(is_authenticated=bool(user), identity=user)
     return scope
+
+
+def unquoted(path: bytes) -> bytes:
+    """Return a path with its escapes decoded, such as `%2F`. A `%` that begins no escape remains.
+
+    It is `urllib.parse.unquote_to_bytes`, which takes ten times as long for each `%` that begins no escape.
+    """
+    parts = _ESCAPE.split(path)  # each second part is the digits of an escape
+    parts[1::2] = map(_BYTES.__getitem__, parts[1::2])
+    return b"".join(parts)

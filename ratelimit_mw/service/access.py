@@ -10,6 +10,7 @@ from typing import Any, Final
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.networks import parse_address
+from ratelimit_mw.service.answers import Rejected
 from ratelimit_mw.settings import Settings
 
 SECRET_HEADER: Final = "x-ratelimit-secret"  # noqa: S105  # a name
@@ -61,14 +62,16 @@ class Access:
         self._secret: Final = checked_secret(secret).encode()
         self._is_local: Final = lru_cache(maxsize=1024)(_is_local)
 
-    def problem(self, scope: Mapping[str, Any]) -> str | None:
-        """Return why a caller gets no answer; None if it gets one."""
+    def check(self, scope: Mapping[str, Any]) -> None:
+        """Raise `Rejected` if a caller gets no answer."""
         if self._secret:
             sent = [value for name, value in scope["headers"] if name == _RAW_SECRET_HEADER]
-            return None if len(sent) == 1 and compare_digest(sent[0], self._secret) else _WRONG_SECRET
+            if len(sent) != 1 or not compare_digest(sent[0], self._secret):
+                raise Rejected(403, _WRONG_SECRET)
+            return
         server, client = scope.get("server"), scope.get("client")
-        local = self._is_local(server[0] if server else None, client[0] if client else None)
-        return None if local else _NOT_LOOPBACK
+        if not self._is_local(server[0] if server else None, client[0] if client else None):
+            raise Rejected(403, _NOT_LOOPBACK)
 
     def problem_of_metadata(self, peer: str | None, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
         """Return why a gRPC call gets no answer; None if it gets one. `peer`: its address, None for a unix socket."""

@@ -17,6 +17,8 @@ _TITLES: Final = {
     405: "Method Not Allowed",
     408: "Request Timeout",
     413: "Content Too Large",
+    414: "URI Too Long",
+    431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
 _STORE_RETRY: Final = 1  # seconds; a hint, because the end of an outage is unknown

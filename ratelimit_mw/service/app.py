@@ -5,15 +5,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.asgi.send import Receive, Scope, Send
+from ratelimit_mw.asgi.send import Message, Receive, Scope, Send
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.request import strip_root
 from ratelimit_mw.http.response import Response, raw_headers
 from ratelimit_mw.metrics.exposition import CONTENT_TYPE, exposition
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.service.access import Access, web_page_problem
-from ratelimit_mw.service.answers import Rejected, json_response, problem, send_response
+from ratelimit_mw.service.answers import Rejected, json_response, send_response
 from ratelimit_mw.service.calls import CheckCall, HitCall, SettleCall, read_call, read_either
 from ratelimit_mw.service.forwarded import Forwarded, ProxyRequests, Rebuild, for_envoy, for_nginx, without_body
 from ratelimit_mw.service.hits import Hits
@@ -23,8 +24,9 @@ from ratelimit_mw.settings import Settings
 _MAX_BODY: Final = 65_536  # bytes of a JSON call; the largest sensible one has some hundred headers
 _BODY_TIMEOUT: Final = 10.0  # seconds for the whole body
 _ENVOY: Final = "/v1/envoy"
-_FORBIDDEN: Final = (("X-RateLimit-Status", "403"),)  # so that nginx tells it from a refusal for a quota
 _EMPTY: Final[list[tuple[bytes, bytes]]] = [(b"content-length", b"0")]
+_ADMITTED: Final = "ratelimit_mw.admitted"  # in the state of a rebuilt request
+_FIRST_REDIRECT: Final = 300
 _OK: Final = {"type": "http.response.start", "status": 200, "headers": _EMPTY}
 _END: Final = {"type": "http.response.body", "body": b""}
 
@@ -55,12 +57,12 @@ class LimitedAnswer(RateLimitMiddleware):
                 await send({**_OK, "headers": raw_headers(verdict, _EMPTY)})
                 await send(_END)
                 return
-        if render is not None:
-            send = render(send)
+        scope = request.scope()
+        send = _never_admitting(scope, send if render is None else render(send))
         if verdict is None:
-            await self(request.scope(), receive, send)
+            await self(scope, receive, send)
         else:
-            await self._decide(verdict, request.scope(), receive, send)
+            await self._decide(verdict, scope, receive, send)
 
     def _plan_of(self, request: Forwarded) -> Plan | None:
         """Return the plan of a request on the fast path of the middleware; None if it needs the general path."""
@@ -81,12 +83,34 @@ class LimitedAnswer(RateLimitMiddleware):
 
 async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] != "lifespan":
+        scope["state"][_ADMITTED] = True
         await send(_OK)
         await send(_END)
         return
     while (await receive())["type"] != "lifespan.shutdown":
         await send({"type": "lifespan.startup.complete"})
     await send({"type": "lifespan.shutdown.complete"})
+
+
+def _never_admitting(scope: Scope, send: Send) -> Send:
+    """Return a `send` that changes a refusal with a 2xx, which `on_refused` may choose, to a 429: 2xx admits."""
+
+    async def send_no_success(message: Message) -> None:
+        if (
+            message["type"] == "http.response.start"
+            and message["status"] < _FIRST_REDIRECT
+            and _ADMITTED not in scope["state"]
+        ):
+            warn_throttled(
+                "on_refused",
+                "chose status %d, which admits in a proxy, so 429 is sent",
+                message["status"],
+                code="RL-243",
+            )
+            message = {**message, "status": 429}
+        await send(message)
+
+    return send_no_success
 
 
 class Service:
@@ -120,14 +144,11 @@ class Service:
         path: str = scope["path"]
         if scope.get("root_path"):
             path = strip_root(scope["root_path"], path)
-        refusal = self.access.problem(scope)
-        if refusal is not None:
-            await send_response(problem(403, refusal, [*_FORBIDDEN]), send, head=scope["method"] == "HEAD")
-            return
         rebuild, render = self._rebuild.get(path, (None, None))
         if rebuild is None and (path == _ENVOY or path.startswith(f"{_ENVOY}/")):
             rebuild, render = self._rebuild_envoy, for_envoy
         try:
+            self.access.check(scope)
             if rebuild is None:
                 response = await self._respond(path, scope, receive)
             else:
@@ -138,6 +159,8 @@ class Service:
                 return
         except Rejected as error:
             response = error.response
+            if render is not None:
+                send = render(send)
         await send_response(response, send, head=scope["method"] == "HEAD")
 
     async def _respond(self, path: str, scope: Scope, receive: Receive) -> Response:

@@ -12,6 +12,9 @@ from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.service.access import SECRET_HEADER, Access
 from ratelimit_mw.service.answers import Rejected
 
+NGINX: Final = b"/v1/nginx"
+MAX_TARGET: Final = 8192  # bytes of path and query; nginx and Apache accept no longer ones by default
+
 _OK: Final = 200
 _FORBIDDEN: Final = 403
 _TOO_MANY: Final = 429
@@ -83,6 +86,8 @@ class ProxyRequests:
             method, uri, address = values.get(method_header), values.get(uri_header), values.get(address_header)
             if not (method and uri and address is not None):
                 raise _missing(uri_header if method and not uri else address_header if method else method_header)
+            if len(uri) > MAX_TARGET:
+                raise too_long()
             return Forwarded(
                 method.decode("latin-1"),
                 uri,
@@ -111,6 +116,8 @@ class ProxyRequests:
             target = raw_path.partition(b"?")[0][root + length :] or b"/"
             if query := scope.get("query_string"):
                 target += b"?" + query
+            if len(target) > MAX_TARGET:
+                raise too_long()
             return Forwarded(scope["method"], target, client, only, fields, dropped)
 
         return rebuild
@@ -129,6 +136,11 @@ def _repeated(fields: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
     return frozenset(name for name, count in Counter(name for name, _ in fields).items() if count > 1)
 
 
+def too_long() -> Rejected:
+    """Return the answer to a request whose path and query are long: to decode and match them would take long, too."""
+    return Rejected(414, f"path: expected at most {MAX_TARGET} bytes with the query")
+
+
 def _missing(header: bytes) -> Rejected:
     return Rejected(400, f"{header.decode()}: missing, expected what the proxy's configuration in the docs sets")
 
@@ -136,8 +148,7 @@ def _missing(header: bytes) -> Rejected:
 def for_nginx(send: Send) -> Send:
     """Return a `send` for `auth_request` of nginx, which passes on the statuses 2xx, 401 and 403 only.
 
-    A refusal becomes a 403. Its own status is in `X-RateLimit-Status`, and its body in `X-RateLimit-Body`, because
-    nginx drops the body. A body that is long or has line breaks is left out.
+    A refusal becomes a 403, see `nginx_fields`.
     """
     start: Message = {}
 
@@ -147,15 +158,24 @@ def for_nginx(send: Send) -> Send:
             start = message
             return
         if start:
-            body = message.get("body", b"")
-            fields = [*start["headers"], (b"x-ratelimit-status", b"%d" % start["status"])]
-            if len(body) <= _MAX_BODY and body.isascii() and body.decode("ascii").isprintable():
-                fields.append((b"x-ratelimit-body", body))
+            fields = [*start["headers"], *nginx_fields(start["status"], message.get("body", b""))]
             await send({**start, "status": _FORBIDDEN, "headers": fields})
             start = {}
         await send(message)
 
     return send_refusal_as_403
+
+
+def nginx_fields(status: int, body: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the headers that tell nginx more about a refusal than its 403.
+
+    Its own status is in `X-RateLimit-Status`, and its body in `X-RateLimit-Body`, because nginx drops the body. A body
+    that is long or has line breaks is left out.
+    """
+    fields = [(b"x-ratelimit-status", b"%d" % status)]
+    if len(body) <= _MAX_BODY and body.isascii() and body.decode("ascii").isprintable():
+        fields.append((b"x-ratelimit-body", body))
+    return fields
 
 
 def for_envoy(send: Send) -> Send:

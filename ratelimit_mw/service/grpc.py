@@ -16,7 +16,9 @@ from ratelimit_mw.http.response import HeaderList, headers
 from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.service.access import Access, socket_mode
+from ratelimit_mw.service.answers import Rejected
 from ratelimit_mw.service.app import Service
+from ratelimit_mw.service.forwarded import MAX_TARGET, too_long
 from ratelimit_mw.service.requests import Requests, request_of
 
 with require("grpc"):
@@ -30,7 +32,8 @@ with require("google"):
 
 _MAX_UINT32: Final = 2**32 - 1
 _MAX_DESCRIPTORS: Final = 64
-_MAX_MESSAGE: Final = 65_536  # bytes of a call
+_MAX_MESSAGE: Final = 8_388_608  # bytes of a call. Envoy admits a call that fails, and its headers have up to 60 KB
+_PARTS: Final = (b"remote_address", b"path", b"method", b"user")
 _DROPPED: Final = ("content-length",)  # Envoy computes it
 _STOP_GRACE: Final = 1.0  # seconds for calls in progress when the server stops
 
@@ -73,7 +76,10 @@ class RateLimitService:
             if cost is not None and cost >= MAX_EXACT_INT:
                 text = f"descriptors[{index}].hits_addend: got {cost}, expected less than {MAX_EXACT_INT}"
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
-            requests.append((_request(descriptor.entries), cost))
+            try:
+                requests.append((_request(descriptor.entries), cost))
+            except Rejected as error:
+                return _rejected(error, len(call.descriptors))
         verdict, buckets = await self._requests.decide(requests)
         return await self._response(requests[0][0], verdict, buckets)
 
@@ -86,9 +92,7 @@ class RateLimitService:
         if not verdict.allowed:
             refusal = await self._requests.refusal(request, verdict)
             response.overall_code, response.raw_body, fields = OVER_LIMIT, refusal.body, refusal.headers
-        for name, value in fields:
-            if name.lower() not in _DROPPED:
-                response.response_headers_to_add.add(key=name.lower(), value=value)
+        _add_fields(response, fields)
         for own in buckets:
             response.statuses.append(_status(_part_of(verdict, own), refused=not verdict.allowed))
         return response
@@ -100,6 +104,21 @@ def _read(body: bytes) -> Any:
         return MESSAGES["RateLimitRequest"].FromString(body)
     except DecodeError:
         return None
+
+
+def _rejected(error: Rejected, count: int) -> Any:
+    """Return the refusal of a request that is not decided. A gRPC error would admit it."""
+    _, fields, body = error.response
+    response = MESSAGES["RateLimitResponse"](overall_code=OVER_LIMIT, raw_body=body)
+    _add_fields(response, fields)
+    response.statuses.extend(MESSAGES["DescriptorStatus"](code=OVER_LIMIT) for _ in range(count))
+    return response
+
+
+def _add_fields(response: Any, fields: HeaderList) -> None:
+    for name, value in fields:
+        if name.lower() not in _DROPPED:
+            response.response_headers_to_add.add(key=name.lower(), value=value)
 
 
 def _part_of(verdict: Verdict, buckets: Sequence[Any]) -> Verdict:
@@ -143,19 +162,25 @@ def _request(entries: Iterable[Any]) -> AsgiRequest:
     """Return the request that a descriptor describes.
 
     The entries `remote_address`, `path`, `method` and `user` are its parts; all others are headers. Header names have
-    no underscores, so `_` becomes `-`: the entry `generic_key` is the header `generic-key`.
+    no underscores, so `_` becomes `-`: the entry `generic_key` is the header `generic-key`. Raises `Rejected` for a
+    long path.
     """
-    parts: dict[str, str] = {}
+    parts: dict[bytes, bytes] = {}
     fields: list[tuple[bytes, bytes]] = []
     for entry in entries:
-        if entry.key in ("remote_address", "path", "method", "user"):
+        if entry.key in _PARTS:
             parts.setdefault(entry.key, entry.value)
         else:
-            fields.append((entry.key.lower().replace("_", "-").encode(), entry.value.encode()))
-    address = parts.get("remote_address", "")
+            fields.append((entry.key.lower().replace(b"_", b"-"), entry.value))
+    address = parts.get(b"remote_address", b"").decode("latin-1")
     client = (address, 0) if parse_address(address) is not None else None
-    target = parts.get("path", "/").encode() or b"/"
-    return request_of(scope_from_parts(parts.get("method", "GET") or "GET", target, fields, client, parts.get("user")))
+    target = parts.get(b"path") or b"/"
+    if len(target) > MAX_TARGET:
+        raise too_long()
+    method = (parts.get(b"method") or b"GET").decode("latin-1")
+    # different bytes must remain different users
+    user = parts[b"user"].decode("utf-8", "surrogateescape") if b"user" in parts else None
+    return request_of(scope_from_parts(method, target, fields, client, user))
 
 
 def _address(peer: str) -> str | None:

@@ -23,8 +23,9 @@ _TYPES: Final = {
 }
 
 # (name, number, type); a type in brackets is repeated; other names are messages of this table. Enums travel as int32.
+# Texts that clients choose are read as bytes: a text that is not UTF-8 would fail the call, and Envoy would admit it.
 _MESSAGES: Final[dict[str, Sequence[tuple[str, int, str]]]] = {
-    "Entry": [("key", 1, "string"), ("value", 2, "string")],
+    "Entry": [("key", 1, "bytes"), ("value", 2, "bytes")],
     "UInt64Value": [("value", 1, "uint64")],
     "Descriptor": [("entries", 1, "[Entry]"), ("hits_addend", 3, "UInt64Value")],
     "RateLimitRequest": [("domain", 1, "string"), ("descriptors", 2, "[Descriptor]"), ("hits_addend", 3, "uint32")],

@@ -97,7 +97,8 @@ def _command(kind: str, folder: Path, files: Mapping[str, str]) -> list[str]:
         (folder / "nginx.conf").write_text(head + inside, "utf-8")
         return [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
     if kind == "caddy":
-        (folder / "Caddyfile").write_text("{\n    admin off\n    auto_https off\n}\n" + files["caddyfile"], "utf-8")
+        text = files["caddyfile"].replace("{\n", "{\n    admin off\n    auto_https off\n", 1)
+        (folder / "Caddyfile").write_text(text, "utf-8")
         return [program, "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
     if kind == "haproxy":
         (folder / "ratelimit.lua").write_text(files["lua"], "utf-8")

@@ -39,7 +39,9 @@ class Away(MemoryStore):
 )
 def test_a_proxy_that_does_not_say_all_of_a_request(path: str, headers: Any, detail: str) -> None:
     (answer,) = calls(made(), ("GET", path, {"headers": headers}))
-    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+    status = 403 if path == "/v1/nginx" else 400
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert answer.headers.get("x-ratelimit-status") == ("400" if path == "/v1/nginx" else None)
     assert answer.json()["detail"].startswith(detail)
 
 
@@ -116,6 +118,61 @@ def test_refused_in_the_form_of_each_proxy(ratelimit_clock: None) -> None:
     assert nginx.headers["x-ratelimit-body"] == forward.text == nginx.text
     assert (head.status_code, head.text, head.headers["content-length"]) == (429, "", "0")
     assert (nginx_head.status_code, nginx_head.headers["retry-after"]) == (403, "86400")
+
+
+@pytest.mark.parametrize("size", [8192, 8193])
+def test_a_long_path_is_refused(ratelimit_clock: None, size: int) -> None:
+    """To decode and match a path of 250 KB takes longer than a proxy waits."""
+    app, uri = made(limits="100/day"), "/?" + "%" * (size - 2)
+    forward, nginx = calls(
+        app,
+        ("GET", "/v1/forward", {"headers": {**FORWARDED, "X-Forwarded-Uri": uri}}),
+        ("GET", "/v1/nginx", {"headers": {**NGINX, "X-Original-Uri": uri}}),
+    )
+    if size == 8192:
+        assert [forward.status_code, nginx.status_code] == [200, 200]
+    else:
+        assert (forward.status_code, nginx.status_code, nginx.headers["x-ratelimit-status"]) == (414, 403, "414")
+        assert forward.json()["detail"] == "path: expected at most 8192 bytes with the query"
+        assert nginx.headers["x-ratelimit-body"] == forward.text
+
+
+@pytest.mark.parametrize("kind", ["plain", "asgi"])
+@pytest.mark.parametrize(("chosen", "sent"), [(200, 429), (204, 429), (302, 302), (451, 451), (503, 503)])
+def test_a_refusal_never_admits(
+    ratelimit_clock: None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    chosen: int,
+    sent: int,
+) -> None:
+    """Proxies admit a request after a 2xx."""
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
+
+    def plain(request: Any, verdict: Any) -> Any:
+        return chosen, {"X-Own": "1"}, ""
+
+    async def asgi(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": chosen, "headers": [(b"x-own", b"1")]})
+        await send({"type": "http.response.body"})
+
+    app = made(limits="1/day", on_refused={"plain": plain, "asgi": asgi}[kind])
+    first, general = FORWARDED, {**FORWARDED, "X-Forwarded-Uri": "/%61"}  # escapes take the general path
+    asked = [("GET", "/v1/forward", {"headers": headers}) for headers in (first, first, general)]
+    admitted, *refused = calls(app, *asked, ("GET", "/v1/nginx", {"headers": NGINX}))
+    assert admitted.status_code == 200
+    assert [answer.status_code for answer in refused] == [sent, sent, 403]
+    assert refused[2].headers["x-ratelimit-status"] == str(sent)
+    assert [answer.headers["x-own"] for answer in refused] == ["1"] * 3
+    logged = [record.getMessage() for record in caplog.records if "on_refused" in record.getMessage()]
+    text = f"ratelimit_mw: on_refused: chose status {chosen}, which admits in a proxy, so 429 is sent"
+    assert logged == ([] if chosen == sent else [text])
+
+
+def test_admitted_on_the_general_path(ratelimit_clock: None) -> None:
+    (answer,) = calls(made(), ("GET", "/v1/forward", {"headers": {**FORWARDED, "X-Forwarded-Uri": "/%61"}}))
+    assert answer.status_code == 200
 
 
 def test_a_long_body_is_not_sent_as_a_header() -> None:
@@ -387,7 +444,7 @@ class TestSecret:
         asked += [("GET", "/healthz", {"headers": [("X-RateLimit-Secret", self.SECRET), ("X-RateLimit-Secret", "x")]})]
         for answer in calls(app, *asked):
             assert answer.status_code == 403
-            assert answer.headers["x-ratelimit-status"] == "403"
+            assert answer.headers.get("x-ratelimit-status") == ("403" if answer.url.path == "/v1/nginx" else None)
             assert answer.json()["detail"].startswith("X-RateLimit-Secret: missing or wrong")
 
     def test_with_it_any_address_is_answered(self) -> None:

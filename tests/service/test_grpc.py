@@ -16,7 +16,12 @@ from redis_servers import free_port
 
 METHOD = f"/{SERVICE}/ShouldRateLimit"
 SECRET = "sixteen-letters!"
-Entries = Sequence[tuple[str, str]]
+Text = str | bytes
+Entries = Sequence[tuple[Text, Text]]
+
+
+def _bytes(text: Text) -> bytes:
+    return text.encode() if isinstance(text, str) else text
 
 
 def request(*descriptors: Entries, hits: int = 0, own: int | None = None) -> bytes:
@@ -25,7 +30,7 @@ def request(*descriptors: Entries, hits: int = 0, own: int | None = None) -> byt
     for entries in descriptors:
         descriptor = made.descriptors.add()
         for key, value in entries:
-            descriptor.entries.add(key=key, value=value)
+            descriptor.entries.add(key=_bytes(key), value=_bytes(value))
         if own is not None:
             descriptor.hits_addend.value = own
     sent: bytes = made.SerializeToString()
@@ -157,6 +162,44 @@ def test_bytes_that_are_no_message() -> None:
     ((code, _), answer) = answers(made(limits="9/day"), b"\xff\xff", request(BOB))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert answer.overall_code == OK
+
+
+def test_any_bytes_are_decided_and_different_ones_have_different_buckets(ratelimit: Control) -> None:
+    """Envoy admits a call that fails."""
+    ratelimit.freeze()
+    rules = [
+        {"path": "/u", "limits": "1/day", "key": "user", "name": "u"},
+        {"path": "/h", "limits": "1/day", "key": "header:x-key", "name": "h"},
+    ]
+    app = made(limits="9/day", rules=rules)
+    values: list[Text] = [
+        b"\xff",
+        b"\xfe",
+        b"\xed\xb3\xbf",
+        "\ufffd",
+        "x" * 100_000,
+        "x" * 100_001,
+        b"\xff" * 2000,
+        b"\xfe" * 2000,
+    ]
+    for path, name in (("/u", "user"), ("/h", "x_key")):
+        sent = [request((("path", path), (name, value))) for value in values]
+        codes = [answer.overall_code for answer in answers(app, *sent, *sent)]
+        assert codes == [OK] * len(values) + [OVER_LIMIT] * len(values)
+    odd = (("path", b"/\xff%ff"), ("method", b"\xff"), ("remote_address", b"\xff"), (b"\xff", b"\xff"))
+    (answer,) = answers(app, request(odd))
+    assert answer.overall_code == OK
+
+
+def test_a_long_path_is_refused() -> None:
+    paths: list[Text] = ["/" + "a" * 8191, "/" + "a" * 8192, "/a?" + "%" * 8190]
+    admitted, *refused = answers(made(limits="9/day"), *(request(BOB, (("path", path),)) for path in paths))
+    assert admitted.overall_code == OK
+    for answer in refused:
+        assert answer.overall_code == OVER_LIMIT
+        assert [status.code for status in answer.statuses] == [OVER_LIMIT, OVER_LIMIT]
+        assert fields(answer)["content-type"] == "application/problem+json"
+        assert b'"status":414' in answer.raw_body
 
 
 def test_only_trusted_proxies_and_those_with_the_secret_are_answered(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -60,15 +61,84 @@ def test_a_body_of_a_megabyte(port: int) -> None:
     assert status(port) == 200
 
 
+def test_a_keep_alive_connection_after_a_long_body(port: int) -> None:
+    """The body of an answered request is no head: the connection ends without a second answer."""
+    head = f"POST /v1/forward HTTP/1.1\r\nHost: a\r\n{FORWARDED}Content-Length: 1000000\r\n\r\n".encode()
+    found = raw(port, head + b"x" * 999_999)
+    assert found.count(b"HTTP/1.1 ") == 1
+    assert found.startswith(b"HTTP/1.1 200 ")
+
+
 def test_a_thousand_headers(port: int) -> None:
     many = "".join(f"X-{number}: {'v' * 50}\r\n" for number in range(1000))
     found = raw(port, f"GET /v1/forward HTTP/1.1\r\nHost: a\r\n{FORWARDED}{many}Connection: close\r\n\r\n".encode())
     assert found.startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_head_without_an_end_is_closed(port: int) -> None:
-    assert b" 200 " not in raw(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"X-A: b\r\n" * 100_000)
+@pytest.mark.parametrize("end", [b"\r\n", b""])
+@pytest.mark.parametrize("size", [100_000, 500_000, 5_000_000])
+def test_a_long_head_is_answered_and_read(port: int, size: int, end: bytes) -> None:
+    """A proxy that cannot write all of its request would admit it."""
+    head = b"GET /v1/forward HTTP/1.1\r\nHost: a\r\n" + b"X-A: abcd\r\n" * (size // 11) + end
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(head)  # raises if the server does not read it
+        connection.shutdown(socket.SHUT_WR)
+        head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert b"\r\nconnection: close" in head
+    assert json.loads(body)["detail"] == "headers: expected at most 65536 bytes with the request line"
     assert status(port) == 200
+
+
+def test_a_head_without_an_end_is_not_read_for_ever(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n")
+        with pytest.raises(ConnectionError):
+            connection.sendall(b"X-A: abcd\r\n" * 10_000_000)
+    assert status(port) == 200
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [(b"X-A: \x01", 400), (b"X-A" + b"\x80: b", 400), (b"X-A: " + b"b" * 100_000, 431)],
+    ids=["control", "name", "long"],
+)
+def test_nginx_learns_why_a_head_is_refused(port: int, line: bytes, code: int) -> None:
+    """Of other statuses than 403, nginx makes a 500."""
+    for path in (b"/v1/nginx", b"/v1/forward"):
+        answer = raw(port, b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\nConnection: close\r\n\r\n" % (path, line))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert json.loads(body)["status"] == code
+        if path == b"/v1/nginx":
+            assert head.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+            assert b"\r\nx-ratelimit-status: %d\r\nx-ratelimit-body: %b" % (code, body) in head
+        else:
+            assert head.startswith(b"HTTP/1.1 %d " % code)
+
+
+@pytest.mark.parametrize("size", [8192, 8193, 60_000])
+def test_a_long_path_below_envoy(port: int, size: int) -> None:
+    target = b"/v1/envoy/" + b"%" * (size - 1)
+    found = raw(port, b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\n" % (target, FORWARDED.encode() + b"Connection: close\r\n"))
+    assert found.split()[1] == (b"200" if size == 8192 else b"414")
+
+
+def test_what_clients_repeat_is_logged_once(tmp_path: Path) -> None:
+    sent = [
+        b"GET /v1/forward HTTP/1.1\r\nHost: a\r\nX-A: \x01%b\r\n\r\n" % (b"y" * 5000),
+        b"GET /v1/forward HTTP/1.1\r\nHost: a\r\nX-A: %b\r\n\r\n" % (b"y" * 100_000),
+        f"GET /v1/forward HTTP/1.0\r\n{FORWARDED}Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n".encode(),
+    ]
+    with served(tmp_path, SETTINGS) as (port, _):
+        for one in sent * 3:
+            raw(port, one)
+    lines = (tmp_path / "service.txt").read_text().splitlines()
+    invalid = "its bytes are no valid HTTP, such as a control character in a header"
+    long = "expected at most 65536 bytes with the request line"
+    assert lines[1:] == [
+        f"ratelimit_mw: status 400: refused a call of 127.0.0.1: request: {invalid} [RL-242]",
+        f"ratelimit_mw: status 431: refused a call of 127.0.0.1: headers: {long} [RL-242]",
+    ]
 
 
 def test_http_1_0(port: int) -> None:
@@ -157,9 +227,17 @@ def test_sockets_workers_and_a_secret(tmp_path: Path) -> None:
     assert not (tmp_path / "rl.sock").exists()
 
 
+@pytest.mark.parametrize(("options", "mode"), [([], 0o660), (["--socket-mode", "600"], 0o600)])
+def test_unix_sockets_are_not_for_every_user(tmp_path: Path, options: list[str], mode: int) -> None:
+    with served(tmp_path, SETTINGS, "--bind", "unix:a.sock", "--grpc", "unix:b.sock", *options):
+        assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a.sock", "b.sock")] == [mode, mode]
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        (["--socket-mode", "rw"], "--socket-mode: got 'rw', expected octal digits such as 660"),
+        (["--socket-mode", "1777"], "--socket-mode: got '1777', expected"),
         (["--bind", "0.0.0.0:0"], "--bind: 0.0.0.0:0 is neither loopback nor a unix socket: add --secret-file"),
         (["--bind", "[::]:0"], "--bind: [::]:0 is neither loopback"),
         (["--grpc", "0.0.0.0:1"], "--grpc: 0.0.0.0:1 is neither loopback"),
