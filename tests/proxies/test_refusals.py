@@ -1,0 +1,109 @@
+"""Each proxy with the configuration of its page: no request passes because the service cannot or will not answer it."""
+
+import http.client
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxies.programs import KINDS, found, missing, proxy, served
+from redis_servers import free_port
+from web.real_servers import APPS
+from web_servers import serve_uvicorn
+
+SETTINGS = 'limits = "1/day using fixed_window"\ntrusted_proxies = ["127.0.0.1"]\n'
+CLIENT = "127.0.0.9"  # Envoy reports another address for 127.0.0.1
+HTTP = [kind for kind in KINDS if kind != "envoy-grpc"]
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[int]:
+    with serve_uvicorn("proxied_asgi:bare", APPS, "--no-access-log") as server:
+        yield int(server.url.rpartition(":")[2])
+
+
+def status(port: int, head: bytes) -> int:
+    """The status of the answer to a request; 0 if the proxy closes the connection without one."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60, source_address=(CLIENT, 0)) as connection:
+        try:
+            connection.sendall(b"%b\r\nConnection: close\r\n\r\n" % head)
+            answer = connection.makefile("rb").read()
+        except ConnectionError:
+            return 0
+    return int(answer.split()[1]) if answer else 0
+
+
+def sized(size: int) -> bytes:
+    return b"GET /x HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X-Long: " + b"x" * size
+
+
+def many(count: int) -> bytes:
+    lines = b"\r\n".join(b"X-%d: 1" % number for number in range(count))
+    return b"GET /x HTTP/1.1\r\nHost: 127.0.0.1\r\n" + lines
+
+
+def target(size: int) -> bytes:
+    return b"GET /" + b"%61" * (size // 3) + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: b"
+
+
+def with_value(value: bytes) -> bytes:
+    return b"GET /x HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: " + value
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_no_head_passes_a_limit(kind: str, app: int, tmp_path: Path) -> None:
+    """The client has used its limit, so a 200 would be a request that was not counted. 250 ms are enough for each."""
+    if found(kind) is None:
+        pytest.skip(missing(kind))
+    grpc = free_port()
+    options = ["--grpc", f"127.0.0.1:{grpc}"] if kind == "envoy-grpc" else []
+    heads = [
+        *map(sized, (10, 7_000, 14_000, 15_000, 15_200, 20_000, 30_000, 50_000, 60_000, 70_000, 200_000, 500_000)),
+        *map(many, (50, 79, 90, 96, 97, 98, 99, 100, 200, 1000, 4000, 20_000)),
+        *map(target, (7_000, 8_000, 8_190, 8_300, 14_000, 15_000, 50_000, 250_000)),
+        *map(with_value, (b"\x01", b"\x7f", b"\x80\xff", b"a\x00b", b"\xed\xa0\x80", b"a\rb", b"a\r\n b")),
+    ]
+    with (
+        served(tmp_path, SETTINGS, *options) as (service, process),
+        proxy(kind, tmp_path, {"app": app, "service": service, "grpc": grpc}) as port,
+    ):
+        first = status(port, sized(10))
+        seen = [status(port, head) for head in heads]
+        last = status(port, sized(10))  # both are alive
+        assert process.poll() is None
+    assert (first, last) == (200, 429)
+    assert set(seen) <= {0, 400, 414, 429, 431}, seen
+    assert seen.count(429) > 5  # the shorter ones reach the service
+
+
+ON_REFUSED = """
+def busy(request, verdict):
+    return 503, {"X-Own": "1"}, "busy"
+
+
+def fine(request, verdict):
+    return 200, {"X-Own": "1"}, "fine"
+"""
+
+
+@pytest.mark.parametrize("kind", HTTP)
+@pytest.mark.parametrize(("name", "expected"), [("busy", 503), ("fine", 429)])
+def test_every_refusal_refuses(kind: str, name: str, expected: int, app: int, tmp_path: Path) -> None:
+    """Also one with a 503 that has no `Retry-After`, and one with a 200."""
+    if found(kind) is None:
+        pytest.skip(missing(kind))
+    (tmp_path / "own_refusals.py").write_text(ON_REFUSED, "utf-8")
+    settings = f'{SETTINGS}blocklist = ["{CLIENT}"]\non_refused = "call:own_refusals:{name}"\n'
+    with (
+        served(tmp_path, settings) as (service, _),
+        proxy(kind, tmp_path, {"app": app, "service": service, "grpc": 0}) as port,
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60, source_address=(CLIENT, 0))
+        connection.request("GET", "/x")
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        connection.close()
+    if kind == "envoy":  # a 5xx of the service is a failure of it
+        expected = 429
+    assert (answer.status, answer.getheader("retry-after"), body) == (expected, None, name)
