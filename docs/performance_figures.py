@@ -69,7 +69,7 @@ print(f"one key carries {{per_node:,.0f}} requests per second, with a lease of {
 
 
 def renewed(text: str, found: dict[str, Any]) -> str:
-    """The text of the page with its figures made anew."""
+    """The text of the page with new figures."""
     rows = {row["row"]: row for row in found["rows"]}
     made = {
         "machine": _machine(found),

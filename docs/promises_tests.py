@@ -62,7 +62,7 @@ def suite() -> dict[str, Counter[int]]:
 
 
 def renewed(text: str, found: dict[str, Counter[int]]) -> str:
-    """The text of the page with its lists made anew."""
+    """The text of the page with new lists."""
     return _MARKED.sub(lambda match: f"{match[1]}{_list(int(match[2]), found)}\n{match[3]}", text)
 
 

@@ -29,7 +29,7 @@ _PLAIN: Final[dict[Any, str]] = {str: "text", bool: "true or false", int: "whole
 
 
 def renewed(text: str) -> str:
-    """The text of the page with its tables made anew."""
+    """The text of the page with new tables."""
     tables = {table.__name__: table for table in STRUCTS}
     return _MARKED.sub(lambda found: f"{found[1]}\n{_table(tables[found[2]])}\n{found[3]}", text)
 

@@ -36,5 +36,5 @@ class ByTheClock(Limit, frozen=True):
 
 
 if __name__ == "__main__":
-    limiter = Limiter(MemoryStore(clock=time.time))  # by itself it goes by a clock that knows no midnight
+    limiter = Limiter(MemoryStore(clock=time.time))  # the default clock has no time of day
     print([limiter.hit(ByTheClock(2, 86400), "alice").allowed for _ in range(3)])

@@ -1,4 +1,4 @@
-"""For operators: who is limited, and how to let them in again. Also the commands `peek`, `reset`, `keys` and `top`.
+"""Shows operators which clients are limited, and resets them. The same as commands: `peek`, `reset`, `keys`, `top`.
 
 The functions block, so call them from a thread, not from an event loop. `settings`: a `Settings` object, a mapping, or
 the path of a file. All raise `ConfigError` for invalid arguments and `StoreError` if the store gives no answer, or if
@@ -47,7 +47,7 @@ class RefusedClient(Struct, frozen=True):
 
 
 class Clients(Struct, frozen=True):
-    """The clients that were refused most, the first one most often."""
+    """The clients that were refused most, the most refused one first."""
 
     clients: Sequence[RefusedClient]
 

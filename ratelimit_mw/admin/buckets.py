@@ -84,7 +84,8 @@ def find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets:
 def look(store: Store, charges: Sequence[Charge], only: Callable[[Decision], bool] | None = None) -> list[Bucket]:
     """Return the buckets of these charges. `only`: keeps those whose decision on the charge it accepts.
 
-    Changes nothing. A peek says what the charge would leave; what is left now is in a peek of cost 0, or of a refusal.
+    Changes nothing. A peek returns what would be left after the charge. For what is left now, a second peek of cost 0
+    follows, unless the charge is refused.
     """
     if not charges:
         return []
@@ -138,7 +139,7 @@ async def _awaited(result: Any) -> Any:
 
 
 def _check_keys(match: Match, request: Request, results: CallResults, *, may_be_shared: bool) -> None:
-    """Raise `ConfigError` if a key is missing: the bucket that clients without it share is hardly what is meant."""
+    """Raise `ConfigError` if a key is missing: an operator hardly means the bucket that clients without it share."""
     if may_be_shared:
         return
     for limit in match.limits_for(request, request.route or match.route, results) or ():

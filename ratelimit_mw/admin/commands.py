@@ -95,7 +95,7 @@ def _seconds(text: str) -> int:
 
 
 def _run(run: Callable[[argparse.Namespace, Target], int], open_target: OpenTarget, args: argparse.Namespace) -> int:
-    """Run a command and return its exit code: 2 if the store gives no answer, 1 for another mistake."""
+    """Run a command and return its exit code: 2 if the store gives no answer, 1 for any other error."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # `call:` often names a module there
     try:
@@ -143,13 +143,13 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
 
 
 def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
-    """Print which limits a request that is described to a settings file does not find, unless a program reads it."""
+    """Print that limits on endpoints are not shown, if the settings come from a file and a person reads the output."""
     if target.endpoint_of is None and not args.json:
         print(_FROM_FILE, file=sys.stderr)
 
 
 def _confirmed(found: RequestBuckets, buckets: list[Bucket]) -> bool:
-    """Ask whether to forget these buckets. Raises `ConfigError` if nobody can be asked."""
+    """Ask the user whether to forget these buckets. Raises `ConfigError` without a terminal."""
     if not sys.stdin.isatty():
         raise ConfigError("reset: nobody can be asked here; to forget the buckets, add --yes", code="RL-051")
     _show(found, buckets, as_json=False)

@@ -14,7 +14,7 @@ _REQUEST_PARTS: Final = 2  # method and path
 
 
 class DescribedRequest(Struct, frozen=True):
-    """A request in words.
+    """The description of a request.
 
     `line`: method and path, `POST /login`; a path alone is a GET. `ip`: the address of the socket's peer; empty or None
     for none. `user`: the name of the logged-in user. `headers`: `NAME: VALUE` texts, or a mapping. `host`: the same as

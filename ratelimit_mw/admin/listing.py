@@ -85,7 +85,7 @@ class Listing:
 
 
 class Pace:
-    """Calls a store, and pauses between calls for four times as long as each kept the server busy, at most.
+    """Calls a store, and pauses after each call for up to four times as long as it kept the server busy.
 
     That is the duration of the call without the time in which this thread itself was busy, to encode the keys and to
     decode the reply. Other work between calls counts as a pause.

@@ -1,4 +1,4 @@
-"""What the commands of an operator work on: the settings, the compiled rules, and the store that an app uses."""
+"""The target of an operator's commands: the settings, the compiled rules, and the store that an app uses."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ class Target(Struct, frozen=True):
     def open_store(self) -> Iterator[Store]:
         """Open the store, and close it after the block. A store that the settings contain is used as it is.
 
-        Raises `StoreError` if another process cannot be asked, `ConfigError` if only asyncio can use the store.
+        Raises `StoreError` if the store is in the memory of another process, `ConfigError` if only asyncio can use it.
         """
         store = self.settings.store
         if isinstance(store, str):

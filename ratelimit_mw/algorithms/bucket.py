@@ -114,7 +114,7 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         return super()._format_notation(names).replace(f" burst {self.quota} ", " ")  # the default burst
 
     def decision(self, now: int, level: int, admission: Admission, at_once: int) -> Decision:
-        """Build the decision from the outcome and the level.
+        """Build the decision from the admission and the level.
 
         `at_once`: ticks; above this level, even a charge that fits is delayed.
         """

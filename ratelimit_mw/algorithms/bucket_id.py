@@ -11,13 +11,13 @@ from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MICROSECONDS, Limit
 
-_MAX_LENGTH: Final = 300  # characters of an id: more is not ours
+_MAX_LENGTH: Final = 300  # characters; the ids of this package are shorter
 _BAN: Final = re.compile(r"([0-9]{1,16})/([0-9]{1,16})(u?s)_ban_([0-9]{1,16})(u?s)_using_ban")
 _UNITS: Final = {"s": MICROSECONDS, "us": 1}
 
 
 def limit_of_bucket(bucket: str) -> Limit | None:
-    """Return a limit with this bucket id (`Limit.bucket`); None if the id does not tell its rate, or is not ours.
+    """Return a limit with this bucket id (`Limit.bucket`); None if it lacks the rate, or is invalid.
 
     A concurrency limit's id does not tell its quota, and that of `smooth` does not tell its rate. Options that are not
     in the id, such as `max_delay`, have their defaults.
@@ -25,7 +25,7 @@ def limit_of_bucket(bucket: str) -> Limit | None:
     return _limit_of_bucket(bucket) if len(bucket) <= _MAX_LENGTH else None
 
 
-@lru_cache(maxsize=1024)  # a store has few limits; ids that no store of ours wrote may be any number
+@lru_cache(maxsize=1024)  # a store has few limits; there may be any number of invalid ids
 def _limit_of_bucket(bucket: str) -> Limit | None:
     name, _, notation = bucket.rpartition(":")
     try:

@@ -70,7 +70,7 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
         return self.at_once
 
     def _queue(self, now: int, level: int, cost: int, max_delay: int | None) -> Admission:
-        """Return the outcome for a charge on a bucket at this level."""
+        """Return the admission of a charge on a bucket at this level."""
         _, _, unit, burst, full = self.ticks
         if cost > burst:
             return False, math.inf, 0.0

@@ -36,7 +36,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     Cloudflare). An adversary gets at most `2 * quota` in any window, steady traffic `quota`. With `strict` the oldest
     counts in full, and any traffic gets at most `quota`.
 
-    `buckets`: 1 to 1000; more of them are closer to the exact count and cost one counter each. `strict`: bool.
+    `buckets`: the number of sub-windows, 1 to 1000; more of them are closer to the exact count and cost one counter
+    each. `strict`: bool.
     """
 
     buckets: int = 1
@@ -45,7 +46,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     algorithm: ClassVar[str] = "sliding_window_counter"
     words: ClassVar[tuple[str, ...]] = ("buckets", "strict")
     steps: ClassVar[CounterSteps]
-    """Instance value: the numbers with which Python and Lua compute."""
+    """Instance value: `(clock, length)`, see `ticks.py`."""
     _fast_steps: ClassVar[tuple[int, int, int, int] | None]
     """Instance value for the fast path: `(clock, length, length - 1, quota)`; None with more `buckets` or `strict`."""
 

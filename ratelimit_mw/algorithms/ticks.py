@@ -48,7 +48,7 @@ def bucket_ticks(quota: int, window: int, burst: int) -> BucketTicks:
 
 
 def counter_steps(quota: int, window: int, buckets: int) -> CounterSteps:
-    """Return the ticks for `quota` units per `window` microseconds, counted in `buckets` sub-windows.
+    """Return the clock step, and the steps in each of the `buckets` sub-windows of `window` microseconds.
 
     The largest possible number is a count in full debt times the length: `2 * quota * length`. Raises `ConfigError` if
     it does not fit into 2**53 with any clock step.

@@ -156,7 +156,10 @@ class _WithGrpc:
 
 
 def parse_address(option: str, text: str, secret: str) -> Address:
-    """Return the address in `HOST:PORT` or `unix:PATH`. Raises `ConfigError` if it is none, or needs a secret."""
+    """Return the address in `HOST:PORT` or `unix:PATH`.
+
+    Raises `ConfigError` for other text, and for an address that needs a secret if `secret` is empty.
+    """
     if text.startswith(_UNIX):
         if not text[len(_UNIX) :]:
             raise ConfigError(f"{option}: got {text!r}, expected a path after unix:", code="RL-051")

@@ -114,7 +114,7 @@ def _starts_with_place(text: str) -> bool:
 def require(package: str, install: str = "") -> Iterator[None]:
     """Raise `ImportError` with an install command if the block cannot import `package`.
 
-    `install`: what to install, if it has another name.
+    `install`: the argument of pip, if it differs.
     """
     try:
         yield

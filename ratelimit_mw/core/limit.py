@@ -134,7 +134,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
         """Most units in any (x, x + window], for all instants and costs; None if unknown.
 
         A delayed request counts when its delay ends. If the clock of a limit is coarser than a microsecond, the window
-        is a whole number of its ticks.
+        is a whole number of its steps.
         """
         return None
 

@@ -26,7 +26,7 @@ def is_observed(settings: Settings) -> bool:
 
 
 def observer(settings: Settings) -> Observer | None:
-    """Return what a gate calls with each verdict; None for nothing. Starts to count, if the settings want it.
+    """Return the function that a gate calls with each verdict, or None. Starts to count, if the settings want it.
 
     Raises `ConfigError` if the counts cannot be kept, or if OpenTelemetry is missing.
     """

@@ -1,4 +1,4 @@
-"""Which clients were refused most, and the latest refusals, in a bounded table that is sent to the store every second.
+"""Counts refusals by client in a bounded table, and sends the highest counts and the latest refusals to the store.
 
 The table counts by Space-Saving (Metwally et al.): a new name takes over the count of the names that were dropped, so
 that a flood of names that are refused once cannot displace a name that is refused often. Names are trimmed in batches,
@@ -218,7 +218,7 @@ class _Timer:
 
 
 def reporter_for(store: Any, size: int, *, is_async: bool) -> ThreadReporter | LoopReporter | None:
-    """Return what remembers refusals in this store; None if the store cannot keep them."""
+    """Return the reporter that sends refusals to this store; None if the store cannot keep them."""
     if is_async:
         return LoopReporter(store, size) if isinstance(store, AsyncInventory) else None
     return ThreadReporter(store, size) if isinstance(store, Inventory) else None

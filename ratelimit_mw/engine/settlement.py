@@ -70,8 +70,8 @@ def settlements(
 
     `actual_of`: the true cost under a policy; None keeps the estimate. `corrected`: the earlier settlements of this
     request, updated here. A request is settled once, as a rule. Later settlements add units, but refund only the
-    estimate and only once: the store may not have taken what was added, and what a refund left has an instant of its
-    own.
+    estimate and only once: the store may not have taken the added units, and those left after a refund were taken at
+    an instant of their own.
     """
     by_store: dict[tuple[int, Source], PendingSettlement] = {}
     for bucket, one in charged_buckets(gate_verdicts).items():

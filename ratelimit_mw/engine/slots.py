@@ -290,7 +290,7 @@ class _LoopRenewer:
             self._schedule(max(pause, _MIN_PAUSE))
 
     def _schedule(self, pause: float) -> None:
-        """Schedule the next tick. Replaces one that is scheduled."""
+        """Schedule the next renewal, in place of the one that is scheduled."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(pause, self._renew_due)

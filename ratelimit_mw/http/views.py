@@ -163,7 +163,7 @@ def merges_underscores(environ: Mapping[str, Any]) -> bool:
 
 
 def unambiguous_values(name: str, values: Sequence[str]) -> Sequence[str]:
-    """Return the lines of a proxy's header; none if the server joined lines, as it is unknown which the proxy wrote."""
+    """Return the lines of a proxy's header; none if the server joined lines: that hides the proxy's own."""
     if not any(_JOINED_VALUES.search(value) for value in values):
         return values
     warn_throttled(

@@ -10,7 +10,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def exposition() -> bytes:
-    """Return the counts of this app: of its processes, if they have a folder, else of this one."""
+    """Return the counts of all processes of this app, if they share a folder; else those of this process."""
     from prometheus_client import generate_latest  # noqa: PLC0415  # optional
 
     text: bytes = generate_latest(_registry())

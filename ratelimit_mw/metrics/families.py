@@ -95,7 +95,7 @@ GAUGES: Final = frozenset(family.name for family in FAMILIES if family.kind == "
 
 
 def with_other_labels(series: Series) -> Series:
-    """Return the series that counts in place of this one once there is no room; itself if it has no rule."""
+    """Return the series to count in place of this one if there are too many; the same one if it has no rule."""
     name, labels = series
     if name == REFUSALS.name:
         return name, (OTHER, OTHER, labels[2])

@@ -39,7 +39,7 @@ Cells = Sequence[int]
 
 
 class _Folded(Struct):
-    """The counts of files without an owner. `files`: their names, of which some may not be deleted yet."""
+    """The counts of files without an owner. `files`: their names. Some of them may still exist."""
 
     files: list[str] = []
     counts: list[tuple[str, list[str], int]] = []
@@ -66,7 +66,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def prepare(folder: Path) -> None:
-    """Create the folder if it does not exist. Raises `ConfigError` if it cannot be written, or has no locks."""
+    """Create the folder if it is missing. Raises `ConfigError` if it cannot be written, or does not support locks."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f"{token_hex(8)}{_NEW}"
@@ -248,7 +248,7 @@ def _add(total: dict[Series, int], counts: Iterable[tuple[Series, int]]) -> None
 
 
 def _bounded(counts: dict[Series, int]) -> dict[Series, int]:
-    """Return the counts with at most so many series: rules of earlier settings would otherwise add up forever."""
+    """Add series beyond `_MAX_FOLDED` to `other`: rules of earlier settings would otherwise accumulate."""
     if len(counts) <= _MAX_FOLDED:
         return counts
     kept: dict[Series, Any] = {}

@@ -29,7 +29,7 @@ OUTCOMES: Final = ("refused", "admitted")
 
 
 def count_decision(verdict: Verdict) -> None:
-    """Count a verdict, and the limits that refused, or would have."""
+    """Count a verdict, and the limits that refused, shadow limits included."""
     rule = verdict.rule or ""
     COUNTS.add(REQUESTS, (rule, OUTCOMES[verdict.allowed], verdict.source))
     if not all([decision.allowed for decision in verdict.decisions]):  # noqa: C419  # a list is faster
@@ -55,7 +55,7 @@ def count_waiting(rule: str, change: int) -> None:
 
 
 class OpenStores(Struct, frozen=True):
-    """Counts a store as open while its circuit breaker is. Equal for the same store, so it subscribes once."""
+    """Counts a store while its circuit breaker is open. Objects for one store are equal, so that it subscribes once."""
 
     store: int  # its id
 

@@ -1,4 +1,4 @@
-"""The counts of this process: cells, each of which counts one series. Shared by all gates and stores that count.
+"""Keeps the counts of this process: a cell for each series. All gates and stores that count share it.
 
 A cell is added to without a lock: CPython switches threads neither between reading and writing an item of a list, nor
 of a memoryview. Without its global lock counts can be lost.
@@ -46,8 +46,9 @@ class Sized(Protocol):
 class Registry:
     """The counts of a process, in a list or in a file of `folder`.
 
-    `cells`: the counts. The first is not used, and the second takes what has no room. `admitted`: the
-    cell of each rule's requests that the store admitted, once there was one: a lookup in a dict for most requests.
+    `cells`: the counts. The first is not used, and the second is for series beyond the maximum.
+    `admitted`: the cell of each rule's requests that the store admitted, once there was one: a lookup in a dict for
+    most requests.
     `folder`: None if only this process reads the counts.
     """
 
@@ -123,7 +124,7 @@ class Registry:
         self.set(STORE_KEYS, (), sum(map(len, list(self._stores))))
 
     def set_open(self, store: int, *, is_open: bool) -> None:
-        """Set whether a store, by its `id`, is queried."""
+        """Record whether the circuit breaker of a store is open. `store`: its `id`."""
         (self._open_stores.add if is_open else self._open_stores.discard)(store)
         self.set(STORE_OPEN, (), len(self._open_stores))
 
@@ -190,7 +191,7 @@ class Registry:
         self._open_file()
 
     def forget(self) -> Self:
-        """Begin anew, without a folder. For tests."""
+        """Start from zero, without a folder. For tests."""
         if self._file is not None:
             self._file.abandon()
         self.admitted.clear()

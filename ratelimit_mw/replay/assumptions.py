@@ -1,4 +1,4 @@
-"""What a log cannot tell about the settings, and what the user assumes instead."""
+"""Finds the values that settings need and a log lacks, and parses what the user assumes instead."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
@@ -121,17 +121,17 @@ def _number(what: str, value: str) -> float | int:
 def replayed_settings(settings: Settings) -> Settings:
     """Return the settings that a replay compiles.
 
-    Keys are plain, because nobody else sees them and hashing takes time. The lists and the proxies are read by the
-    replay itself, once for each client.
+    Keys are plain: only the user of the replay sees them, and hashing takes time. The replay itself reads the lists and
+    the proxies, once for each client.
     """
     private = {"blocklist": (), "safelist": (), "trusted_proxies": (), "key_secret": "", "plain_keys": True}
     return replace(settings, **private, store="memory://", strict=False, proxy_header="x-forwarded-for")
 
 
 def check(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) -> list[str]:
-    """Return notes on what the log does not tell and a replay does without.
+    """Return notes on what the log lacks but a replay does not need.
 
-    Raises one `ConfigError` for all that it cannot do without, each with the place in the settings.
+    Raises one `ConfigError` for all that the log lacks and a replay needs, each with the place in the settings.
     """
     mistakes = ErrorCollector()
     notes: list[str] = []
@@ -151,7 +151,7 @@ def check(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) 
 
 
 def _problems(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) -> Iterator[tuple[str, str]]:
-    """Yield each place in the settings that needs what the log has not, with the fix."""
+    """Yield each place in the settings that needs a value which the log lacks, with the fix."""
     app, *of_rules, default = rules.limit_sets
     parsed = settings.parsed_rules()
     names = [f"rules[{index}] ({rule.full_name})" for index, rule in enumerate(parsed)]
@@ -236,7 +236,7 @@ def _of_list(place: str, settings: Settings, finder: "_ProblemFinder") -> Iterat
 
 
 class _ProblemFinder:
-    """Finds what a log does not tell and no assumption replaces."""
+    """Finds values that settings need, and that neither the log nor an assumption has."""
 
     def __init__(self, log: LogFormat, assumed: Assumed) -> None:
         self.log: Final = log

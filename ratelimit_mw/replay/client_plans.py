@@ -1,4 +1,4 @@
-"""The states of a replay, and what it remembers of each client."""
+"""The states of a replay, and the plan of each client."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -46,7 +46,7 @@ class Bucket(NamedTuple):
 
 
 class ClientPlan:
-    """What is known of a client on a route: its charges, or `reason` there are none.
+    """The charges of a client's requests on a route. `reason`: why there are none, if there are none.
 
     `buckets`: set if all charges are limits in buckets of their own, so that nothing else of a store is needed. If
     there is one, the other fields have its parts, its rule, and the client's name in results: one object less to load.

@@ -1,4 +1,4 @@
-"""The HTML report of a replay: one file with everything in it, which requests nothing."""
+"""The HTML report of a replay: one file, which loads nothing else."""
 
 import json
 from base64 import b64encode

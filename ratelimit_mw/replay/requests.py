@@ -98,7 +98,7 @@ def as_latin(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def user_of(text: str) -> str | None:
-    """Return the user that a log names; None for `-` and for nothing."""
+    """Return the user that a log names; None for `-` and empty text."""
     if text in ("", "-"):
         return None
     return text if text.isascii() else to_bytes(text).decode("utf-8", "replace")

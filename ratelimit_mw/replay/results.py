@@ -75,7 +75,7 @@ class Peaks(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What settings would have refused of a log.
+    """The requests of a log that settings would have refused.
 
     `lines`: of the period, with the `unread` ones. `shown`: the first unread lines. `requests`, `refused`: of all
     rules together. `first`, `last`: seconds since 1970; None for an empty log. `notes`: what to know about the
@@ -95,7 +95,7 @@ class Report(Struct, frozen=True, kw_only=True):
     peaks: Sequence[Peaks] = ()
 
     def rule(self, name: str) -> RuleResult:
-        """Return the results of a rule. Raises `KeyError` if there is none of this name."""
+        """Return the results of a rule. Raises `KeyError` if no rule has this name."""
         for result in self.rules:
             if result.rule == name:
                 return result

@@ -1,4 +1,4 @@
-"""What the requests of one combination of rules have in common."""
+"""Routes: the requests of a replay that match the same combination of rules."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,7 +11,7 @@ Caller = str | tuple[str, str]  # a client, and its user if there is one
 
 
 class Route:
-    """What the requests of one combination of rules have in common. `seen`: requests since they were last added up."""
+    """The requests that match one combination of rules. `seen`: how many came since they were last added up."""
 
     __slots__ = ("entries", "is_simple", "match", "row", "rows", "rule", "seen")
 
@@ -28,7 +28,7 @@ class Route:
 
 
 class SharedPlan(dict[Caller, ClientPlan]):
-    """What is known of each client on a route, where that is the same for all."""
+    """The plans of a route on which all clients have the same one."""
 
     def __init__(self, client_plan: ClientPlan) -> None:
         super().__init__()

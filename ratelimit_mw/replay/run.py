@@ -59,7 +59,7 @@ class _Part(Struct):
 
 
 def run(job: Job, jobs: int, watch: Watch | None = None, progress: Progress | None = None) -> Report:
-    """Run a replay in as many processes. Raises `ConfigError` for all mistakes in its arguments and settings."""
+    """Run a replay in `jobs` processes. Raises `ConfigError` for all mistakes in its arguments and settings."""
     check_int("--jobs", jobs, 1)
     if jobs > _MAX_JOBS:
         raise ConfigError(f"--jobs: got {jobs}, expected at most {_MAX_JOBS}", code="RL-051")

@@ -232,7 +232,7 @@ class Simulation:
         return [self._rows.setdefault(name, RuleTally(name)) for name in names]
 
     def _remember_plan(self, route: Route, caller: Caller, record: Record) -> ClientPlan:
-        """Return what is known of a client on a route, and remember it."""
+        """Return the plan of a client on a route, and remember it."""
         if self._remembered >= _MAX_PLANS:
             self._remembered = 0
             for other in self._by_match.values():

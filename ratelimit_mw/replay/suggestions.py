@@ -1,4 +1,4 @@
-"""Finds the quota at which honest clients end: the widest gap among the largest peaks, confirmed by a second run."""
+"""Finds a quota between honest clients and others: in the widest gap among the largest peaks, confirmed by a replay."""
 
 import math
 from bisect import bisect_right

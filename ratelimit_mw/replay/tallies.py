@@ -17,7 +17,7 @@ class RuleTally:
     """The counts of one rule.
 
     `minutes`: requests and refusals in each minute since 1970. `clients`: refusals by client. `is_shadow`: the rule
-    refuses nobody; its refusals are those that it would have made.
+    refuses no request; its refusals are those that it would have made.
     """
 
     __slots__ = ("clients", "is_shadow", "minutes", "name")

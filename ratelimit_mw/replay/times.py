@@ -78,7 +78,7 @@ def epoch_time(value: object) -> LoggedTime | None:
 
 
 def any_time(value: object) -> LoggedTime | None:
-    """Parse a time in any of the forms of this module; None if it is none of them."""
+    """Parse a time in any of the forms of this module; None if it has another form."""
     return epoch_time(value) or iso_time(value) or clf_time(value)
 
 

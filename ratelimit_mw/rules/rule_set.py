@@ -245,7 +245,7 @@ class RuleSet:
         return self._table.combined(((NO_RULES, endpoint_rules),)) if always_apply(endpoint_rules) else None
 
     def _refresh_single_match(self) -> None:
-        """Set what of the short way is open: `single_match` if all requests but preflights have the same limits."""
+        """Set up the fast paths, such as `single_match` if all requests but preflights have the same limits."""
         checks = (self._proxy_check, self._blocked_clients, self._safe_clients, self._exempt)
         self._finds_plans = self._enabled is True and not any(checks)
         is_single = self._finds_plans and self._finder is None and all(rule.preflight for rule in self._table.rules)

@@ -1,4 +1,4 @@
-"""Decides whose calls the service answers, and whose word about a request it believes."""
+"""Decides which callers the service answers, and which ones it trusts to describe a request."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def checked_secret(secret: str) -> str:
-    """Return the secret. Raises `ConfigError` if it is too short to be one, or no text that a header can have."""
+    """Return the secret. Raises `ConfigError` if it is too short, or if a header cannot contain it."""
     if not isinstance(secret, str):
         raise ConfigError(f"secret: got {type(secret).__name__}, expected text", code="RL-059")
     if secret and (len(secret) < _MIN_LENGTH or not secret.isascii() or not secret.isprintable() or " " in secret):
@@ -63,7 +63,7 @@ class Access:
         self._is_local: Final = lru_cache(maxsize=1024)(_is_local)
 
     def check(self, scope: Mapping[str, Any]) -> None:
-        """Raise `Rejected` if a caller gets no answer."""
+        """Raise `Rejected` for a caller that gets no answer."""
         if self._secret:
             sent = [value for name, value in scope["headers"] if name == _RAW_SECRET_HEADER]
             if len(sent) != 1 or not compare_digest(sent[0], self._secret):
@@ -74,7 +74,7 @@ class Access:
             raise Rejected(403, _NOT_LOOPBACK)
 
     def problem_of_metadata(self, peer: str | None, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-        """Return why a gRPC call gets no answer; None if it gets one. `peer`: its address, None for a unix socket."""
+        """Return the reason to reject a gRPC call, or None. `peer`: its address, None for a unix socket."""
         if self._secret:
             sent = [value for name, value in metadata if name == SECRET_HEADER]
             text = sent[0] if len(sent) == 1 else ""
@@ -83,7 +83,7 @@ class Access:
         return None if self._is_local(None, peer) else _NOT_LOOPBACK
 
     def distrust(self, peer: str | None) -> str | None:
-        """Return why a caller's word about a request is not believed; None if the caller is a trusted proxy."""
+        """Return the reason not to trust a caller's description of a request; None for a trusted proxy."""
         if self._trusts is not None and self._trusts(peer):
             return None
         listed = "'unix:'" if not peer else repr(peer)
@@ -94,7 +94,7 @@ class Access:
 
 
 def web_page_problem(scope: Mapping[str, Any]) -> str | None:
-    """Return why a POST is not answered if a web page sent it; None if a program did.
+    """Return the reason to reject a POST that a web page sent; None if a program sent it.
 
     A browser on this host could otherwise reset limits for any page that it shows. Browsers send `Origin` with every
     POST.

@@ -1,4 +1,4 @@
-"""The decision service as an ASGI app: its endpoints, and whom it answers."""
+"""The decision service as an ASGI app: its endpoints, and the checks of their callers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

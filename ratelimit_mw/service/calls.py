@@ -88,7 +88,7 @@ class SettleCall(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_call(body: bytes, kind: type[T]) -> T:
-    """Return a call. Raises `Rejected` with the place for a body that is no such call."""
+    """Return a call of this kind. Raises `Rejected` with the place of the mistake for any other body."""
     try:
         return json.decode(body, type=kind)
     except ValidationError as error:
@@ -100,7 +100,7 @@ def read_call(body: bytes, kind: type[T]) -> T:
 
 
 def read_either(body: bytes) -> "HitCall | RequestParts":
-    """Return a call that names its limits, or one that describes a request: which of the two, its fields show."""
+    """Return a call that names its limits, or one that describes a request, depending on its fields."""
     try:
         fields = json.decode(body, type=Mapping[str, Any])
     except (DecodeError, RecursionError, UnicodeDecodeError):

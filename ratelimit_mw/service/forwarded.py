@@ -200,7 +200,7 @@ def for_envoy(send: Send) -> Send:
 def without_body(send: Send) -> Send:
     """Return a `send` for a rebuilt HEAD request, whose refusal has no body: its length becomes 0.
 
-    The proxy's own request is no HEAD, so the server would wait for the body that the length announces.
+    The proxy's own request is not a HEAD, so the server would wait for the body that the length announces.
     """
 
     async def send_without_length(message: Message) -> None:

@@ -99,7 +99,7 @@ class RateLimitService:
 
 
 def _read(body: bytes) -> Any:
-    """Return the call; None if the bytes are none. An error here would be logged for each such call."""
+    """Return the call; None for invalid bytes. An error here would be logged for each such call."""
     try:
         return MESSAGES["RateLimitRequest"].FromString(body)
     except DecodeError:

@@ -116,7 +116,7 @@ def request_of(scope: dict[str, Any]) -> AsgiRequest:
 
 
 async def no_sleep(_seconds: float, _woken: object = None, /) -> None:
-    """Do not wait: the caller is told the delay."""
+    """Do not wait: the answer contains the delay, and the caller waits."""
 
 
 def _at(charge_plan: Plan, cost: int | None) -> Plan:

@@ -2,7 +2,7 @@
 
 After `FAILURES_TO_OPEN` consecutive failures the breaker opens for a pause, in which each call raises a `StoreError` at
 once. After the pause one request probes the store. If the store answers, the breaker closes; if not, the next pause is
-twice as long. `CircuitBreaker` says which failures count.
+twice as long. `CircuitBreaker.on_failure` counts the failures.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Clock, Layer, Listener
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-FAILURES_TO_OPEN: Final = 3  # consecutive failures; `CircuitBreaker` says which ones count
+FAILURES_TO_OPEN: Final = 3  # consecutive failures; see `CircuitBreaker` for those that count
 INITIAL_PAUSE: Final = 0.1  # seconds
 MAX_PAUSE: Final = 0.5  # seconds; short enough that the breaker closes within a second after a recovery
 _LOG_INTERVAL: Final = 10.0  # seconds between two log lines about an outage: a store that flaps must not fill the disk

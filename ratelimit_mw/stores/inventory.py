@@ -81,12 +81,12 @@ class Inventory(Protocol):
 
 @runtime_checkable
 class RefusalFinder(Protocol):
-    """An `Inventory` that finds full buckets faster than by a `peek` of all. It need not have this."""
+    """An `Inventory` that finds full buckets faster than a `peek` of all would. Optional."""
 
     def list_refusing(self, limit_of: Callable[[str], Limit | None]) -> Iterator[KeyPage]:
-        """Yield pages as `list_keys`, but leave out keys of buckets that would admit one unit, as many as it can tell.
+        """Yield pages as `list_keys` does, without most of the keys whose buckets would admit one unit.
 
-        `limit_of`: returns the limit of a key by its end, `rule:limit-id`; None if it is no key of a known limit.
+        `limit_of`: returns the limit of a key by its end, `rule:limit-id`; None for other keys.
         """
         ...
 

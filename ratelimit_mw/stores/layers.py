@@ -235,7 +235,7 @@ class LayeredStore(_LayeredBase):
 class AsyncLayeredStore(_LayeredBase):
     """Runs layers over an `AsyncStore`. See `LayeredStore`."""
 
-    has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
+    has_own_timeout: ClassVar[bool] = True  # each call ends in time, so callers need no timeout of their own
 
     def __init__(self, store: AsyncStore, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
         self._verbs = store

@@ -158,7 +158,7 @@ class LeaseManager:
         return allotment
 
     def _end_reservations(self, spent: Sequence[_Spent | None], *, restore: bool) -> None:
-        """`restore`: put the units back into their allotments, because the group is not charged."""
+        """End the reservations of a group. `restore`: put the units back, because the group is not charged."""
         with self._lock:
             for charge, allotment, _ in filter(None, spent):
                 units = min(charge.cost, allotment.reserved)  # 0 if the bucket was reset meanwhile

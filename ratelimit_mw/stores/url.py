@@ -49,7 +49,7 @@ def open_unchecked(url: str, timeout: float) -> Any:
 def open_existing(url: str, timeout: float) -> Any:
     """Open a store as `open_store` does, but neither create its file nor move a broken one aside.
 
-    The store's methods raise `StoreError` if there is no file, or a broken one.
+    The store's methods raise `StoreError` if the file is missing or broken.
     """
     if _scheme_of(url) == "sqlite":
         return _sqlite().ExistingStore(url, timeout=timeout)

@@ -5,7 +5,7 @@ walk reached a case that the law is about. Laws need nothing but this package. T
 limits and walks from Hypothesis or any other source.
 
 Times are checked to the microsecond. A limit that rounds its waits up to a coarser unit has an attribute `tick_us`, in
-microseconds; it may refuse for less than one tick too long.
+microseconds; it may refuse for less than one such unit too long.
 """
 
 import math

@@ -24,9 +24,9 @@ FORMATS: Final = ("common", "combined", "caddy", "envoy", "alb", "cloudfront", "
 
 
 def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]) -> LogFormat:
-    """Return the format that `text` names or is; without one, the format that reads most of the sample.
+    """Return the format that `text` names or spells out; for None, the format that reads most lines of the sample.
 
-    `fields`: of the format `json`. `sample`: the first lines of the log. Raises `ConfigError` if there is none.
+    `fields`: of the format `json`. `sample`: the first lines of the log. Raises `ConfigError` if no format is found.
     """
     if fields and text not in (None, "json"):
         raise ConfigError(f"--field: only the format json has fields, not {text!r:.100}", code="RL-051")

@@ -1,4 +1,4 @@
-"""What every format of a log has in common: it turns lines into records."""
+"""The base class of log formats, which turn lines into records."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ DURATION, HEADERS = "duration", "headers"  # names of values; other names are `h
 
 
 class ReadLines(NamedTuple):
-    """What a format read. `unread`: the lines that it could not read."""
+    """The result of reading lines: records, and the lines that the format could not read."""
 
     records: list[Record]
     unread: list[str]

@@ -49,7 +49,7 @@ class Alb(PatternFormat):
         self.names = (*self.names, _HOST)
 
     def read(self, lines: Sequence[str]) -> ReadLines:
-        """See `LogFormat.read`. The log has whole URLs, of which the app receives the path."""
+        """See `LogFormat.read`. The log has whole URLs; the app receives their paths."""
         records, unread = super().read(lines)
         return ReadLines([_of_alb(record) for record in records], unread)
 

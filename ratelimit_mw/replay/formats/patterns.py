@@ -26,7 +26,7 @@ class Literal(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A value of a line. `name`: what it is; empty for a value that a replay does not need.
+    """A value of a line. `name`: its kind; empty for a value that a replay does not need.
 
     Names are those of `base`, and `request`, `method`, `path`. `spaces`: how many spaces it has, as a time does.
     `is_list`: it may be a list with commas and spaces.
@@ -142,7 +142,7 @@ def _check(names: Sequence[str]) -> None:
 
 
 def _expression(pieces: Sequence[Piece], order: Sequence[str], *, fast: bool) -> str:
-    """Return the expression of a format. Each value of `order` is a group; one that the format has not is empty."""
+    """Return the expression of a format. Each value of `order` is a group; one that the format lacks is empty."""
     parts: list[str] = []
     done: set[str] = set()
     last = max(index for index, piece in enumerate(pieces) if isinstance(piece, Value) and piece.name in order)

@@ -27,7 +27,7 @@ _ORPHAN_SLICE: Final = 0.05  # seconds
 class AsyncioStore(RedisCommands):
     """A Redis store for asyncio, without layers."""
 
-    has_own_timeout: ClassVar[bool] = True  # callers need not limit the time of a call
+    has_own_timeout: ClassVar[bool] = True  # each call ends within `timeout`, so callers need none of their own
 
     def __init__(
         self, transport: AsyncTransport, prefix: str, timeout: float, clock: Callable[[], float] | None

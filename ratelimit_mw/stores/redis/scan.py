@@ -49,7 +49,7 @@ def list_pages(
 
 
 class Kinds:
-    """The limits that a listing has met: a charge of one unit by the end of the key, at most the latest 250."""
+    """The limits that a listing has met, as a charge of one unit for each end of a key. Keeps the latest 250."""
 
     def __init__(self, limit_of: LimitOf) -> None:
         self._limit_of: Final = limit_of
@@ -66,7 +66,7 @@ class Kinds:
 
 
 def _texts(keys: Sequence[bytes], start: int) -> Iterator[str]:
-    """Yield the keys as text, without the first bytes. Leaves out keys that no store of ours writes."""
+    """Yield the keys as text, without the first bytes. Leaves out keys that this package does not write."""
     for key in keys:
         try:
             yield key[start:].decode("utf-8", "surrogatepass")

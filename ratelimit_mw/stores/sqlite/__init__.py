@@ -31,7 +31,7 @@ class SQLiteStore:
     or written.
     """
 
-    has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
+    has_own_timeout: ClassVar[bool] = True  # each call ends in time, so callers need no timeout of their own
     is_cluster: ClassVar[bool] = False
     _checks_file: ClassVar[bool] = True  # whether the constructor creates or checks the file
     _owns_file: ClassVar[bool] = True  # whether a call creates a missing file and moves a broken one aside

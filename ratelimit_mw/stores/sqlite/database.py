@@ -39,7 +39,7 @@ _FORK_TIMEOUT: Final = 5.0  # seconds that a fork waits for the end of a call
 
 
 class Busy(Exception):
-    """Another thread or process is at the file, and the caller must not wait."""
+    """Another thread or process uses the file, and the caller must not wait."""
 
 
 class FileUse(NamedTuple):
@@ -146,7 +146,7 @@ class Database:
             connection, self._identity = opened
             self._register(connection)
             self._connection = connection
-            self._finalizer = finalize(self, connection.close)  # for a store that nobody closes
+            self._finalizer = finalize(self, connection.close)  # for a store that is never closed
             self._finalizer.atexit = False
         self._warn_of_long_log()
         return connection

@@ -25,7 +25,7 @@ class FileStore:
     file is busy, it goes to a thread of the store, which runs such calls in order.
     """
 
-    has_own_timeout: ClassVar[bool] = True  # callers need no timeout of their own
+    has_own_timeout: ClassVar[bool] = True  # each call ends in time, so callers need no timeout of their own
 
     def __init__(
         self, path: Path, max_keys: int, timeout: float, clock: Callable[[], float] | None, use: FileUse

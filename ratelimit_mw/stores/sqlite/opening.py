@@ -21,7 +21,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _SCHEME: Final = "sqlite://"
-APPLICATION_ID: Final = 0x524C4D57  # "RLMW"; `PRAGMA application_id` of our files
+APPLICATION_ID: Final = 0x524C4D57  # "RLMW"; `PRAGMA application_id` of the files of stores
 FORMAT: Final = 1  # of the tables and the states; `PRAGMA user_version`
 _PAGE_SIZE: Final = 1024  # bytes; a take writes one page, and smaller ones cost less
 _CHECKPOINT_PAGES: Final = 1000  # pages in the log before they are copied to the file
@@ -88,7 +88,7 @@ def log_size(path: Path) -> int:
 
 
 def checked_path(path: "str | os.PathLike[str]") -> Path:
-    """Return the absolute path of a path or URL. Raises `ConfigError` for another one."""
+    """Return the absolute path of a path or URL. Raises `ConfigError` for an invalid one."""
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"path: got {path!r}, expected the path of a file", code="RL-043")
     text = os.fspath(path)
@@ -145,9 +145,9 @@ def unusable(path: Path, reason: str) -> ConfigError:
 
 
 def not_sqlite(path: Path) -> ConfigError | None:
-    """Return the error about a file that was never an SQLite file; None for a broken one, or one that is none now.
+    """Return the error about a file that was never an SQLite file; None if it is broken or gone.
 
-    Call it after SQLite has found that this is no database: to close a file frees all locks of this process on it.
+    Call it after SQLite has reported that it is not a database: to close a file frees all locks of this process on it.
     """
     try:
         with path.open("rb") as file:
@@ -338,7 +338,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def is_ours(connection: sqlite3.Connection) -> bool:
-    """Return whether a file has our tables; False for an empty one.
+    """Return whether a file has the tables of a store; False for an empty one.
 
     Raises `ConfigError` for a file of another program or version.
     """
@@ -356,7 +356,7 @@ def is_ours(connection: sqlite3.Connection) -> bool:
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:
-    """Make a new file ours. Raises `ConfigError` for a file of another program or version."""
+    """Create the tables in a new file. Raises `ConfigError` for a file of another program or version."""
     if is_ours(connection):
         return
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()

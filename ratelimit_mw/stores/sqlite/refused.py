@@ -1,4 +1,4 @@
-"""What operators ask of the file: its keys, and the clients that were refused. See `stores.inventory`."""
+"""Queries of operators: the keys in the file, and the clients that were refused. See `stores.inventory`."""
 
 import time
 from collections.abc import Mapping, Sequence
