@@ -151,7 +151,9 @@ def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
 def _confirmed(found: RequestBuckets, buckets: list[Bucket]) -> bool:
     """Ask the user whether to forget these buckets. Raises `ConfigError` without a terminal."""
     if not sys.stdin.isatty():
-        raise ConfigError("reset: nobody can be asked here; to forget the buckets, add --yes", code="RL-051")
+        raise ConfigError(
+            "reset: there is no terminal to ask for confirmation; to forget the buckets, add --yes", code="RL-051"
+        )
     _show(found, buckets, as_json=False)
     return input("Forget what is counted there? [y/N] ").strip().lower() in ("y", "yes")
 
@@ -201,7 +203,7 @@ def _top(args: argparse.Namespace, target: Target) -> int:
     if clients:
         hint = "the keys are those of peek: describe a client to peek, and compare"
     elif target.settings.remember_refused:
-        hint = "nobody was refused"
+        hint = "no client was refused"
     else:
         hint = "the settings do not have remember_refused, so no refusals are kept"
     print(hint, file=sys.stderr)

@@ -275,7 +275,7 @@ def _notes(job: Job, part: _Part) -> list[str]:
     if tallies.preflights and not part.log.has_value("header:access-control-request-method"):
         notes.append("the log does not tell preflights from other OPTIONS requests; they count as the latter")
     if tallies.nameless:
-        notes.append(f"clients without an address in the log, about whom missing_key decides: {tallies.nameless:,}")
+        notes.append(f"clients without an address in the log, to which missing_key applies: {tallies.nameless:,}")
     if part.reader.clamped:
         notes.append(f"requests of over a minute, which are replayed later than they began: {part.reader.clamped:,}")
     if part.rules.has_queue or any(limit_set.has_slots for limit_set in part.rules.limit_sets):

@@ -228,7 +228,7 @@ def test_json_by_fields() -> None:
     ("form", "fields", "problem"),
     [
         ("combind", {}, "--format: got 'combind' ('combined'?), expected one of common, combined, caddy"),
-        ("$remote_addr $status", {}, "the format has not the time ($time_local, %t), nor the request"),
+        ("$remote_addr $status", {}, "the format lacks the time ($time_local, %t) and the request"),
         ("$remote_addr$request [$time_local]", {}, "have nothing between them"),
         ("%h %{%Q}t %r", {}, "%{%Q}t is a form of time that cannot be read"),
         ("json", {"ip": ".a"}, "--field: time, method, path is missing"),

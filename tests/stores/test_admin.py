@@ -387,7 +387,7 @@ def test_reset_asks_first(app: App, file: str, capsys: Any, monkeypatch: pytest.
     assert run(capsys, *words) == (
         1,
         "",
-        "ratelimit_mw: reset: nobody can be asked here; to forget the buckets, add --yes\n",
+        "ratelimit_mw: reset: there is no terminal to ask for confirmation; to forget the buckets, add --yes\n",
     )
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     for answer, code, left in (("", 1, 4), ("n", 1, 4), ("yes", 0, 5)):
@@ -426,7 +426,7 @@ def test_an_empty_store(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(run(capsys, "keys", file, "--json")[1]) == {"keys": [], "seen": 1.0}
     assert json.loads(run(capsys, "top", file, "--json")[1]) == {"clients": []}
     assert run(capsys, "keys", file) == (0, "", "100.0 % of the store's keys were read\n")
-    assert run(capsys, "top", file) == (0, "", "nobody was refused\n")
+    assert run(capsys, "top", file) == (0, "", "no client was refused\n")
 
 
 def test_top_and_tail(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ class PatternFormat(LogFormat):
 
 
 def _check(names: Sequence[str]) -> None:
-    told = {*names}
+    given = {*names}
     missing = [
         what
         for what, ways in (
@@ -135,10 +135,10 @@ def _check(names: Sequence[str]) -> None:
             ("the time ($time_local, %t)", ({"stamp"},)),
             ("the request ($request, %r)", ({"request"}, {"method", "path"})),
         )
-        if not any(way <= told for way in ways)
+        if not any(way <= given for way in ways)
     ]
     if missing:
-        raise ConfigError(f"--format: the format has not {', nor '.join(missing)}, which a replay needs", code="RL-056")
+        raise ConfigError(f"--format: the format lacks {' and '.join(missing)}, which a replay needs", code="RL-056")
 
 
 def _expression(pieces: Sequence[Piece], order: Sequence[str], *, fast: bool) -> str:

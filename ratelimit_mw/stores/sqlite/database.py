@@ -88,7 +88,7 @@ class Database:
             if deadline is None:
                 raise Busy
             if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise StoreError("no turn in time: other threads of this process are at the file")
+                raise StoreError("no turn in time: other threads of this process use the file")
         try:
             return self._run(work, argument, deadline)
         except sqlite3.Error as error:
@@ -119,7 +119,7 @@ class Database:
             # a try after the deadline, if this process itself was late, has happened by now
             left = deadline - time.monotonic()
             if left <= 0:
-                raise StoreError("no write lock in time: another process is at the file")
+                raise StoreError("no write lock in time: another process writes to the file")
             tries += 1
             if tries > _PLAIN_RETRIES:
                 time.sleep(min(pause, left))
