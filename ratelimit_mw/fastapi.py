@@ -1,9 +1,7 @@
 """FastAPI: limits as dependencies of an app, router or route, with or without the middleware."""
 
-import sys
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from functools import cache, partial
-from types import FrameType
 from typing import Any, ClassVar, Final, Unpack
 
 from msgspec import json
@@ -21,7 +19,7 @@ from ratelimit_mw.asgi.routes import (
 )
 from ratelimit_mw.asgi.send import Scope, close_message
 from ratelimit_mw.core.errors import ConfigError, require
-from ratelimit_mw.core.signatures import callable_name, check_parentheses
+from ratelimit_mw.core.signatures import UncallableDependency, callable_name, check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.http.response import BODY_HEADERS, RESPONSES, raw_headers
@@ -42,6 +40,7 @@ from ratelimit_mw.starlette.enforcement import (
 with require("fastapi"):
     from fastapi import HTTPException, Response, WebSocket, WebSocketException
     from fastapi.exception_handlers import http_exception_handler
+    from fastapi.params import Depends
     from fastapi.requests import HTTPConnection
 
 from ratelimit_mw.starlette import exempt, limit, respond_to_refused
@@ -56,20 +55,7 @@ _DECORATED: Final[Any] = object()  # default of `response`, which FastAPI always
 _Responder = Callable[[], Awaitable[Response | None]]
 
 
-class _Signature:
-    """The `__signature__` of `RateLimit`. FastAPI reads it if the class itself is a dependency."""
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        """Raise ConfigError if FastAPI reads it from the class, else AttributeError, as other classes do."""
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # to identify the reader
-        while frame is not None and frame.f_globals.get("__name__") in ("inspect", "functools"):
-            frame = frame.f_back
-        if instance is None and frame is not None and str(frame.f_globals.get("__name__")).startswith("fastapi."):
-            raise ConfigError(f"got the class RateLimit as a dependency: {_HINT}", code="RL-047")
-        raise AttributeError("__signature__")
-
-
-class RateLimit(AsgiEndpointLimit, HonorsExempt):
+class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
     """A dependency that limits an app, a router or a route: `dependencies=[Depends(RateLimit("5/minute"))]`.
 
     `limits` and the options are those of a rule in the settings; `store` is a URL or an AsyncStore. Without a `name`,
@@ -90,7 +76,10 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
     otherwise closed with 1013, or with 1008 if it has no key.
     """
 
-    __signature__ = _Signature()
+    # FastAPI reads `dependency` of every `Depends`, wherever it is written. In another object it finds none, and takes
+    # the limit for the default or for a remark on the type of a query parameter.
+    __signature__ = UncallableDependency(f"got the class RateLimit as a dependency: {_HINT}")
+    __eq__, __hash__, __repr__ = object.__eq__, object.__hash__, object.__repr__  # not by the fields of `Depends`
     responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
     """Responses to document: `FastAPI(responses=RateLimit.responses)`, or the same of a router or route."""
 
@@ -102,7 +91,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt):
 
     @property
     def dependency(self) -> Any:
-        """Raise ConfigError. FastAPI reads this property if `dependencies` has the object without `Depends`."""
+        """Raise ConfigError. FastAPI reads it of an object in `dependencies`, `Annotated`, or a parameter's default."""
         raise ConfigError(f"got a RateLimit as a dependency: {_HINT}", code="RL-047")
 
     def __call__(self, connection: HTTPConnection, response: Response = _DECORATED) -> Coroutine[Any, Any, None]:

@@ -26,6 +26,28 @@ _MIDDLEWARE: Final = {kind: f"ratelimit_mw.{kind.lower()}.RateLimitMiddleware" f
 _LAMBDA: Final = "<lambda>"
 
 
+class UncallableDependency:
+    """A `__signature__` for what is no dependency of FastAPI, which would take its arguments for query parameters.
+
+    `text`: of the `ConfigError` for FastAPI. `on_instances`: whether FastAPI may read it from an instance, too; else
+    only the class itself is no dependency.
+    """
+
+    def __init__(self, text: str, *, on_instances: bool = False) -> None:
+        self._text: Final = text
+        self._on_instances: Final = on_instances
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        """Raise ConfigError if FastAPI reads it, else AttributeError, as if there was no such attribute."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # to identify the reader
+        while frame is not None and frame.f_globals.get("__name__") in ("inspect", "functools"):
+            frame = frame.f_back
+        is_meant = instance is None or self._on_instances
+        if is_meant and frame is not None and str(frame.f_globals.get("__name__")).startswith("fastapi."):
+            raise ConfigError(self._text, code="RL-047")
+        raise AttributeError("__signature__")
+
+
 def is_async(call: Callable[..., Any]) -> bool:
     """Return whether a call returns an awaitable."""
     return iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__)

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple, TypeVar, Unpack, get_type_hints
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi.checks import WRAPPED
 from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, send_refusal
-from ratelimit_mw.core.errors import require
-from ratelimit_mw.core.signatures import check_parentheses, signature_of
+from ratelimit_mw.core.errors import ConfigError, require
+from ratelimit_mw.core.signatures import UncallableDependency, check_parentheses, signature_of
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.on_refused import custom_refusal
@@ -44,6 +44,10 @@ _ALTERNATIVES: Final = (
     "give it `request: Request` (`websocket: WebSocket`), or in FastAPI use Depends(RateLimit(...)) of "
     "ratelimit_mw.fastapi"
 )
+_NO_DEPENDENCY: Final = (
+    'got limit("5/minute"), a decorator, as a dependency: did you mean Depends(RateLimit("5/minute")) of '
+    "ratelimit_mw.fastapi?"
+)
 _MESSAGE_METHODS: Final = ("on_receive", "on_disconnect")
 _MESSAGES_HINT: Final = "put it on the class or on on_connect, and limit messages with the middleware's `messages`"
 
@@ -67,7 +71,27 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointOptions]) -> Callable[[
     """
     check_parentheses(limits)
     endpoint_limit = AsgiEndpointLimit(limits, **options)
-    return functools.partial(_limit_endpoint, endpoint_limit)
+    return _LimitDecorator(endpoint_limit)
+
+
+class _LimitDecorator:
+    """The decorator that `limit` returns. FastAPI gets an error if it is used as a dependency."""
+
+    __slots__ = ("_endpoint_limit",)
+    __signature__ = UncallableDependency(_NO_DEPENDENCY, on_instances=True)
+
+    def __init__(self, endpoint_limit: AsgiEndpointLimit) -> None:
+        self._endpoint_limit: Final = endpoint_limit
+
+    def __call__(self, endpoint: _Endpoint) -> _Endpoint:
+        """Limit one endpoint."""
+        limited: _Endpoint = _limit_endpoint(self._endpoint_limit, endpoint)
+        return limited
+
+    @property
+    def dependency(self) -> Any:
+        """Raise ConfigError. FastAPI reads this property if `dependencies` has the object without `Depends`."""
+        raise ConfigError(_NO_DEPENDENCY, code="RL-047")
 
 
 def exempt(endpoint: _Endpoint) -> _Endpoint:

@@ -5,7 +5,7 @@
 from collections.abc import Callable
 from functools import wraps
 from inspect import getmembers, signature
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
@@ -180,6 +180,50 @@ def test_a_dependency_that_nobody_called(put: Callable[[Any], object]) -> None:
     given = Depends(RateLimit)
     with pytest.raises(ConfigError, match=r'did you mean Depends\(RateLimit\("5/minute"\)\)\?'):
         put(given)
+
+
+def _annotated(given: Any) -> None:
+    @FastAPI().get("/")
+    async def home(_: Annotated[str, given] = "x") -> str:
+        return "x"
+
+
+def _annotated_dependency(given: Any) -> None:
+    async def dependency(_: Annotated[None, given]) -> str:
+        return "x"
+
+    FastAPI().get("/", dependencies=[Depends(dependency)])(hello)
+
+
+WITHOUT_DEPENDS = LOCATIONS | {"Annotated": _annotated, "Annotated of a dependency": _annotated_dependency}
+
+
+@pytest.mark.parametrize("put", WITHOUT_DEPENDS.values(), ids=WITHOUT_DEPENDS)
+def test_a_limit_without_depends(put: Callable[[Any], object]) -> None:
+    expected = r'^got a RateLimit as a dependency: did you mean Depends\(RateLimit\("5/minute"\)\)\?$'
+    with pytest.raises(ConfigError, match=expected):
+        put(RateLimit("5/minute"))
+
+
+@pytest.mark.parametrize("put", LOCATIONS.values(), ids=LOCATIONS)
+def test_a_decorator_as_a_dependency(put: Callable[[Any], object]) -> None:
+    expected = r'^got limit\("5/minute"\), a decorator, as a dependency: did you mean Depends\(RateLimit'
+    with pytest.raises(ConfigError, match=expected):
+        put(Depends(limit("5/minute")))
+
+
+@pytest.mark.parametrize("where", ["app", "router", "route"])
+def test_a_decorator_among_the_dependencies(where: str) -> None:
+    with pytest.raises(ConfigError, match=r'^got limit\("5/minute"\), a decorator, as a dependency: did you mean Dep'):
+        LOCATIONS[where](limit("5/minute"))
+
+
+def test_a_limit_keeps_its_identity() -> None:
+    """It is a kind of `Depends`, whose equality would read the dependency."""
+    one, another = RateLimit("5/minute"), RateLimit("5/minute")
+    assert len({one, another, one}) == 2
+    assert one != another
+    assert repr(one).startswith("<ratelimit_mw.fastapi.RateLimit object at ")
 
 
 def _with_route(router: APIRouter) -> APIRouter:
