@@ -94,6 +94,11 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
         """Raise ConfigError. FastAPI reads it of an object in `dependencies`, `Annotated`, or a parameter's default."""
         raise ConfigError(f"got a RateLimit as a dependency: {_HINT}", code="RL-047")
 
+    @property
+    def limits_around(self) -> Sequence[EndpointLimit]:
+        """See `HonorsExempt`."""
+        return (self,)
+
     def __call__(self, connection: HTTPConnection, response: Response = _DECORATED) -> Coroutine[Any, Any, None]:
         """Admit a request, or raise the refusal. Raises `ConfigError` at once if it decorates a function.
 

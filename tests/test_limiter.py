@@ -385,6 +385,13 @@ def test_over_an_async_redis() -> None:
         ("redis://h?hunter2=x", "an option is unknown or has a wrong value"),
         ("redis+cluster://h?bogus=1", "the option 'bogus' is unknown or has a wrong value"),
         ("unix:///s?bogus=1", "the option 'bogus' is unknown or has a wrong value"),
+        ("unix://", "it names no socket file, as unix:///run/redis.sock does"),
+        ("unix:///", "it names no socket file, as unix:///run/redis.sock does"),
+        ("unix:///run/", "it names no socket file, as unix:///run/redis.sock does"),
+        ("unix://:hunter2@/?db=1", "it names no socket file, as unix:///run/redis.sock does"),
+        ("unix://localhost", "the path of the socket file needs a '/' before it, as in unix:///run/redis.sock"),
+        ("unix://run/redis.sock", "the path of the socket file needs a '/' before it, as in unix:///run/redis.sock"),
+        ("unix://:hunter2@h/s", "the path of the socket file needs a '/' before it, as in unix:///run/redis.sock"),
         ("redis://:hun#ter2@h:1", "everything from '#' is cut off, so a password must have %23 in its place"),
         ("redis://:hun/ter2@h:1", "there is a '/' before '@', so a password must have %2F in its place"),
         ("redis://:hun?ter2@h:1", "there is a '?' before '@', so a password must have %3F in its place"),
@@ -394,5 +401,6 @@ def test_over_an_async_redis() -> None:
 def test_a_wrong_url_names_the_part_that_is_wrong(kind: Any, url: str, part: str) -> None:
     with pytest.raises(ConfigError) as caught:
         kind(url)
-    assert str(caught.value).startswith(f"store: the URL cannot be read: {part}, expected redis://")
+    scheme = "unix" if url.startswith("unix") else "redis"
+    assert str(caught.value).startswith(f"store: the URL cannot be read: {part}, expected {scheme}://USER:PASSWORD@")
     assert "ter2" not in f"{caught.value!r} {caught.value.__context__!r}"

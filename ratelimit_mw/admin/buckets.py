@@ -13,7 +13,7 @@ from ratelimit_mw.admin.target import Endpoint, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.plan import Match, plan
@@ -129,7 +129,7 @@ def _results(calls: Iterable[RequestCallable], request: Request) -> CallResults:
             result = call(request)
             results[call] = asyncio.run(_awaited(result)) if isawaitable(result) else result
         except Exception as error:  # noqa: BLE001  # as in a gate
-            warn_throttled(callable_name(call), "raised an error: %s", type(error).__name__, code="RL-214")
+            warn_throttled(callable_place(call), "raised an error: %s", type(error).__name__, code="RL-214", call=call)
             results[call] = FAILED
     return results
 

@@ -12,7 +12,7 @@ from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores import Store
+from ratelimit_mw.stores import Store, check_is_store
 from ratelimit_mw.stores.url import open_existing
 
 _PATIENCE: Final = 3.0  # seconds for a call: an operator waits longer than a request
@@ -53,7 +53,9 @@ class Target(Struct, frozen=True):
                 yield opened
             finally:
                 opened.close()
-        elif isinstance(store, Store):
+            return
+        check_is_store(store)
+        if isinstance(store, Store):
             yield store
         else:
             raise ConfigError(

@@ -56,7 +56,8 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self._error: ConfigError | None = None
-        self._fast_rules: RuleSet | None = None  # None if every request needs the general path
+        self._fast_rules: RuleSet | None = None  # None if the next request needs the general path
+        self._routes_checked = False  # as long as they are not, every request needs it
         try:
             check_app(app, "ASGI")
             self._gate = AsyncGate(Settings.of(settings, options))
@@ -72,8 +73,6 @@ class RateLimitMiddleware:
             self._style = self._gate.settings.headers
             self._adds_headers = self._style != "none"
             self._may_delay = self._gate.may_delay
-            if self._limited_types and self._style == "ietf":
-                self._fast_rules = self._gate.fast_rules
             self._tracks_all = False
             if MIDDLEWARE_REGISTRY.register(self):
                 self.track_all()
@@ -90,6 +89,24 @@ class RateLimitMiddleware:
         """Track every response: only routing shows whether an endpoint limit needs it."""
         self._fast_rules, self._tracks_all = None, True
 
+    def _check_routes(self, scope: Scope) -> None:
+        """Report limits on routes that nothing enforces, once: at startup, else at the first request.
+
+        Servers may run no lifespan, and mounted apps have none. Raises `ConfigError` under trio and for what `strict`
+        makes an error, and fails every later request.
+        """
+        self._routes_checked = True
+        if self._error is not None:
+            return
+        try:
+            _check_asyncio()
+            warn_of_unenforced(scope.get("app") or self.app, strict=self._gate.settings.strict)
+        except ConfigError as error:
+            self._fail(error)
+            raise
+        if self._limited_types and self._style == "ietf" and not self._tracks_all:
+            self._fast_rules = self._gate.fast_rules
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         verdict, rules = None, self._fast_rules
@@ -104,10 +121,7 @@ class RateLimitMiddleware:
                 gate = self._sync_gate
                 verdict = await self._gate.admit_plan(charge_plan) if gate is None else gate.admit_plan(charge_plan)
         if verdict is None or not verdict.allowed:
-            if self._may_delay and verdict is None and scope["type"] == "http":
-                await self._decide_with_delay(scope, receive, send)
-            else:
-                await self._decide(verdict, scope, receive, send)
+            await self._on_general_path(verdict, scope, receive, send)
             return
         state = RateLimitState(verdict, self._gate, True, True)
 
@@ -132,6 +146,14 @@ class RateLimitMiddleware:
                 state.in_app = False
             else:
                 state.end_app()
+
+    def _on_general_path(self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return the coroutine that decides the request, or passes another scope through."""
+        if not self._routes_checked and scope["type"] in _KINDS:
+            self._check_routes(scope)
+        if self._may_delay and verdict is None and scope["type"] == "http":
+            return self._decide_with_delay(scope, receive, send)
+        return self._decide(verdict, scope, receive, send)
 
     async def _decide_with_delay(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide a request that may be delayed or wait in a queue, and end it early if its client disconnects."""
@@ -187,10 +209,8 @@ class RateLimitMiddleware:
         elif scope["type"] == "lifespan":
             warn_of_cors(None, scope.get("app"))
             try:
-                _check_asyncio()
-                warn_of_unenforced(scope.get("app"), strict=self._gate.settings.strict)
+                self._check_routes(scope)
             except ConfigError as error:
-                self._fail(error)
                 await fail_startup(error, scope, receive, send)
                 return
             await self.app(scope, receive, self._close_store_on_shutdown(send))

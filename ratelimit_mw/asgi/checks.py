@@ -1,14 +1,15 @@
 """Startup checks for endpoint limits and exemptions that nothing enforces."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from inspect import isfunction
 from typing import Any, Final
 from weakref import WeakSet
 
 from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below
+from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.signatures import callable_name
-from ratelimit_mw.rules.endpoint_limits import is_exempt
+from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt, limits_on
 
 _NOT_TRACKED: Final = (
     "settle and count_status on endpoints need RateLimitMiddleware around the app, which sees the response; "
@@ -47,50 +48,113 @@ _MAX_DEPTH: Final = 20  # nested apps
 WRAPPED: Final = WeakSet[Any]()  # undecorated functions, whose limits only their wrappers enforce
 
 
+class AsgiLimit:
+    """Base class of endpoint limits that the integrations of ASGI frameworks enforce."""
+
+    __slots__ = ()
+
+
 class HonorsExempt:
     """Base class of limits that are placed around endpoints and skip those that are exempt."""
 
     __slots__ = ()
 
+    @property
+    def limits_around(self) -> Iterable[EndpointLimit]:
+        """The limits that it enforces."""
+        return ()
+
 
 def warn_of_unenforced(app: Any, *, strict: bool) -> None:
-    """Report routes whose limits or exemptions nothing enforces."""
-    warn_or_fail(_unenforced(app), strict=strict)
+    """Report routes whose limits or exemptions nothing enforces.
 
-
-def _unenforced(app: Any) -> Iterator[Finding]:
-    layers = [one.cls for one in getattr(app, "user_middleware", ())]
+    Raises `ConfigError` for limits of other frameworks, even if not `strict`: nothing else says that they are wrong.
+    """
+    layers = [one.cls for inner in _apps_inside(app) for one in getattr(inner, "user_middleware", ())]
     around_all = any(isinstance(layer, type) and issubclass(layer, HonorsExempt) for layer in layers)
-    for info in all_routes(routes_below(app)):
-        if isfunction(info.endpoint) and info.endpoint in WRAPPED:
-            yield Finding(
-                f"{info.template} has no limit, though {callable_name(info.endpoint)} has one: put the decorator "
-                "below the one that registers the route",
-                code="RL-101",
-            )
-        if is_exempt(info.endpoint) and not (around_all or _is_enforced(info)):
-            yield Finding(
-                f"{info.template} is exempt, but no RateLimit is around it, and RateLimitMiddleware decides before "
-                "routing: give the middleware a rule with this path and exempt=True",
-                weakens_limits=False,
-                code="RL-102",
-            )
+    infos = list(all_routes(routes_below(app)))
+    if foreign := [text for info in infos for text in _foreign_limits(info)]:
+        raise ConfigError(*foreign, code="RL-063")
+    warn_or_fail(
+        [*(finding for info in infos for finding in _unenforced(info, around_all=around_all)), *_idle_methods(infos)],
+        strict=strict,
+    )
 
 
-def _is_enforced(info: RouteInfo) -> bool:
-    leaf = getattr(info.route, "starlette_route", None) or info.route
-    around = [getattr(leaf, "app", None), *(getattr(one, "app", None) for one in info.parents)]
-    return any(map(_honors_exempt, around)) or _depends_on_limit(getattr(leaf, "dependant", None))
-
-
-def _honors_exempt(app: Any) -> bool:
+def _apps_inside(app: Any) -> Iterator[Any]:
     for _ in range(_MAX_DEPTH):
-        if app is None or isinstance(app, HonorsExempt):
-            break
+        if app is None:
+            return
+        yield app
+        app = getattr(app, "app", None)
+
+
+def _foreign_limits(info: RouteInfo) -> Iterator[str]:
+    found = [limit for limit in limits_on(info.endpoint) if not (limit.rule.exempt or isinstance(limit, AsgiLimit))]
+    if found:
+        yield (
+            f"{info.template}: the limit on {callable_name(info.endpoint)} is by the decorator for another framework, "
+            "so nothing enforces it here: use limit of ratelimit_mw.starlette or ratelimit_mw.fastapi"
+        )
+
+
+def _unenforced(info: RouteInfo, *, around_all: bool) -> Iterator[Finding]:
+    if isfunction(info.endpoint) and info.endpoint in WRAPPED:
+        yield Finding(
+            f"{info.template} has no limit, though {callable_name(info.endpoint)} has one: put the decorator "
+            "below the one that registers the route",
+            code="RL-101",
+        )
+    if is_exempt(info.endpoint) and not (around_all or any(_places_of_limits(info))):
+        yield Finding(
+            f"{info.template} is exempt, but no RateLimit is around it, and RateLimitMiddleware decides before "
+            "routing: give the middleware a rule with this path and exempt=True",
+            weakens_limits=False,
+            code="RL-102",
+        )
+
+
+def _idle_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
+    """Yield a finding for each limit whose `methods` none of its routes has."""
+    routes: dict[EndpointLimit, list[RouteInfo]] = {}
+    for info in infos:
+        if getattr(info.route, "routes", ()):
+            continue  # a mount, whose routes come by themselves
+        around = [limit for place in _places_of_limits(info) for limit in place.limits_around]
+        for limit in dict.fromkeys([*limits_on(info.endpoint), *around]):
+            routes.setdefault(limit, []).append(info)
+    for limit, places in routes.items():
+        methods = limit.rule.all_methods
+        # a mounted app, a websocket and a class of endpoints have no methods of their own
+        if methods and all(info.methods and methods.isdisjoint(info.methods) for info in places):
+            present = sorted({method for info in places for method in info.methods})
+            yield Finding(
+                f"{places[0].template}: its limit has methods = {list(limit.rule.methods)}, and its routes have "
+                f"{', '.join(present)}, so it limits nothing; name methods of the routes, or leave methods out",
+                code="RL-128",
+            )
+
+
+def _places_of_limits(info: RouteInfo) -> Iterator[HonorsExempt]:
+    """Yield the limits that are placed around an endpoint."""
+    leaf = getattr(info.route, "starlette_route", None) or info.route
+    for around in (getattr(leaf, "app", None), *(getattr(one, "app", None) for one in info.parents)):
+        yield from _layers_of_limits(around)
+    yield from _dependencies_on_limits(getattr(leaf, "dependant", None))
+
+
+def _layers_of_limits(app: Any) -> Iterator[HonorsExempt]:
+    for _ in range(_MAX_DEPTH):
+        if app is None:
+            return
+        if isinstance(app, HonorsExempt):
+            yield app
         app = getattr(app, "middleware_stack", None) or getattr(app, "app", None)
-    return isinstance(app, HonorsExempt)
 
 
-def _depends_on_limit(dependant: Any) -> bool:
-    inner = getattr(dependant, "dependencies", ())
-    return isinstance(getattr(dependant, "call", None), HonorsExempt) or any(map(_depends_on_limit, inner))
+def _dependencies_on_limits(dependant: Any) -> Iterator[HonorsExempt]:
+    call = getattr(dependant, "call", None)
+    if isinstance(call, HonorsExempt):
+        yield call
+    for inner in getattr(dependant, "dependencies", ()):
+        yield from _dependencies_on_limits(inner)

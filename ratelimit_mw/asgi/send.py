@@ -15,7 +15,7 @@ from typing import Any
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import logger, warn_throttled
-from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.state import RateLimitState
@@ -126,7 +126,7 @@ async def _answered_by_app(app: App, refusal: Response, scope: Scope, receive: R
     except Exception as error:
         if started:
             raise
-        warn_throttled(f"on_refused {callable_name(app)}", HANDLER_FAILED, error=error, code="RL-220")
+        warn_throttled(f"on_refused {callable_place(app)}", HANDLER_FAILED, error=error, code="RL-220", call=app)
     return started
 
 

@@ -137,7 +137,9 @@ def _rules(settings: Settings, match: Match, request: Request, results: CallResu
         if limit_set.tier is not None:
             facts.append(_tier(settings, limit_set, request, match.route, results))
         elif limits is None:
-            facts.append("its callable returned no limits, so the default limits apply")
+            is_default = limit_set.rule is None and limit_set.name != "app"
+            effect = "the request is refused" if is_default else "the default limits apply"
+            facts.append(f"its callable returned no limits, so {effect}")
         elif not limits and "exempt" not in facts:
             facts.append("no limits")
         yield limit_set.name, ", ".join(facts)

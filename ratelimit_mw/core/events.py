@@ -59,8 +59,8 @@ class Hook(Struct, frozen=True):
         try:
             result = self.call(event)
         except Exception as error:  # noqa: BLE001  # a failing hook must not affect the request
-            warn_throttled(self.setting, _HOOK_RAISED, error=error, code="RL-224")
+            warn_throttled(self.setting, _HOOK_RAISED, error=error, code="RL-224", call=self.call)
             return
         if iscoroutine(result):
             result.close()
-            warn_throttled(self.setting, _HOOK_IS_ASYNC, code="RL-225")
+            warn_throttled(self.setting, _HOOK_IS_ASYNC, code="RL-225", call=self.call)

@@ -49,18 +49,22 @@ def warn(message: str, *args: object, code: str) -> None:
     logger.warning(with_code(f"ratelimit_mw: {message}", code), *args)
 
 
-def warn_throttled(topic: str, message: str, *args: object, code: str, error: BaseException | None = None) -> None:
+def warn_throttled(
+    topic: str, message: str, *args: object, code: str, error: BaseException | None = None, call: object = None
+) -> None:
     """Log a warning, unless this `topic` had one within the last minute.
 
+    `call`: the callable of the settings that it is about, so that another one of the same name has its own warnings.
     `args` may contain foreign text, such as a server's reply or an exception of the app. Control characters, including
     line breaks, are escaped, and long text is truncated.
     """
     now = time.monotonic()
-    if now < _quiet_until.get(topic, 0.0):
+    subject = topic if call is None else f"{topic} {id(getattr(call, '__code__', call))}"
+    if now < _quiet_until.get(subject, 0.0):
         return
     if len(_quiet_until) >= _MAX_TOPICS:
         _quiet_until.clear()
-    _quiet_until[topic] = now + _INTERVAL
+    _quiet_until[subject] = now + _INTERVAL
     safe_args = [_escaped(arg) for arg in (topic, *args)]
     logger.warning(with_code(f"ratelimit_mw: %s: {message}", code), *safe_args, exc_info=_without_message(error))
 

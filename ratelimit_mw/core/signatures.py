@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature, unwrap
+from pathlib import PurePath
 from types import FrameType
 from typing import Any, Final
 
@@ -58,6 +60,16 @@ def callable_name(call: Callable[..., Any]) -> str:
     return getattr(call, "__qualname__", type(call).__qualname__)
 
 
+def callable_place(call: Callable[..., Any]) -> str:
+    """Return the name of a callable for logs; for lambdas, which all have the same name, also file, line and column."""
+    name = callable_name(call)
+    code = getattr(call, "__code__", None)
+    if code is None or not name.endswith(_LAMBDA):
+        return name
+    column = next((column for _, _, column, _ in code.co_positions() if column), 0)
+    return f"{name} at {PurePath(code.co_filename).name}:{code.co_firstlineno}:{column + 1}"
+
+
 def parameters_of(call: Callable[..., Any]) -> Sequence[Parameter] | None:
     """Return the parameters of a callable; None if they are unknown, as for many callables written in C."""
     try:
@@ -93,8 +105,34 @@ def check_callable(call: Callable[..., Any], names: Sequence[str] = REQUEST, dis
         raise ConfigError(
             f"{name} takes {_parameters_text(call)}; it is called with {arguments}: {example}", code="RL-034"
         )
+    reject_dependency(call, name)
     if isgeneratorfunction(call) or isasyncgenfunction(call):
         raise ConfigError(f"got {name}, which yields; expected a function that returns its answer", code="RL-034")
+
+
+def reject_dependency(call: Callable[..., Any], name: str) -> None:
+    """Raise `ConfigError` for a callable written as a dependency of FastAPI, which would not get what it depends on."""
+    for one in _parameters_with_annotations(call):
+        marks = (one.default, *getattr(one.annotation, "__metadata__", ()))  # the latter of Annotated
+        mark = next((mark for mark in marks if _is_of_fastapi(mark)), None)
+        if mark is not None:
+            raise ConfigError(
+                f"{name} is not called by FastAPI, so its parameter {one.name} gets no {type(mark).__name__}(...); "
+                "read the request instead, such as request.header('x-api-key')",
+                code="RL-034",
+            )
+
+
+def _is_of_fastapi(mark: object) -> bool:
+    return any(kind.__module__.partition(".")[0] == "fastapi" for kind in type(mark).__mro__)
+
+
+def _parameters_with_annotations(call: Callable[..., Any]) -> Sequence[Parameter]:
+    """Return the parameters; annotations that are text are evaluated, if all of them can be."""
+    if "fastapi" in sys.modules:
+        with suppress(Exception):  # an annotation may be any expression
+            return list(signature(call, eval_str=True).parameters.values())
+    return parameters_of(call) or ()
 
 
 def check_app(app: object, kind: str) -> None:

@@ -26,7 +26,7 @@ from ratelimit_mw.rules.deployment_checks import configured_workers, multiple_wo
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.startup_checks import warn_of_unused_slot_options
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback
 from ratelimit_mw.stores.url import open_unchecked
 
@@ -164,6 +164,7 @@ class BaseGate:
         """Return the store of the settings. `open_url`: opens one by its URL."""
         store, timeout = self.settings.store, self.settings.store_timeout
         if not isinstance(store, str):
+            check_is_store(store)
             return store
         unchecked = None if self._probes_store else open_unchecked(store, timeout)
         return open_url(store, timeout) if unchecked is None else unchecked

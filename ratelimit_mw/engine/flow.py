@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from ratelimit_mw.core.events import DecisionEvent, StoreEvent
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import error_summary, warn_throttled
-from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.base_gate import BaseGate
 from ratelimit_mw.engine.delays import refused_for_capacity
@@ -28,7 +28,8 @@ from ratelimit_mw.rules.rule_table import EndpointRules
 
 _NO_RESULTS: Final[CallResults] = {}
 _CALLABLE_RAISED: Final = (
-    "raised an error: a key or tier counts as missing, a cost as 1, and instead of its limits the default limits apply"
+    "raised an error: a key or tier counts as missing, a cost as 1; in place of limits, the default limits apply, "
+    "and if these come from it or are [], the request gets 503"
 )
 
 
@@ -164,7 +165,7 @@ class Flow(BaseGate, ABC):
                 results[call] = await result if self._awaits_callables and isawaitable(result) else result
                 close_unawaited(results[call])
             except Exception as error:  # noqa: BLE001  # a faulty callable must not exempt the request
-                warn_throttled(callable_name(call), _CALLABLE_RAISED, error=error, code="RL-214")
+                warn_throttled(callable_place(call), _CALLABLE_RAISED, error=error, code="RL-214", call=call)
                 results[call] = FAILED
         return results
 

@@ -25,7 +25,7 @@ from ratelimit_mw.engine.acquire import (
 )
 from ratelimit_mw.engine.decorator import DecoratorOptions, P, R, wrap, wrap_async
 from ratelimit_mw.engine.runtime import AsyncioRuntime, ThreadRuntime
-from ratelimit_mw.stores import AsyncStore, Store
+from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.url import open_async_store, open_store
 
 Limits = str | Limit | Iterable[str | Limit]  # notation, a Limit, or a sequence of either
@@ -126,6 +126,7 @@ class Limiter(_BaseLimiter):
             open_store(*_url_and_timeout(store, store_timeout)) if store is None or isinstance(store, str) else store
         )
         self._owns_store: Final = result is not store
+        check_is_store(result)
         if not isinstance(result, Store):
             raise ConfigError(
                 f"store: {type(result).__name__} has no take(); expected a URL or a Store; for an AsyncStore use "
@@ -265,6 +266,7 @@ class AsyncLimiter(_BaseLimiter):
             else store
         )
         self._owns_store: Final = result is not store
+        check_is_store(result)
         if not isinstance(result, AsyncStore):
             raise ConfigError(
                 f"store: {type(result).__name__} has no atake(); expected a URL or an AsyncStore; for a Store use "

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from ratelimit_mw.core.limit import MAX_EXACT_INT
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import CALLBACK_RAISED, spawn_task
-from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.callables import FAILED, close_unawaited
 from ratelimit_mw.http.response import Policy
@@ -183,7 +183,7 @@ def _settle_callables(tracker: ResponseTracker) -> Iterable[SettleCall]:
 
 
 def _failed(call: SettleCall, error: Exception) -> object:
-    warn_throttled(f"settle {callable_name(call)}", _RAISED, error=error, code="RL-222")
+    warn_throttled(f"settle {callable_place(call)}", _RAISED, error=error, code="RL-222", call=call)
     return FAILED
 
 
@@ -192,7 +192,9 @@ def _actual(call: SettleCall, result: object) -> int | None:
     if type(result) is int and result >= 0:
         return min(result, MAX_EXACT_INT - 1)
     if result is not FAILED:
-        warn_throttled(f"settle {callable_name(call)}", _INVALID_RESULT, type(result).__name__, code="RL-222")
+        warn_throttled(
+            f"settle {callable_place(call)}", _INVALID_RESULT, type(result).__name__, code="RL-222", call=call
+        )
     return None
 
 

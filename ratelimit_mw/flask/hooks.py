@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.response_tracking import ResponseTracker, track_response
@@ -229,7 +229,11 @@ class Hooks:
             if refusal_handler is None:
                 raise
             warn_throttled(
-                f"on_refused {callable_name(refusal_handler.call)}", HANDLER_FAILED, error=error, code="RL-220"
+                f"on_refused {callable_place(refusal_handler.call)}",
+                HANDLER_FAILED,
+                error=error,
+                code="RL-220",
+                call=refusal_handler.call,
             )
             return _RequestDecision(refusal=_flask_response(our_request, verdict, refusal, None))
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import MAX_EXACT_INT
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.signatures import REQUEST, callable_name, check_callable, reject_async
+from ratelimit_mw.core.signatures import REQUEST, callable_place, check_callable, reject_async
 from ratelimit_mw.core.validation import Check
 from ratelimit_mw.http.request import Request, as_text
 
@@ -73,10 +73,11 @@ def key_result(call: RequestCallable, results: CallResults) -> str | None:
     text = as_text(result)
     if text is None and not _is_absent(result) and result is not FAILED:
         warn_throttled(
-            f"key {callable_name(call)}",
+            f"key {callable_place(call)}",
             "returned %s, not text: the key counts as missing",
             type(result).__name__,
             code="RL-215",
+            call=call,
         )
     return text
 
@@ -105,10 +106,11 @@ def cost_result(call: RequestCallable, results: CallResults) -> int:
         return min(result, MAX_EXACT_INT - 1)  # the result may come from the client
     if result is not FAILED:
         warn_throttled(
-            f"cost {callable_name(call)}",
+            f"cost {callable_place(call)}",
             "returned %s, not a whole number, 0 or more: the request costs 1",
             type(result).__name__,
             code="RL-216",
+            call=call,
         )
     return 1
 
@@ -121,18 +123,21 @@ def evaluate_predicate(call: RequestCallable, request: Request, setting: str, ef
     try:
         result = call(request)
     except Exception as error:  # noqa: BLE001  # an error must not exempt the request
-        warn_throttled(f"{setting} {callable_name(call)}", "raised an error: %s", effect, error=error, code="RL-217")
+        warn_throttled(
+            f"{setting} {callable_place(call)}", "raised an error: %s", effect, error=error, code="RL-217", call=call
+        )
         return None
     if isinstance(result, bool):
         return result
     close_unawaited(result)
     description = "something to await" if isawaitable(result) else type(result).__name__
     warn_throttled(
-        f"{setting} {callable_name(call)}",
+        f"{setting} {callable_place(call)}",
         "returned %s instead of True or False: %s",
         description,
         effect,
         code="RL-218",
+        call=call,
     )
     return None
 

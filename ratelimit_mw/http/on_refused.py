@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.signatures import callable_name, parameters_of
+from ratelimit_mw.core.signatures import callable_place, parameters_of
 from ratelimit_mw.core.validation import TOKEN
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.callables import close_unawaited, resolve_callable
@@ -74,7 +74,7 @@ async def custom_refusal(
             call, await wait_for(value) if wait_for is not None and isawaitable(value) else value, default
         )
     except Exception as error:  # noqa: BLE001  # a refused request always gets a response
-        warn_throttled(f"on_refused {callable_name(call)}", HANDLER_FAILED, error=error, code="RL-220")
+        warn_throttled(f"on_refused {callable_place(call)}", HANDLER_FAILED, error=error, code="RL-220", call=call)
         return default
 
 
@@ -86,10 +86,11 @@ def _checked_response(call: Any, value: Any, default: Response) -> Response:
         return _response(status, fields, body, default)
     except Exception as error:  # noqa: BLE001  # a refused request always gets a response
         warn_throttled(
-            f"on_refused {callable_name(call)}",
+            f"on_refused {callable_place(call)}",
             "returned no valid response, the default one is sent: %s",
             error,
             code="RL-221",
+            call=call,
         )
         return default
 

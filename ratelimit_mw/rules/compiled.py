@@ -150,7 +150,12 @@ class LimitSet:
             specs = self._selector.select(request, route, results)
             return None if specs is None else self._compiled_choice(tuple(specs))
         except Exception as error:  # noqa: BLE001  # an invalid result must not free a request
-            warn_throttled(f"limits of {self.name}", "are invalid, the default limits apply: %s", error, code="RL-219")
+            effect = (
+                "the request gets 503"
+                if self.rule is None and self.name == "default"
+                else "the default limits apply, or if these are [], 503"
+            )
+            warn_throttled(f"limits of {self.name}", "are invalid; %s: %s", effect, error, code="RL-219")
             return None
 
     @property
@@ -220,8 +225,10 @@ def check_no_async_callables(limit_sets: Iterable[LimitSet]) -> None:
     """Raise `ConfigError` if a callable of these limits is async: WSGI cannot await it."""
     mistakes = ErrorCollector()
     for limit_set in limit_sets:
+        owner = "app_limits" if limit_set.name == "app" else f"rule {limit_set.name}"
+        is_global = limit_set.name in ("", "default")  # without a name: an endpoint limit, whose line is known
         for setting, call in limit_set.named_callables():
-            with mistakes.collect(setting):
+            with mistakes.collect(setting if is_global else f"{setting} of {owner}"):
                 reject_async(call, _WSGI)
     mistakes.raise_if_any()
 

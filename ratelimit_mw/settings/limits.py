@@ -12,7 +12,7 @@ from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.core.limit import DEFAULT_LEASE_TIME, Limit, check_int, check_lease, check_name, check_seconds
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.validation import build_checked, closest_match, option_checks, reject_reserved_name
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is_callable_name, resolve_callable
 from ratelimit_mw.http.keys import ANY_PREFIX, Key, KeyContext, KeySpec, check_key
@@ -247,10 +247,12 @@ class DynamicLimits(LimitSelector):
             return self._parsed(result) if isinstance(result, (str, Limit)) else _parse_result(result)
         except Exception as error:  # noqa: BLE001  # an invalid result must not exempt the request
             warn_throttled(
-                f"limits {callable_name(self._call)}",
-                "returned no valid limits, the default ones apply: %s",
+                f"limits {callable_place(self._call)}",
+                "returned no valid limits; the default limits apply, and if these come from it or are [], the request "
+                "gets 503: %s",
                 error,
                 code="RL-219",
+                call=self._call,
             )
             return None
 

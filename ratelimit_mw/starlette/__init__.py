@@ -2,16 +2,18 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, Final, NamedTuple, TypeVar, Unpack, get_type_hints
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi.checks import WRAPPED
 from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, send_refusal
 from ratelimit_mw.core.errors import ConfigError, require
-from ratelimit_mw.core.signatures import UncallableDependency, check_parentheses, signature_of
+from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.core.signatures import UncallableDependency, callable_name, check_parentheses, signature_of
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.on_refused import custom_refusal
@@ -30,9 +32,11 @@ from ratelimit_mw.starlette.enforcement import (
 from ratelimit_mw.starlette.route_limits import RateLimit, limit_class
 
 with require("starlette"):
+    from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import HTTPConnection, Request
     from starlette.responses import Response
+    from starlette.routing import Router
     from starlette.websockets import WebSocket, WebSocketState
 
 __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
@@ -47,6 +51,9 @@ _ALTERNATIVES: Final = (
 _NO_DEPENDENCY: Final = (
     'got limit("5/minute"), a decorator, as a dependency: did you mean Depends(RateLimit("5/minute")) of '
     "ratelimit_mw.fastapi?"
+)
+_REGISTERED: Final = (
+    "@limit on {}: {} is registered already, without the limit; put @limit below what registers the route"
 )
 _MESSAGE_METHODS: Final = ("on_receive", "on_disconnect")
 _MESSAGES_HINT: Final = "put it on the class or on on_connect, and limit messages with the middleware's `messages`"
@@ -64,7 +71,8 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointOptions]) -> Callable[[
     used, and its own limits apply too. Without it, `store` is used, or else the memory of this process, with a warning.
 
     The decorator belongs below the one that registers the endpoint, such as `@app.get`. Above it, it has no effect, and
-    a warning is logged when the server starts; without the middleware, at the first request that is limited.
+    a warning is logged: here, if the app or router is a variable, and when the server starts or the first request
+    reaches the middleware.
 
     Raises `ConfigError` for invalid limits or options, and `TypeError` for a function without a parameter for the
     request, because a request to such a function could not be refused.
@@ -85,6 +93,9 @@ class _LimitDecorator:
 
     def __call__(self, endpoint: _Endpoint) -> _Endpoint:
         """Limit one endpoint."""
+        if (path := _registered_path(endpoint, sys._getframe(1))) is not None:  # noqa: SLF001  # finds the app
+            finding = Finding(_REGISTERED.format(callable_name(endpoint), path), code="RL-101")
+            warn_or_fail([finding], strict=self._endpoint_limit.standalone_settings.strict)
         limited: _Endpoint = _limit_endpoint(self._endpoint_limit, endpoint)
         return limited
 
@@ -103,15 +114,27 @@ def exempt(endpoint: _Endpoint) -> _Endpoint:
     return EndpointLimit.exemption().attach(endpoint)
 
 
+def _registered_path(endpoint: Any, caller: FrameType) -> str | None:
+    """Return the path at which an app or router that `caller` knows has this very function; None if there is none.
+
+    Only here is it certain to be noticed: if no middleware and no other limit is used, nothing of ours runs later.
+    """
+    if inspect.isfunction(endpoint):
+        for known in {**caller.f_globals, **caller.f_locals}.values():
+            if issubclass(type(known), (Starlette, Router)):  # isinstance() would evaluate lazy objects
+                for route in known.routes:
+                    if getattr(route, "endpoint", None) is endpoint:
+                        return str(getattr(route, "path", ""))
+    return None
+
+
 def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     if isinstance(endpoint, type):
         return limit_class(endpoint_limit, endpoint)
     _check_endpoint(endpoint)
     parameter = _request_parameter(endpoint)
     if parameter is None:
-        raise TypeError(
-            f"{bucket_name_of(endpoint)} has no parameter for the request, so it cannot be limited; {_ALTERNATIVES}"
-        )
+        raise TypeError(_without_request(endpoint))
     is_async = inspect.iscoroutinefunction(endpoint)
 
     @functools.wraps(endpoint)
@@ -137,6 +160,18 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     name = bucket_name_of(endpoint)
     endpoint_limits = asgi_limits_on(limited_endpoint)
     return limited_endpoint
+
+
+def _without_request(endpoint: Any) -> str:
+    """Return the error message for an endpoint none of whose parameters is known to be the request."""
+    name, parameters = bucket_name_of(endpoint), signature_of(endpoint).parameters.values()
+    candidate = next((one.name for one in parameters if one.name != "self" and one.default is Parameter.empty), None)
+    if candidate is None:
+        return f"{name} has no parameter for the request, so it cannot be limited; {_ALTERNATIVES}"
+    return (
+        f"{name} has no parameter that is known to be the request, so it cannot be limited; if {candidate} is the "
+        f"request, write `{candidate}: Request` (`{candidate}: WebSocket`), else {_ALTERNATIVES}"
+    )
 
 
 def _check_endpoint(endpoint: Any) -> None:

@@ -7,7 +7,7 @@ from weakref import ref
 
 from msgspec import Struct
 
-from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, warn_not_tracked, warn_of_unenforced
+from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, AsgiLimit, warn_not_tracked, warn_of_unenforced
 from ratelimit_mw.asgi.routes import RouteInfo, app_cache, route_info
 from ratelimit_mw.asgi.send import STATE_KEY, Receive, Scope, Send, send_refusal, with_headers
 from ratelimit_mw.core.log import Finding, warn_or_fail
@@ -40,7 +40,7 @@ class EndpointOptions(EndpointLimitOptions, total=False):
     store: Any
 
 
-class AsgiEndpointLimit(EndpointLimit):
+class AsgiEndpointLimit(EndpointLimit, AsgiLimit):
     """An endpoint limit that may have its own store. Raises `ConfigError` if it or the environment is invalid.
 
     `standalone_settings`: the settings without a middleware. `store_id`: identifies the store. `cached_checks`: the

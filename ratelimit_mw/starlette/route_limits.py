@@ -60,6 +60,11 @@ class RateLimit(HonorsExempt):
                 send = decision.with_headers(send)
         await self.app(scope, receive, send)
 
+    @property
+    def limits_around(self) -> Sequence[EndpointLimit]:
+        """See `HonorsExempt`."""
+        return self._endpoint_limits
+
     def _is_exempt(self, scope: Scope) -> bool:
         if self._routes is None:
             routes = routes_below(self.app)

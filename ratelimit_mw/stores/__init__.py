@@ -8,6 +8,7 @@ of decisions with a `source`.
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Answer
 
@@ -62,3 +63,17 @@ class AsyncStore(Protocol):
     async def aclose(self) -> None:
         """See `Store.close`."""
         ...
+
+
+def check_is_store(store: object) -> None:
+    """Raise `ConfigError` for a Limiter and for a class of stores, which have the methods of a store.
+
+    A limiter encodes the keys that it gets, and limits only those; it is no store of charges.
+    """
+    name = type(store).__name__
+    if isinstance(store, type):
+        raise ConfigError(
+            f"store: got the class {store.__name__}, expected a store: {store.__name__}(...)", code="RL-040"
+        )
+    if callable(getattr(store, "hit", None)) and isinstance(getattr(store, "store", None), (Store, AsyncStore)):
+        raise ConfigError(f"store: got {name}, expected a URL or a store; pass the store of that {name}", code="RL-040")

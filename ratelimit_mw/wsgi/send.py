@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import run
-from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler, custom_refusal
@@ -76,7 +76,7 @@ def _app_response(
     except Exception as error:
         if started:
             raise
-        warn_throttled(f"on_refused {callable_name(app)}", HANDLER_FAILED, error=error, code="RL-220")
+        warn_throttled(f"on_refused {callable_place(app)}", HANDLER_FAILED, error=error, code="RL-220", call=app)
         return None
 
 

@@ -304,11 +304,13 @@ def test_keys_tiers_and_limits_that_are_awaited(face: str) -> None:
 def test_under_wsgi_nothing_can_be_awaited(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         wsgi.RateLimitMiddleware(hello, {"limits": "9/hour", **settings})
-    (word,) = str(caught.value).split(": ")[:1]
+    word = str(caught.value).partition(" ")[0].rstrip(":")
     assert word in ("key", "cost", "tier", "limits")
+    rules = Settings.of(None, {"limits": "9/hour", **settings}).parsed_rules()
+    owner = f" of rule {rules[0].full_name}" if rules else " of app_limits" if "app_limits" in settings else ""
     assert (
         str(caught.value)
-        == f"{word}: got says_later.<locals>.call, which is async; expected a plain function under WSGI"
+        == f"{word}{owner}: got says_later.<locals>.call, which is async; expected a plain function under WSGI"
     )
     asgi.RateLimitMiddleware(App200(), {"limits": "9/hour", **settings})
 
@@ -358,9 +360,8 @@ def test_callables_that_fail_are_logged_once_and_name_themselves(face: str, capl
         "cost weight: returned str, not a whole number, 0 or more: the request costs 1",
         "key group: returned float, not text: the key counts as missing",
     }
-    assert any(
-        f"limits {place}.plan_of: returned no valid limits, the default ones apply: " in one for one in caplog.messages
-    )
+    effect = "the default limits apply, and if these come from it or are [], the request gets 503"
+    assert any(f"limits {place}.plan_of: returned no valid limits; {effect}: " in one for one in caplog.messages)
     assert len(caplog.messages) == len(set(caplog.messages)) == 4  # and that the key is not there
 
 

@@ -221,6 +221,7 @@ def test_a_secret_is_in_no_log(
     caplog.set_level(logging.DEBUG, "ratelimit_mw")
     caplog.set_level(logging.WARNING, "ratelimit_mw.refusals")  # these lines have a test of their own
     given = [{"header": "X-Token", "value": SECRET}, raises, lambda _: 1]
+    where = f"test_members.py:{given[2].__code__.co_firstlineno}:72"  # type: ignore[attr-defined]  # the lambda
     send = FACES[face]({"limits": "1/hour", "store": MemoryStore(clock=Clock()), place: given})
     for value in ("guess", SECRET, "guess"):
         send(Step(headers={"X-Token": value}))
@@ -228,7 +229,7 @@ def test_a_secret_is_in_no_log(
     assert [record.getMessage().split(": ", 1)[1] for record in caplog.records] == [
         f"{place} test_a_secret_is_in_no_log.<locals>.raises: raised an error: the client is not on this list",
         (
-            f"{place} test_a_secret_is_in_no_log.<locals>.<lambda>: returned int instead of True or False: "
+            f"{place} test_a_secret_is_in_no_log.<locals>.<lambda> at {where}: returned int instead of True or False: "
             "the client is not on this list"
         ),
     ]

@@ -150,7 +150,7 @@ def test_flask_limiters_key_and_app() -> None:
 
 def test_a_fastapi_limit_without_depends() -> None:
     with pytest.raises(ConfigError, match=r'did you mean Depends\(RateLimit\("5/minute"\)\)\?'):
-        FastAPI().get("/", dependencies=[RateLimit("1/minute")])(lambda: 1)  # type: ignore[list-item]  # on purpose
+        FastAPI().get("/", dependencies=[RateLimit("1/minute")])(lambda: 1)
 
 
 @pytest.mark.parametrize("limiter", [Limiter, AsyncLimiter])

@@ -246,10 +246,12 @@ NONSENSE: dict[str, Any] = {
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("answer", NONSENSE)
 def test_nonsense_of_a_callable_leaves_our_own_answer(face: str, answer: str, caplog: pytest.LogCaptureFixture) -> None:
-    got = refused(FACES[face], on_refused=lambda _, __: NONSENSE[answer])
+    on_refused = lambda _, __: NONSENSE[answer]  # noqa: E731  # its place is in the message
+    got = refused(FACES[face], on_refused=on_refused)
     problem(got, 429)
     assert fields(got) == sorted([*OWN, *[pair for pair in got.headers if pair[0].startswith("content-")]])
-    name = "test_nonsense_of_a_callable_leaves_our_own_answer.<locals>.<lambda>"
+    place = f"test_on_refused.py:{on_refused.__code__.co_firstlineno}:32"
+    name = f"test_nonsense_of_a_callable_leaves_our_own_answer.<locals>.<lambda> at {place}"
     (said,) = caplog.messages
     assert said.startswith(f"ratelimit_mw: on_refused {name}: returned no valid response, the default one is sent: ")
 

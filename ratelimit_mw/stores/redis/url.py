@@ -92,19 +92,43 @@ def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactor
         made = candidate
     if made is None:  # the text of redis-py's error may quote a part of a password as the port
         raise ConfigError(
-            f"store: the URL cannot be read{_describe_mistake(pool, url, options)}, expected "
-            "redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with a number from 0 as DB and the options of redis-py; "
+            f"store: the URL cannot be read{_describe_mistake(pool, url, options)}, expected {_expected(url)}; "
             "in a password / # ? @ are written %2F %23 %3F %40",
             code="RL-038",
         )
     return made
 
 
+def _expected(url: str) -> str:
+    if url.startswith("unix://"):
+        return "unix://USER:PASSWORD@/PATH?db=DB with a number from 0 as DB and the options of redis-py"
+    return "redis://USER:PASSWORD@HOST:PORT/DB?OPTION=VALUE with a number from 0 as DB and the options of redis-py"
+
+
 def _check_database(url: str, read: ConnectionFactory) -> None:
-    """Raise `ValueError` for an invalid database, for which redis-py would use database 0."""
+    """Raise `ValueError` for an invalid database, for which redis-py would use 0, and for a path that it would cut."""
+    if url.startswith("unix://") and _socket_mistake(url):
+        raise ValueError("no path")
     path = "" if url.startswith("unix://") else unquote(urlsplit(url).path).strip("/")
     if (path and not path.isdecimal()) or read.options.get("db", 0) < 0:
         raise ValueError("no database")
+
+
+def _socket_mistake(url: str) -> str:
+    """Describe what is wrong with the place of a socket file; empty if nothing is."""
+    before_query = url.removeprefix("unix://").partition("?")[0]
+    host, _, path = before_query.rpartition("@")[2].partition("/")
+    if host:  # redis-py would leave it out
+        return ": the path of the socket file needs a '/' before it, as in unix:///run/redis.sock"
+    if not path or path.endswith("/"):
+        return ": it names no socket file, as unix:///run/redis.sock does"
+    return ""
+
+
+def _slash_mistake(before_query: str) -> str:
+    if "@" in before_query.partition("/")[2]:
+        return ": there is a '/' before '@', so a password must have %2F in its place"
+    return ""
 
 
 def _describe_mistake(pool: Any, url: str, options: Mapping[str, Any]) -> str:
@@ -113,8 +137,8 @@ def _describe_mistake(pool: Any, url: str, options: Mapping[str, Any]) -> str:
     if "#" in rest:
         return ": everything from '#' is cut off, so a password must have %23 in its place"
     before_query, _, query = rest.partition("?")
-    if "@" in before_query.partition("/")[2] and scheme != "unix":
-        return ": there is a '/' before '@', so a password must have %2F in its place"
+    if mistake := _socket_mistake(url) if scheme == "unix" else _slash_mistake(before_query):
+        return mistake
     if "@" in query and "@" not in before_query:
         return ": there is a '?' before '@', so a password must have %3F in its place"
     try:
@@ -123,7 +147,7 @@ def _describe_mistake(pool: Any, url: str, options: Mapping[str, Any]) -> str:
         return ": the port is not a number from 0 to 65535"
     for name, value in parse_qsl(query, keep_blank_values=True):
         try:
-            one = pool.from_url(f"{scheme}://{'/' if scheme == 'unix' else 'h'}?{urlencode({name: value})}", **options)
+            one = pool.from_url(f"{scheme}://{'/s' if scheme == 'unix' else 'h'}?{urlencode({name: value})}", **options)
             one.connection_class(**one.connection_kwargs)
         except (ValueError, TypeError, RedisError):
             fix = "; for TLS, begin the URL with rediss://" if name == "ssl" else ""

@@ -1,0 +1,366 @@
+"""Slips that limit less than the reader believes: each is an error that names the fix, or a warning of the start."""
+# The decorators are parameters, so mypy knows nothing of them.
+# mypy: disable-error-code="untyped-decorator"
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, Header
+from fastapi import WebSocket as FastAPIWebSocket
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+
+from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, MemoryStore, asgi, wsgi
+from ratelimit_mw.django import limit as django_limit
+from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, limit
+from ratelimit_mw.flask import limit as flask_limit
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.starlette import RateLimit as RouteLimit
+from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
+from web.wsgi_talk import hello
+
+LIMITS: dict[str, Any] = {"limits": "100/minute", "key": "all"}
+ABOVE = "has no limit, though home has one: put the decorator below the one that registers the route"
+
+
+async def home(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(request.method)
+
+
+def new_home() -> Any:
+    """A function that no other test has limited."""
+
+    async def shop(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(request.method)
+
+    shop.__qualname__ = "home"
+    return shop
+
+
+def heard(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings, but not those of the lines of decorators."""
+    return [text for text in caplog.messages if "is registered already" not in text]
+
+
+def status(app: Any, path: str = "/") -> int:
+    """What a server that runs no lifespan answers."""
+    try:
+        return int(talk(app, HTTP, path=path, query_string=b"").sent[0]["status"])
+    except ConfigError:
+        return 500
+
+
+def start(app: Any) -> None:
+    talk(app, LIFESPAN, STARTUP, SHUTDOWN)
+
+
+def with_limit_above(app: FastAPI) -> FastAPI:
+    limit("1/minute")(app.get("/")(new_home()))
+    return app
+
+
+def limited_app(*, strict: bool = False) -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, strict=strict, **LIMITS)
+    return app
+
+
+def wrapped(*, strict: bool) -> Any:
+    return RateLimitMiddleware(with_limit_above(FastAPI()), strict=strict, **LIMITS)
+
+
+def inside(*, strict: bool) -> Any:
+    return with_limit_above(limited_app(strict=strict))
+
+
+def in_a_mounted_app(*, strict: bool) -> Any:
+    outer = FastAPI()
+    outer.mount("/", with_limit_above(limited_app(strict=strict)))
+    return outer
+
+
+def around_a_mounted_app(*, strict: bool) -> Any:
+    outer = limited_app(strict=strict)
+    outer.mount("/", with_limit_above(FastAPI()))
+    return outer
+
+
+APPS: dict[str, Callable[..., Any]] = {
+    "wrapped": wrapped,
+    "inside": inside,
+    "in a mounted app": in_a_mounted_app,
+    "around a mounted app": around_a_mounted_app,
+}
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("make", APPS.values(), ids=APPS)
+def test_a_limit_above_the_route_is_told_without_a_lifespan(
+    make: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    app, strict_app = make(strict=False), make(strict=True)
+    assert [status(app) for _ in range(3)] == [200, 200, 200]
+    assert heard(caplog) == [f"ratelimit_mw: / {ABOVE}"]
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=ABOVE):
+            talk(strict_app, HTTP, query_string=b"")
+
+
+@pytest.mark.promise(9)
+def test_a_wrapped_app_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    app = wrapped(strict=False)
+    start(app)
+    assert heard(caplog) == [f"ratelimit_mw: / {ABOVE}"]
+    assert status(app) == 200
+    assert heard(caplog) == [f"ratelimit_mw: / {ABOVE}"]
+    failed = talk(wrapped(strict=True), LIFESPAN, STARTUP).sent[0]
+    assert failed == {"type": "lifespan.startup.failed", "message": f"ratelimit_mw: / {ABOVE}"}
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("kind", [FastAPI, APIRouter], ids=["app", "router"])
+def test_a_limit_above_the_route_is_told_where_it_is_written(
+    kind: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a middleware and another limit nothing of ours runs later."""
+    target = kind()
+    shop = target.get("/shop")(new_home())
+    limit("1/minute")(shop)
+    text = "@limit on home: /shop is registered already, without the limit; put @limit below what registers the route"
+    assert caplog.messages == [f"ratelimit_mw: {text}"]
+    monkeypatch.setenv("RATELIMIT_MW_STRICT", "true")
+    with pytest.raises(ConfigError, match=r"^@limit on home: /shop is registered already"):
+        limit("1/minute")(shop)
+    caplog.clear()
+
+    @target.get("/below")
+    @limit("1/minute")
+    async def below(request: Request) -> str:
+        return request.method
+
+    assert caplog.messages == []
+
+
+@limit("5/minute", methods=["POST"])
+async def posted(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(request.method)
+
+
+def depending(*verbs: str, methods: Sequence[str] = ("POST",)) -> FastAPI:
+    app = limited_app()
+    router = APIRouter(dependencies=[Depends(RateLimit("5/minute", methods=list(methods)))])
+    for verb in verbs:
+        router.add_api_route(f"/{verb}", home, methods=[verb])
+    app.include_router(router)
+    return app
+
+
+def routed(*routes: Any, middleware: Sequence[Middleware] = ()) -> Starlette:
+    return Starlette(routes=list(routes), middleware=[*middleware, Middleware(RateLimitMiddleware, **LIMITS)])
+
+
+ONLY_POST = Middleware(RouteLimit, "5/minute", methods=["POST"])
+IDLE = "its limit has methods = ['POST'], and its routes have {}, so it limits nothing; name methods of the routes, or "
+WITHOUT_THE_METHOD: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "on an endpoint": (lambda: routed(Route("/a", posted)), ["/a: " + IDLE.format("GET")]),
+    "on an endpoint of two routes": (
+        lambda: routed(Route("/a", posted), Route("/b", posted, methods=["PUT"])),
+        ["/a: " + IDLE.format("GET, PUT")],
+    ),
+    "around a route": (lambda: routed(Route("/a", home, middleware=[ONLY_POST])), ["/a: " + IDLE.format("GET")]),
+    "around a mount": (
+        lambda: routed(Mount("/m", routes=[Route("/a", home)], middleware=[ONLY_POST])),
+        ["/m/a: " + IDLE.format("GET")],
+    ),
+    "a dependency": (lambda: depending("GET", "PUT"), ["/GET: " + IDLE.format("GET, PUT")]),
+    "around a mounted app": (lambda: routed(Mount("/m", App200(), middleware=[ONLY_POST])), []),
+    "one route has it": (lambda: routed(Route("/a", posted), Route("/b", posted, methods=["POST"])), []),
+    "one route of a router has it": (lambda: depending("GET", "POST"), []),
+    "a GET limit for HEAD": (lambda: depending("HEAD", methods=["GET"]), []),
+}
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("case", WITHOUT_THE_METHOD)
+def test_methods_that_no_route_has_are_told(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    make, expected = WITHOUT_THE_METHOD[case]
+    start(make())
+    assert [text.removeprefix("ratelimit_mw: ").partition("leave out")[0].partition("leave methods")[0]
+            for text in heard(caplog)] == expected  # fmt: skip
+
+
+def test_methods_of_a_websocket_are_those_of_its_handshake(caplog: pytest.LogCaptureFixture) -> None:
+    app = limited_app()
+
+    @app.websocket("/ws")
+    @limit("5/minute", methods=["GET"])
+    async def socket(websocket: FastAPIWebSocket) -> None:
+        await websocket.close()
+
+    start(app)
+    assert heard(caplog) == []
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Forget the endpoints of a test, whose limits Flask and Django would report in other tests."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.promise(9)
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("foreign", [flask_limit, django_limit], ids=["flask", "django"])
+@pytest.mark.parametrize("lifespan", [True, False])
+def test_a_decorator_for_another_framework(foreign: Any, lifespan: bool) -> None:
+    app = limited_app()
+
+    @app.get("/shop")
+    @foreign("1/minute")
+    def shop() -> str:
+        return "x"
+
+    text = "^/shop: the limit on .*shop is by the decorator for another framework, so nothing enforces it here: use"
+    for scope in ([LIFESPAN] if lifespan else []) + [{**HTTP, "path": "/shop"}] * 2:
+        with pytest.raises(ConfigError, match=text):
+            talk(app, scope, *([STARTUP] if scope is LIFESPAN else []))
+
+
+NOT_STORES: list[tuple[Any, str]] = [
+    (Limiter(), "got Limiter, expected a URL or a store; pass the store of that Limiter"),
+    (AsyncLimiter(), "got AsyncLimiter, expected a URL or a store; pass the store of that AsyncLimiter"),
+    (MemoryStore, r"got the class MemoryStore, expected a store: MemoryStore\(\.\.\.\)"),
+]
+TAKE_A_STORE: dict[str, Callable[[Any], object]] = {
+    "wsgi": lambda store: wsgi.RateLimitMiddleware(hello, limits="1/minute", store=store),
+    "asgi": lambda store: asgi.RateLimitMiddleware(App200(), limits="1/minute", store=store),
+    "limit": lambda store: limit("1/minute", store=store),
+    "dependency": lambda store: RateLimit("1/minute", store=store),
+    "Limiter": Limiter,
+    "AsyncLimiter": AsyncLimiter,
+}
+
+
+@pytest.mark.parametrize("take", TAKE_A_STORE.values(), ids=TAKE_A_STORE)
+@pytest.mark.parametrize(("given", "text"), NOT_STORES, ids=["Limiter", "AsyncLimiter", "class"])
+def test_what_is_no_store(take: Callable[[Any], object], given: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"^store: {text}$"):
+        take(given)
+
+
+def default(x: str = Depends(lambda: "a")) -> str:
+    return x
+
+
+def second(request: Any, x: str = Header()) -> str:
+    return f"{request}{x}"
+
+
+def annotated(request: Any, x: Annotated[str, Depends(lambda: "a")] = "a") -> str:
+    return f"{request}{x}"
+
+
+def as_text(request: Any, x: "Annotated[str, Header()]" = "a") -> str:
+    return f"{request}{x}"
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [(default, "Depends"), (second, "Header"), (annotated, "Depends"), (as_text, "Header")],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+@pytest.mark.parametrize("setting", ["key", "cost", "limits", "enabled", "when"])
+def test_a_dependency_as_a_callable(setting: str, call: Any, word: str) -> None:
+    rule = {"path": "/", "limits": "5/minute"}
+    given: Mapping[str, Any] = {"limits": "5/minute", setting: call}
+    if setting in ("cost", "when"):
+        given = {"limits": "5/minute", "rules": [{**rule, setting: call}]}
+    text = rf"{setting}: {call.__name__} is not called by FastAPI, so its parameter x gets no {word}\(\.\.\.\); read"
+    with pytest.raises(ConfigError, match=text):
+        asgi.RateLimitMiddleware(App200(), Settings.of(None, given))
+
+
+def test_a_request_with_another_name() -> None:
+    with pytest.raises(TypeError, match=r"known to be the request, .* if req is the request, write `req: Request` "):
+
+        @limit("5/minute")
+        def shop(req) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001  # the point
+            return PlainTextResponse(req.method)
+
+
+@pytest.mark.promise(8)
+def test_each_callable_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """Lambdas have one name. They are told apart by their places, functions of one name by their code."""
+
+    def raising() -> Callable[[Any], Any]:
+        def key_of(_: Any) -> Any:
+            raise KeyError
+
+        return key_of
+
+    def another() -> Callable[[Any], Any]:
+        def key_of(_: Any) -> Any:
+            raise ValueError
+
+        key_of.__qualname__ = raising().__qualname__
+        return key_of
+
+    calls = [lambda _: 1 // 0, lambda _: int("a"), raising(), another()]
+    with caplog.at_level(logging.WARNING):
+        for call in calls:
+            middleware = asgi.RateLimitMiddleware(App200(), limits="100/minute", key=call)
+            for _ in range(2):
+                status(middleware)
+    here = "test_each_callable_has_lines_of_its_own.<locals>"
+    line = calls[0].__code__.co_firstlineno
+    names = [
+        f"<lambda> at test_slips.py:{line}:24",
+        f"<lambda> at test_slips.py:{line}:42",
+        *["raising.<locals>.key_of"] * 2,
+    ]
+    told = [text.partition(": raised an error")[0] for text in caplog.messages if "raised an error" in text]
+    assert told == [f"ratelimit_mw: {here}.{name}" for name in names]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("by", ["raises", "nonsense"])
+def test_the_line_about_failing_limits_tells_the_status(by: str, caplog: pytest.LogCaptureFixture) -> None:
+    def limits_of(_: Any) -> Any:
+        if by == "raises":
+            raise KeyError
+        return 5
+
+    def status_with(**settings: Any) -> int:
+        return status(asgi.RateLimitMiddleware(App200(), **settings))
+
+    rule = {"path": "/", "limits": limits_of}
+    assert status_with(limits=limits_of) == 503
+    assert status_with(limits=[], rules=[rule]) == 503
+    assert status_with(limits="5/minute", rules=[rule]) == 200
+    (line,) = [text for text in caplog.messages if "limits_of" in text]
+    assert "the default limits apply, and if these come from it or are [], the request gets 503" in line
+
+
+def test_under_another_loop_each_request_tells_the_reason() -> None:
+    """A server may run the app with trio and without a lifespan: no asyncio loop runs."""
+    app = asgi.RateLimitMiddleware(App200(), limits="5/minute")
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
+
+    async def nothing(*_: Any) -> Any:
+        raise AssertionError
+
+    for _ in range(2):
+        with pytest.raises(
+            ConfigError, match="the server runs the app with trio, and RateLimitMiddleware needs asyncio"
+        ):
+            app(dict(scope), nothing, nothing).send(None)
+    with pytest.raises(ConfigError, match="with trio"):  # it is not decided again, request by request
+        asyncio.run(app(dict(scope), nothing, nothing))
