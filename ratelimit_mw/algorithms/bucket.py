@@ -82,9 +82,10 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
 
     words: ClassVar[tuple[str, ...]] = ("burst",)
     ticks: ClassVar[BucketTicks]
-    decide_ticks: ClassVar[tuple[int, int, int, int, int, int, int]]
+    decide_ticks: ClassVar[tuple[int | None, int, int, int, int, int, int]]
     """Instance value: `(clock, drain, drain - 1, unit, burst, full, most)`: the numbers of `ticks`, `drain - 1`, which
     makes a division by `drain` round up if it is added before, and the ticks to which delayed requests fill the bucket.
+    `clock` is None if a clock step is a microsecond, as it mostly is: then nothing is converted.
     """
 
     def __post_init__(self) -> None:
@@ -99,7 +100,8 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         check_seconds("max_delay", self.max_delay)
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
         clock, drain, unit, burst, full = self.ticks
-        self.__dict__["decide_ticks"] = clock, drain, drain - 1, unit, burst, full, full + self.delay_ticks(None)
+        most = full + self.delay_ticks(None)
+        self.__dict__["decide_ticks"] = (None if clock == 1 else clock), drain, drain - 1, unit, burst, full, most
 
     @property
     def most(self) -> int:

@@ -25,54 +25,52 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
         self, state: LevelState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, LevelState | None]:
         clock, drain, rounding, unit, burst, full, most = self.decide_ticks
-        step = now if clock == 1 else now // clock
-        level = drained = 0
-        if state is not None:
+        step = now if clock is None else now // clock
+        if state is None:
+            level = 0
+        else:
             level = state.level
             drained = (step - state.updated) * drain
             if drained > 0:
                 level = level - drained if drained < level else 0
-        # `retry` and `delay`, and below `next_wait` and `reset`, are waits in clock steps; `retry` may be infinite.
-        # `over`: ticks that must drain until this charge passes; 0 if it is admitted, or can never pass
-        allowed, retry, delay, over = True, 0.0, 0, 0
-        new_level = level + cost * unit
-        if new_level <= full:
-            if cost:
+            elif drained < 0 and cost:  # even if refused: a state from the future would lock clients out
+                state = LevelState(level, step)
+        allowed, retry_after, delay = True, 0.0, 0.0
+        if cost:
+            new_level = level + cost * unit
+            if new_level <= full:
                 level = new_level
                 state = LevelState(level, step)
-        elif cost:
-            if max_delay is not None and cost <= burst:
-                most = full + self.delay_ticks(max_delay)
-            if cost > burst:
-                allowed, retry = False, math.inf
-            elif new_level > most:
-                over = new_level - most
-                allowed, retry = False, (over + rounding) // drain
+            elif cost > burst:
+                allowed, retry_after = False, math.inf
             else:
-                delay = (new_level - full + rounding) // drain
-                level = new_level
-            if allowed or drained < 0:  # even if refused: a state from the future would lock clients out
-                state = LevelState(level, step)
+                if max_delay is not None:
+                    most = full + self.delay_ticks(max_delay)
+                if new_level > most:
+                    wait = (new_level - most + rounding) // drain  # wait(), inlined: a flood of refusals is common
+                    allowed = False
+                    retry_after = (wait if clock is None else wait * clock - now % clock) / MICROSECONDS
+                else:
+                    level = new_level
+                    state = LevelState(level, step)
+                    delay = self.wait(now, level - full) / MICROSECONDS
+        # waits in clock steps: until one more unit than `remaining` fits, at least 1, and until all has drained
         free = full - level
-        # `missing`: ticks that must drain until one more unit than `remaining` fits; at least 1
         if free >= unit:
-            remaining, missing = free // unit, unit - free % unit
+            remaining, next_wait = free // unit, (unit - free % unit + rounding) // drain
         else:
-            remaining, missing = 0, unit - free
-        # where both waits are for the same number of ticks, they are equal, and one division is enough
-        next_wait = retry if missing == over else (missing + rounding) // drain
+            remaining, next_wait = 0, (unit - free + rounding) // drain
         reset = (level + rounding) // drain
-        if clock > 1:  # convert to microseconds, less the elapsed part of the present clock step; a wait of 0 stays 0
+        if clock is not None:  # convert to microseconds, less the elapsed part of this clock step; 0 stays 0
             phase = now % clock
             next_wait, reset = next_wait * clock - phase, reset and reset * clock - phase
-            retry, delay = retry and retry * clock - phase, delay and delay * clock - phase
         return Decision(
             allowed,
             burst,
             remaining,
-            retry / MICROSECONDS if retry else 0.0,
+            retry_after,
             next_wait / MICROSECONDS,
             reset / MICROSECONDS,
-            delay / MICROSECONDS if delay else 0.0,
+            delay,
             now + reset,
         ), state

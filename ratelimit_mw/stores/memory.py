@@ -67,8 +67,7 @@ class MemoryStore:
                         states, old = self._find_older(limit, key, now)
                     if old is not None:
                         decision, new = limit.decide(old, now, cost, None)
-                        if new is not old:  # most algorithms leave a refused state as it is
-                            states[key] = new
+                        states[key] = new
                         if not decision.allowed:
                             if states is state_map.current:  # mark_refused(), inlined: a flood of refusals is common
                                 state_map.current_refusals[key] = new
