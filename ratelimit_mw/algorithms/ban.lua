@@ -39,6 +39,12 @@ if decide.ban then
     return state, expires, retry_after == 0 and 1 or 0, quota, quota - count, retry_after, rest, reset_after, 0, now
   end
 
+  if has_room then
+    function has_room.ban()
+      return function(text) return #text == 2 * WIDTH end -- no end of a ban
+    end
+  end
+
   if settle then
     function settle.ban(key, now, delta, at, length, quota, ban)
       local count, start, ban_end = read(key, now, length, quota, ban)

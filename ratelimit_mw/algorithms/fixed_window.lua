@@ -29,6 +29,14 @@ if decide.fixed_window then
     return state, expires, allowed, quota, remaining, retry_after, rest, reset_after, 0, now
   end
 
+  if has_room then
+    function has_room.fixed_window(_, cost, _, quota)
+      return function(text)
+        return #text == 2 * WIDTH and unpack_state("<d", text) + cost <= quota -- also in a window that is over
+      end
+    end
+  end
+
   if settle then
     function settle.fixed_window(key, now, delta, at, length, quota)
       local count, start = read(key, now, length)

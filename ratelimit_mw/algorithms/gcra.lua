@@ -41,6 +41,19 @@ if decide.gcra then
     return state, expires, bucket_decision(now, level, allowed, retry_after, delay, full, phase, clock, drain, unit, burst)
   end
 
+  if has_room then
+    function has_room.gcra(now, cost, clock, drain, unit, burst)
+      local step, most = (now - now % clock) / clock, (burst - cost) * unit
+      return function(text)
+        local n = #text / WIDTH
+        if n == 1 then return (unpack_state("<d", text) - step) * drain <= most end
+        if n ~= 2 then return false end
+        local tat, rest = unpack_state("<dd", text)
+        return (tat - step) * drain + rest <= most
+      end
+    end
+  end
+
   if settle then
     function settle.gcra(key, now, delta, at, clock, drain, unit, burst, quota)
       local step, full = (now - now % clock) / clock, burst * unit

@@ -28,5 +28,11 @@ if decide.leaky_bucket then
     return state, expires, bucket_decision(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
   end
 
+  if has_room then
+    function has_room.leaky_bucket(now, cost, clock, drain, unit, burst, _, at_once)
+      return level_up_to(math.min(burst - cost, at_once) * unit, now, clock, drain) -- such a charge is not delayed
+    end
+  end
+
   if settle then settle.leaky_bucket = settle_level end
 end

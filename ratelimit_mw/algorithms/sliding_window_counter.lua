@@ -119,10 +119,12 @@ if decide.sliding_window_counter then
   end
 
   if has_room then
-    function has_room.sliding_window_counter(key, cost, _, _, quota, buckets)
-      if buckets > 1 then return false end
-      local _, newest, oldest = load(key)
-      return (newest or 0) + (oldest or 0) + cost <= quota -- at most all units count
+    function has_room.sliding_window_counter(_, cost, _, _, quota, buckets)
+      return function(text)
+        if buckets > 1 or #text ~= 3 * WIDTH then return false end
+        local _, newest, oldest = unpack_state("<ddd", text)
+        return newest + oldest + cost <= quota -- at most all units count
+      end
     end
   end
 

@@ -21,5 +21,11 @@ if decide.token_bucket then
     return state, expires, bucket_decision(now, level, allowed, retry_after, delay, full, phase, clock, drain, unit, burst)
   end
 
+  if has_room then
+    function has_room.token_bucket(now, cost, clock, drain, unit, burst)
+      return level_up_to((burst - cost) * unit, now, clock, drain)
+    end
+  end
+
   if settle then settle.token_bucket = settle_level end
 end

@@ -6,9 +6,11 @@ from typing import Any
 
 import fakeredis
 import pytest
+from redis import Redis
 
-from ratelimit_mw import Charge, FixedWindow, Limit, StoreError, admin
+from ratelimit_mw import Charge, FixedWindow, Limit, StoreError, admin, parse
 from ratelimit_mw.algorithms import SCRIPTED
+from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.inventory import KeyPage, RefusalFinder
 from ratelimit_mw.stores.redis import RedisStore
@@ -21,6 +23,7 @@ from stores.random_steps import RandomSteps
 PATIENT = 5.0  # seconds
 STEPS = 150
 FULL = FixedWindow(1, 3600)
+TESTED_BY_TEXT = ["fixed_window", "sliding_window_counter", "gcra", "token_bucket", "leaky_bucket", "ban"]
 
 
 @pytest.fixture
@@ -90,6 +93,20 @@ def test_on_a_cluster(algorithm: str, redis_cluster: RedisCluster) -> None:
 @each_algorithm
 def test_without_msgpack(algorithm: str) -> None:
     finds_what_a_peek_refuses(algorithm, fakeredis.FakeRedis())
+
+
+@pytest.mark.parametrize("algorithm", TESTED_BY_TEXT)
+def test_buckets_with_room_are_read_together(algorithm: str, redis_server: RedisServer) -> None:
+    """One MGET for each page, and no other reading of a state."""
+    limit = Ban(9, 3600, ban=60) if algorithm == "ban" else parse(f"9/hour using {algorithm}")[0]
+    charges = [Charge(f"{{{number}}}:r", limit) for number in range(100)]
+    with closing(RedisStore(redis_server.url, timeout=PATIENT)) as store, Redis.from_url(redis_server.url) as client:
+        store.take(charges)
+        client.config_resetstat()
+        assert listed(store, known(charges)) == []
+        stats = client.info("commandstats")
+    assert stats["cmdstat_mget"]["calls"] == stats["cmdstat_scan"]["calls"]
+    assert "cmdstat_get" not in stats
 
 
 @pytest.mark.usefixtures("small_pages")

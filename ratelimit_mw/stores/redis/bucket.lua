@@ -51,7 +51,7 @@ if decide.gcra or decide.token_bucket or decide.leaky_bucket then
 end
 
 -- Shared by the algorithms whose state is the level and the clock step of that level.
-local read_level, write_level, settle_level
+local read_level, write_level, settle_level, level_up_to
 if decide.token_bucket or decide.leaky_bucket then
   -- Returns the level by now and the step of the state. A clock that stepped back drains nothing.
   function read_level(key, step, drain)
@@ -63,6 +63,18 @@ if decide.token_bucket or decide.leaky_bucket then
 
   function write_level(step, level, clock, drain)
     return write_state("<dd", level, step), (step + (level + -level % drain) / drain) * clock
+  end
+
+  if has_room then
+    -- Returns a function that tells of the text of a state whether its level is at most `most` ticks by now.
+    function level_up_to(most, now, clock, drain)
+      local step = (now - now % clock) / clock
+      return function(text)
+        if #text ~= 2 * WIDTH then return false end
+        local level, updated = unpack_state("<dd", text)
+        return (step > updated and level - (step - updated) * drain or level) <= most
+      end
+    end
   end
 
   if settle then

@@ -217,7 +217,7 @@ class RedisCommands:
         now, charges = self._now(), kinds.charges
 
         def command() -> Command:
-            arguments = scan_arguments(self._codec, now, list(charges.values()))
+            arguments = scan_arguments(self._codec, now, list(charges.values()), is_cluster=self.is_cluster)
             page = cursor, pattern_of(self._prefix), COUNT, *charges
             return "EVALSHA", script("refusing", self._codec).sha, 0, arguments, *page
 

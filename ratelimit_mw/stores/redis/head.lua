@@ -24,8 +24,8 @@ local CHARGES = args[3] + 4 -- position of the first charge
 local decide = {}
 for c = CHARGES, #args, 11 do decide[args[c]] = true end
 local settle = args[2] == 2 and {} -- by name of an algorithm: its correction function; false in take.lua
--- By name of an algorithm, for some: whether a bucket admits a charge at any time. That is faster than a decision, which
--- is needed if it returns false. Only in refusing.lua.
+-- By name of an algorithm, for those whose state is a text: returns a function of this text. The function returns true
+-- only if the bucket admits a charge, which is faster than a decision. Only in refusing.lua.
 local has_room = args[2] == 3 and {}
 
 local MAX_EXACT = 9007199254740992 -- 2^53: doubles represent integers up to here exactly

@@ -80,9 +80,9 @@ def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
     return _SEPARATORS[codec].join(parts)
 
 
-def scan_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
+def scan_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, is_cluster: bool) -> bytes:
     """Return ARGV[1] of refusing.lua."""
-    parts = [_encode_values(codec, [now, _LIST, 0])]
+    parts = [_encode_values(codec, [now, _LIST, 1, int(not is_cluster)])]
     return _encode_list(codec, [*parts, *(encode_group(codec, [charge]) for charge in charges)])
 
 
