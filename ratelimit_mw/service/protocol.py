@@ -26,7 +26,7 @@ _MAX_DRAINED: Final = 8_388_608  # bytes that are read after a refused head; pro
 _DRAIN_TIME: Final = 5.0  # seconds for these bytes
 
 _LOGGER: Final = logging.getLogger("ratelimit_mw.service")
-_LOGGER.setLevel(logging.ERROR)  # not uvicorn's warnings, of which clients can cause one with each request
+_LOGGER.setLevel(logging.ERROR)  # not uvicorn's warnings: each request can cause one
 
 _TOO_LONG: Final = f"headers: expected at most {_MAX_HEAD} bytes with the request line"
 _INVALID: Final = "request: its bytes are no valid HTTP, such as a control character in a header"
@@ -89,7 +89,7 @@ class BoundedProtocol(Protocol):
         self._refuse(too_long() if is_long else Rejected(400, _INVALID))
 
     def _end_head(self) -> None:
-        """End a connection after too many bytes: those of a head, or those of a body that nobody reads."""
+        """End a connection after too many bytes: those of a head, or those of a body that the app does not read."""
         cycle = self.cycle
         if cycle is not None and self.scope is cycle.scope:  # its request is answered, no other has begun
             self._drain()

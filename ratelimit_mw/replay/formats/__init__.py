@@ -33,7 +33,7 @@ def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]
     if text == "json" or fields:
         return json_fields(fields)
     if text is None:
-        return _found(sample)
+        return _recognize(sample)
     if text == "envoy":
         return _most_read(["envoy", "envoy-json"], sample)[1]
     if text in _MAKERS:
@@ -51,7 +51,7 @@ def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]
     )
 
 
-def _found(sample: Sequence[str]) -> LogFormat:
+def _recognize(sample: Sequence[str]) -> LogFormat:
     count, log = _most_read(list(_MAKERS), sample)
     if not count and any(line.strip() for line in sample):
         raise ConfigError(
