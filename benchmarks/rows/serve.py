@@ -164,8 +164,8 @@ async def _grpc_burst(address: str) -> tuple[int, int]:
     messages = package("ratelimit_mw.service.grpc_messages")
     request = messages.MESSAGES["RateLimitRequest"](domain="web")
     entries = request.descriptors.add().entries
-    entries.add(key="remote_address", value="192.0.2.7")
-    entries.add(key="path", value="/items/42")
+    entries.add(key=b"remote_address", value=b"192.0.2.7")
+    entries.add(key=b"path", value=b"/items/42")
     sent, counts = request.SerializeToString(), [0, 0]
     async with aio.insecure_channel(address) as channel:
         call = channel.unary_unary(

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,10 +109,18 @@ def _command(kind: str, folder: Path, files: Mapping[str, str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def proxy(kind: str, folder: Path, ports: Mapping[str, int], *, patient: bool = True) -> Iterator[int]:
-    """The port of a proxy in front of an app and the service."""
+def proxy(
+    kind: str,
+    folder: Path,
+    ports: Mapping[str, int],
+    *,
+    patient: bool = True,
+    change: Callable[[str], str] = lambda text: text,
+) -> Iterator[int]:
+    """The port of a proxy in front of an app and the service. `change`: changes the text of its files."""
     port = free_port()
-    files = configuration(kind, {**ports, "proxy": port}, patient=patient)
+    printed_files = configuration(kind, {**ports, "proxy": port}, patient=patient)
+    files = {language: change(text) for language, text in printed_files.items()}
     log = folder / "output.txt"
     with log.open("wb") as sink:
         process = subprocess.Popen(

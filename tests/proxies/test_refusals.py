@@ -1,8 +1,10 @@
 """Each proxy with the configuration of its page: no request passes because the service cannot or will not answer it."""
 
 import http.client
+import re
+import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,46 @@ def test_no_head_passes_a_limit(kind: str, app: int, tmp_path: Path) -> None:
     assert (first, last) == (200, 429)
     assert set(seen) <= {0, 400, 414, 429, 431}, seen
     assert seen.count(429) > 5  # the shorter ones reach the service
+
+
+CADDY_ERRORS = re.compile(r"^    handle_errors \{\n.*?^    \}\n", re.MULTILINE | re.DOTALL)
+DENYING: dict[str, tuple[int, Callable[[str], str]]] = {  # the changes that the pages name, and the status then
+    "nginx": (500, lambda text: text.replace("            error_page 502 504 = @open;\n", "")),
+    "caddy": (502, lambda text: CADDY_ERRORS.sub("", text)),
+    "haproxy": (
+        503,
+        lambda text: text.replace("if away or status == 200 then", "if status == 200 then").replace(
+            "status = status", "status = away and 503 or status"
+        ),
+    ),
+    "envoy": (403, lambda text: text.replace("failure_mode_allow: true", "failure_mode_allow: false")),
+    "envoy-grpc": (
+        500,
+        lambda text: text.replace("timeout: 0.25s\n", "timeout: 0.25s\n              failure_mode_deny: true\n"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_service_that_is_slow_or_away_refuses_with_the_change_of_the_page(
+    kind: str, app: int, tmp_path: Path
+) -> None:
+    if found(kind) is None:
+        pytest.skip(missing(kind))
+    grpc = free_port()
+    options = ["--grpc", f"127.0.0.1:{grpc}"] if kind == "envoy-grpc" else []
+    refused, change = DENYING[kind]
+    with (
+        served(tmp_path, SETTINGS, *options) as (service, process),
+        proxy(kind, tmp_path, {"app": app, "service": service, "grpc": grpc}, patient=False, change=change) as port,
+    ):
+        process.send_signal(signal.SIGSTOP)
+        slow = status(port, sized(10))
+        process.kill()
+        process.wait()
+        away = status(port, sized(10))
+    # Caddy has another status for a service that is slow
+    assert [slow, away] == [504 if kind == "caddy" else refused, refused]
 
 
 ON_REFUSED = """
