@@ -78,7 +78,7 @@ class Server:
 
 
 def channel_to(server: Server, **options: Any) -> Channel:
-    return Channel(async_connection_factory(f"redis://127.0.0.1:{server.port}/0", PATIENT), **options)
+    return Channel(async_connection_factory(f"redis://127.0.0.1:{server.port}/0"), **options)
 
 
 def run(work: Callable[[Server, Channel], Coroutine[Any, Any, None]]) -> None:

@@ -153,10 +153,10 @@ def _transport(client_or_url: Any, timeout: float) -> Transport:
 def _async_transport(client_or_url: Any, timeout: float) -> AsyncTransport:
     if isinstance(client_or_url, str):
         if client_or_url.startswith(CLUSTER_SCHEMES):
-            return AsyncClusterTransport(client_or_url, timeout)
+            return AsyncClusterTransport(client_or_url)
         if client_or_url.startswith(SENTINEL_SCHEMES):
             return async_master_transport(client_or_url)
-        factory = async_connection_factory(client_or_url, ORPHAN_TIMEOUT + timeout)
+        factory = async_connection_factory(client_or_url)
         return AsyncServerTransport(lambda: Channel(factory))
     if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
         raise ConfigError(

@@ -18,7 +18,7 @@ from redis.exceptions import InvalidResponse
 
 from ratelimit_mw.core.errors import StoreError, StoreNotAsked
 from ratelimit_mw.stores.lifecycle import PerLoop, on_loop_shutdown
-from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, FIND_INTERVAL, ORPHAN_TIMEOUT
+from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, FIND_INTERVAL, ORPHAN_TIMEOUT, timeout_without_stalls
 from ratelimit_mw.stores.redis.failures import (
     CALL_ERRORS,
     aconnection_error,
@@ -363,7 +363,7 @@ async def _open_connection(factory: ConnectionFactory, server_kind: ServerKind) 
     """Return an open connection of redis-py to a server that knows the script."""
     raw_connection = factory.raw_connection()
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT):
+        async with timeout_without_stalls(CONNECT_TIMEOUT):
             await raw_connection.connect()
             await raw_connection.send_command("SCRIPT LOAD", script("take", "msgpack").text)
             await raw_connection.read_response()

@@ -10,7 +10,7 @@ from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call, Channel
-from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.hash_slots import slot
 from ratelimit_mw.stores.redis.protocol import Address, Command, Redirected, RetryableReply
 from ratelimit_mw.stores.redis.sync_transport import ServerTransport
@@ -155,8 +155,8 @@ class AsyncClusterTransport:
     is_cluster = True
     room = UNLIMITED
 
-    def __init__(self, url: str, timeout: float) -> None:
-        self._factory, start = _nodes([async_connection_factory(one, ORPHAN_TIMEOUT + timeout) for one in _urls(url)])
+    def __init__(self, url: str) -> None:
+        self._factory, start = _nodes([async_connection_factory(one) for one in _urls(url)])
         self._slot_map = SlotMap(start)
         self._nodes = PerLoop(lambda: _Nodes(self._factory))
 

@@ -1,6 +1,9 @@
 """Deadlines for calls to a store."""
 
+import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 CONNECT_TIMEOUT: Final = 1.0  # seconds to open a connection and prepare it
@@ -32,6 +35,31 @@ class Deadline:
     def record_wait(self, since: float) -> None:
         """Count a slice that began at `since` (`time.monotonic`)."""
         self.left -= min(time.monotonic() - since, _MAX_WAIT)
+
+
+@asynccontextmanager
+async def timeout_without_stalls(seconds: float) -> AsyncIterator[None]:
+    """Raise `TimeoutError` as `asyncio.timeout` does, but ignore stalls of the loop, as `Deadline` does."""
+    loop, deadline = asyncio.get_running_loop(), Deadline(seconds)
+    timer: asyncio.TimerHandle
+
+    def wait() -> asyncio.TimerHandle:
+        return loop.call_later(deadline.next_wait(), tick, time.monotonic())
+
+    def tick(since: float) -> None:
+        nonlocal timer
+        deadline.record_wait(since)
+        if deadline.left > 0:
+            timer = wait()
+        else:
+            limit.reschedule(loop.time())
+
+    async with asyncio.timeout(None) as limit:
+        timer = wait()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 class LoopClock:

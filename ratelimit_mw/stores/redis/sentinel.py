@@ -4,8 +4,8 @@ The store queries the Sentinels in the background: when it opens a connection, w
 read-only, and twice a second, because a master that was replaced on purpose keeps answering for a while.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -15,6 +15,7 @@ from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.stores.redis.async_transport import AsyncServerTransport, Channel, drop
 from ratelimit_mw.stores.redis.cluster import RoutedCommand, SendTo
+from ratelimit_mw.stores.redis.deadline import timeout_without_stalls
 from ratelimit_mw.stores.redis.failures import CALL_ERRORS, aconnection_error
 from ratelimit_mw.stores.redis.protocol import Address
 from ratelimit_mw.stores.redis.sync_transport import ServerTransport, query_once
@@ -106,7 +107,7 @@ class _SentinelUrl(NamedTuple):
 
 def read_sentinel_url(url: str) -> _SentinelUrl:
     """Read a URL, for threads. Raises `ConfigError`."""
-    return _read_url(url, connection_factory)
+    return _read_url(url, partial(connection_factory, timeout=_QUERY_TIMEOUT, connect_timeout=_QUERY_TIMEOUT))
 
 
 def master_transport(url: str, timeout: float) -> ServerTransport:
@@ -132,7 +133,7 @@ def async_master_transport(url: str) -> AsyncServerTransport:
         sentinel = sentinel_servers.at(routed_command.address)
         raw_connection = sentinel.raw_connection()
         try:
-            async with asyncio.timeout(_QUERY_TIMEOUT):
+            async with timeout_without_stalls(_QUERY_TIMEOUT):
                 await raw_connection.connect()
                 await raw_connection.send_command(*routed_command.command)
                 return await raw_connection.read_response()
@@ -154,7 +155,7 @@ def _field_values(flat: list[bytes], field: bytes) -> list[bytes]:
     return [value for name, value in zip(flat[::2], flat[1::2], strict=False) if name == field]
 
 
-def _read_url(url: str, read: Callable[[str, float], ConnectionFactory]) -> _SentinelUrl:
+def _read_url(url: str, read: Callable[[str], ConnectionFactory]) -> _SentinelUrl:
     scheme, _, rest = url.partition("+sentinel://")
     authority, _, path = rest.partition("/")
     path, _, query = path.partition("?")
@@ -166,13 +167,13 @@ def _read_url(url: str, read: Callable[[str, float], ConnectionFactory]) -> _Sen
     credentials = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     tail = f"/{database}?{urlencode(options)}"
     try:
-        factories = [read(f"{scheme}://{login}{at}{host}{tail}", _QUERY_TIMEOUT) for host in hosts.split(",")]
+        factories = [read(f"{scheme}://{login}{at}{host}{tail}") for host in hosts.split(",")]
     except ConfigError:
         factories = []
     if not factories or not all(one.options.get("host") for one in factories):
         raise ConfigError(f"store: the URL cannot be read, expected {_FORM}", code="RL-038") from None
     connection_class = factories[0].connection_class
-    servers = factories[0].options | {"socket_connect_timeout": _QUERY_TIMEOUT}
+    servers = factories[0].options
     addresses = [(one.options["host"], one.options.get("port", _PORT)) for one in factories]
     sentinel_servers = ConnectionFactory(connection_class, servers | credentials | {"db": 0})
     return _SentinelUrl(

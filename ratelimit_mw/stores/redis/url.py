@@ -67,22 +67,26 @@ class ConnectionFactory(NamedTuple):
         return issubclass(self.connection_class, (SSLConnection, AsyncSSLConnection))
 
 
-def connection_factory(url: str, timeout: float) -> ConnectionFactory:
-    """Read a URL, for threads. Raises `ConfigError`."""
-    return _connection_factory(ConnectionPool, url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
+def connection_factory(url: str, timeout: float, connect_timeout: float | None = None) -> ConnectionFactory:
+    """Read a URL, for threads. Raises `ConfigError`. `connect_timeout`: None is `CONNECT_TIMEOUT`."""
+    timeouts = {"socket_timeout": timeout, "socket_connect_timeout": connect_timeout or CONNECT_TIMEOUT}
+    return _connection_factory(ConnectionPool, url, retry=Retry(NoBackoff(), 0), **timeouts)
 
 
-def async_connection_factory(url: str, timeout: float) -> ConnectionFactory:
-    """Read a URL, for asyncio. Raises `ConfigError`."""
-    return _connection_factory(AsyncConnectionPool, url, socket_timeout=timeout, retry=AsyncRetry(NoBackoff(), 0))
+def async_connection_factory(url: str) -> ConnectionFactory:
+    """Read a URL, for asyncio. Raises `ConfigError`.
+
+    Its connections have no timeouts: those of redis-py count stalls of the event loop. Use `timeout_without_stalls`.
+    """
+    timeouts = {"socket_timeout": None, "socket_connect_timeout": None}
+    return _connection_factory(AsyncConnectionPool, url, retry=AsyncRetry(NoBackoff(), 0), **timeouts)
 
 
 def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactory:
+    # the callers allow no retries: an EVALSHA that is sent twice charges twice
     if not url.startswith(SCHEMES):
         allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
         raise ConfigError(f"store: got {url.split('://', 1)[0]!r} as scheme, expected {allowed}", code="RL-038")
-    # no retries: an EVALSHA that is sent twice charges twice
-    options["socket_connect_timeout"] = CONNECT_TIMEOUT
     made: ConnectionFactory | None = None
     with suppress(ValueError, TypeError, RedisError):
         read = pool.from_url(url, **options)  # parses the URL and opens no connection

@@ -1,0 +1,35 @@
+"""An event loop that stalls, without a wait."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+STALL = 2.0  # seconds; longer than a connection may take to open
+
+
+class StalledLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time can be put ahead, as it is after a stall."""
+
+    ahead = 0.0  # seconds
+
+    def time(self) -> float:
+        """See the base."""
+        return super().time() + self.ahead
+
+
+def run_stalled(work: Coroutine[Any, Any, Any], turn: int) -> Any:
+    """Run a coroutine in a loop that stalls once, in the turn of this number."""
+    loop = StalledLoop()
+
+    def stall_in(turns: int) -> None:
+        if turns:
+            loop.call_soon(stall_in, turns - 1)
+        else:
+            loop.ahead = STALL
+
+    async def stalled() -> Any:
+        stall_in(turn)
+        return await work
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(stalled())
