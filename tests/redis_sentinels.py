@@ -11,6 +11,7 @@ from redis_servers import RedisServer, RedisServerError
 
 SERVICE = "limits"
 _SENTINELS = 3  # the fewest that still agree when one is lost
+_PATIENT = 20.0  # seconds for an answer; a busy machine must not look like a server that is lost
 _SETTLED_WITHIN = 60.0  # seconds: a failover that stalls is tried again by the Sentinels
 _OPTIONS = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 
@@ -87,7 +88,7 @@ class RedisSentinels(AbstractContextManager["RedisSentinels", None]):
             return False
         first, *others = map(self._state, self.sentinels)
         port, *counts = first
-        replica = next(one for one in self.servers if str(one.port) != port).ask("INFO replication")
+        replica = next(one for one in self.servers if str(one.port) != port).ask("INFO replication", _PATIENT)
         linked = f"master_port:{port}\r" in replica and "master_link_status:up\r" in replica
         return linked and counts == ["master", str(_SENTINELS - 1), "1"] and all(other == first for other in others)
 
@@ -107,14 +108,14 @@ class RedisSentinels(AbstractContextManager["RedisSentinels", None]):
     def master(self) -> RedisServer:
         """The master, as the first Sentinel that runs knows it."""
         asked = next(one for one in self.sentinels if one.process.poll() is None)
-        port = asked.ask(f"SENTINEL GET-MASTER-ADDR-BY-NAME {SERVICE}").split("\r\n")[-1]
+        port = asked.ask(f"SENTINEL GET-MASTER-ADDR-BY-NAME {SERVICE}", _PATIENT).split("\r\n")[-1]
         return next(one for one in self.servers if str(one.port) == port)
 
     def fail_over(self) -> RedisServer:
         """Have the replica become the master. Returns it when the Sentinels say so."""
         before = self.master()
         deadline = time.monotonic() + _SETTLED_WITHIN
-        while (reply := self.sentinels[0].ask(f"SENTINEL FAILOVER {SERVICE}")) != "+OK":
+        while (reply := self.sentinels[0].ask(f"SENTINEL FAILOVER {SERVICE}", _PATIENT)) != "+OK":
             if time.monotonic() > deadline:
                 raise RedisServerError(reply)
             time.sleep(0.05)

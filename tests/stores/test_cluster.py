@@ -21,7 +21,7 @@ from awaited import awaited
 from ratelimit_mw import Charge, ConfigError, FixedWindow, Limiter, SlidingWindowLog, StoreError, TokenBucket
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore, async_transport
 from ratelimit_mw.stores.redis.cluster import RoutedCommand, SlotMap
 from ratelimit_mw.stores.redis.failures import classify_error
 from ratelimit_mw.stores.redis.hash_slots import slot
@@ -49,6 +49,12 @@ def store(redis_cluster: RedisCluster) -> Iterator[RedisStore]:
     store = RedisStore(redis_cluster.url, timeout=PATIENT)
     yield store
     store.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connecting may take as long as a call: a node on a busy machine must not look like one that is down."""
+    monkeypatch.setattr(async_transport, "CONNECT_TIMEOUT", PATIENT)
 
 
 def left(store: Store, *charges: Charge) -> list[int]:
@@ -144,6 +150,7 @@ def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster
     store.close()
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("algorithm", TAKEN)
 def test_tasks_over_several_slots_lose_nothing_and_admit_no_more(algorithm: str, redis_cluster: RedisCluster) -> None:
     """Each asks for a unit of everybody's bucket and one of its own; the second one refuses many."""
@@ -187,6 +194,7 @@ for keys in (1, 8):
     assert [sum(counts) for counts in zip(*admitted, strict=True)] == [90, 8 * 90]
 
 
+@pytest.mark.usefixtures("patient")
 def test_64_tasks_on_one_key_get_exactly_the_quota(redis_cluster: RedisCluster) -> None:
     async def work() -> int:
         store = AsyncRedisStore(redis_cluster.url, timeout=PATIENT)
