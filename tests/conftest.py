@@ -65,7 +65,10 @@ class Running(Mapping[str, R], Generic[R]):
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Find the binaries, before the header shows them; a machine without any is an error, never a skip."""
     problems: list[str] = []
-    binaries = find_binaries(_CACHE, problems.append)
+    try:
+        binaries = find_binaries(_CACHE, problems.append)
+    except RedisServerError as error:  # one was named, and can't be used
+        pytest.exit(str(error), returncode=1)
     if not binaries:
         pytest.exit("\n".join([*problems, _NONE_AT_ALL]), returncode=1)
     if os.environ.get("TEST_REDIS") == "one":  # to save time: another environment has the others
@@ -88,7 +91,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test that uses a Redis once per binary, with the version as the id; `one_redis`: on the newest alone."""
+    """Run each test that uses a Redis once per binary, with the version as the id; `one_redis`: on the first alone."""
     binaries = metafunc.config.stash[_BINARIES]
     names = list(binaries)
     if metafunc.definition.get_closest_marker("one_redis") and not PROOF:

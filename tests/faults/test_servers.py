@@ -16,7 +16,7 @@ Tell = Callable[[float], None]
 
 @pytest.fixture
 def binary(redis_servers: Mapping[str, RedisServer]) -> Path:
-    """The newest server's; these tests configure servers of their own."""
+    """The first server's; these tests configure servers of their own."""
     return next(iter(redis_servers.values())).binary
 
 

@@ -56,8 +56,7 @@ def test_the_memory_store_answers_as_the_model(algorithm: str) -> None:
 
 
 def test_a_real_server_answers_as_python(algorithm: str, redis_server: RedisServer, record_property: Record) -> None:
-    version = redis_server.ask("INFO server").split("redis_version:")[1].split()[0]
-    record_property("parity", compare_with_redis(algorithm, redis_server.url, STEPS, f"redis {version}"))
+    record_property("parity", compare_with_redis(algorithm, redis_server.url, STEPS, redis_server.version()))
 
 
 def test_fakeredis_answers_as_python(algorithm: str, record_property: Record) -> None:
