@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from copy import copy
-from heapq import heappop, heappush, merge
+from heapq import merge
 from io import BufferedReader
 from itertools import groupby
 from operator import itemgetter
@@ -23,7 +23,7 @@ _LONGEST_LINE: Final = 1 << 20  # characters; a longer line is unread
 _MAGIC: Final = b"\x1f\x8b"  # of gzip
 _SHOWN: Final = 3  # unread lines
 _SHOWN_LENGTH: Final = 200  # characters of each
-_HORIZON: Final = 60_000_000  # microseconds: how much later than it began a request may be logged
+_REACH: Final = 100_000  # lines of all logs that are sorted together: about 50 MB
 _MICROSECONDS: Final = 1_000_000
 
 Progress = Callable[[int, int], object]  # receives the bytes read so far, and all of them
@@ -34,7 +34,7 @@ class Group(NamedTuple):
 
     us: int
     is_whole: bool
-    records: Sequence[Record]
+    records: list[Record]
 
 
 class Period(NamedTuple):
@@ -52,13 +52,16 @@ class Period(NamedTuple):
 
 
 class LogReader:
-    """Reads one replay's logs. `lines`, `unread`: how many there are. `shown`: the first unread lines."""
+    """Reads one replay's logs. `lines`, `unread`: how many there are. `shown`: the first unread lines.
+
+    `late`: lines that are too far behind their place to be put in order. They have the time of the line before them.
+    """
 
     def __init__(self, log: LogFormat, period: Period, progress: Progress | None = None) -> None:
         self.lines = 0
         self.unread = 0
         self.shown: list[str] = []
-        self.clamped = 0  # requests that began more than the horizon before they were logged
+        self.late = 0
         self._format: Final = log
         self._period: Final = period
         self._progress: Final = progress
@@ -70,8 +73,9 @@ class LogReader:
         self._total = sum(_size(log) for log in logs)
         with ExitStack() as stack:
             opened = [stack.enter_context(_opened(log)) for log in logs]
-            in_order = [self._in_order(self._timed(self._blocks(one))) for one in opened]
-            yield from _joined(merge(*in_order, key=itemgetter(0)) if len(in_order) > 1 else in_order[0])
+            reach = max(1, _REACH // len(opened))
+            in_order = [_sorted(self._begun(self._timed(self._blocks(one))), reach) for one in opened]
+            yield from self._joined(merge(*in_order, key=itemgetter(0)) if len(in_order) > 1 else in_order[0])
 
     def _blocks(self, log: "_OpenLog") -> Iterator[list[str]]:
         rest, last = "", 0
@@ -107,37 +111,42 @@ class LogReader:
                     self.lines += len(found)
                     yield Group(time.us, time.is_whole, found)
 
-    def _in_order(self, groups: Iterator[Group]) -> Iterator[Group]:
-        """Yield groups in the order in which their requests began."""
+    def _begun(self, groups: Iterator[Group]) -> Iterator[Group]:
+        """Yield groups with the times at which their requests began. Whole seconds stay as they are."""
         log = self._format
-        by_end = log.logs_end and DURATION in log.names
-        if not by_end and log.is_sorted:
+        if not log.logs_end or DURATION not in log.names:
             return groups
-        return self._sorted(groups, FIRST_EXTRA + list(log.names).index(DURATION) if by_end else None)
+        duration, unit = FIRST_EXTRA + list(log.names).index(DURATION), log.duration_unit
+        return (
+            begun
+            for group in groups
+            for begun in (
+                [group]
+                if group.is_whole
+                else [
+                    Group(max(group.us - (duration_us(record[duration], unit) or 0), 0), False, [record])
+                    for record in group.records
+                ]
+            )
+        )
 
-    def _sorted(self, groups: Iterator[Group], duration: int | None) -> Iterator[Group]:
-        """Sort records by their starts, of those at most a minute apart. Whole seconds stay as they are."""
-        waiting: list[tuple[int, int, Record]] = []
-        count = 0
-        emitted = 0
+    def _joined(self, groups: Iterable[Group]) -> Iterator[Group]:
+        """Join the groups of one second, and let no time be earlier than the one before it."""
+        waiting: Group | None = None
         for group in groups:
-            if group.is_whole:
-                yield group
+            if waiting is None:
+                waiting = group
                 continue
-            for record in group.records:
-                took = duration_us(record[duration], self._format.duration_unit) if duration is not None else 0
-                heappush(waiting, (max(group.us - (took or 0), 0), count, record))
-                count += 1
-            while waiting and waiting[0][0] <= group.us - _HORIZON:
-                start, _, record = heappop(waiting)
-                self.clamped += start < emitted
-                emitted = max(start, emitted)
-                yield Group(emitted, False, (record,))
-        while waiting:
-            start, _, record = heappop(waiting)
-            self.clamped += start < emitted
-            emitted = max(start, emitted)
-            yield Group(emitted, False, (record,))
+            is_late = group.us < waiting.us
+            if is_late:
+                self.late += len(group.records)
+            if group.is_whole and waiting.is_whole and group.us <= waiting.us:
+                waiting.records.extend(group.records)
+            else:
+                yield waiting
+                waiting = group if not is_late else Group(waiting.us, group.is_whole, group.records)
+        if waiting is not None:
+            yield waiting
 
     def _skip(self, lines: Sequence[str]) -> None:
         self.lines += len(lines)
@@ -205,19 +214,24 @@ def _size(log: str | Path) -> int:
         return 0  # opening it reports the reason
 
 
-def _joined(groups: Iterable[Group]) -> Iterator[Group]:
-    """Join the groups of one second, and let no time be earlier than the one before it."""
-    waiting: Group | None = None
+def _sorted(groups: Iterator[Group], reach: int) -> Iterator[Group]:
+    """Sort groups of which each is at most so many lines away from its place; others get as near to it as they can."""
+    waiting: list[Group] = []
+    lines = 0
     for group in groups:
-        if waiting is None:
-            waiting = group
-        elif group.is_whole and waiting.is_whole and group.us <= waiting.us:
-            waiting = Group(waiting.us, True, [*waiting.records, *group.records])
-        else:
-            yield waiting
-            waiting = group if group.us >= waiting.us else Group(waiting.us, group.is_whole, group.records)
-    if waiting is not None:
-        yield waiting
+        waiting.append(group)
+        lines += len(group.records)
+        if lines >= 2 * reach:
+            waiting.sort(key=itemgetter(0))
+            count = 0
+            for count, first in enumerate(waiting, 1):  # noqa: B007  # used after the loop
+                lines -= len(first.records)
+                yield first
+                if lines <= reach:
+                    break
+            del waiting[:count]
+    waiting.sort(key=itemgetter(0))
+    yield from waiting
 
 
 def printable(line: str) -> str:

@@ -77,7 +77,8 @@ class Peaks(Struct, frozen=True):
 class Report(Struct, frozen=True, kw_only=True):
     """The requests of a log that settings would have refused.
 
-    `lines`: of the period, with the `unread` ones. `shown`: the first unread lines. `requests`, `refused`: of all
+    `lines`: of the period, with the `unread` ones. `shown`: the first unread lines. `late`: lines too far out of order
+    to be sorted, which count at the time of the line before. `requests`, `refused`: of all
     rules together. `first`, `last`: seconds since 1970; None for an empty log. `notes`: what to know about the
     figures. `peaks`: only for an HTML report.
     """
@@ -93,6 +94,7 @@ class Report(Struct, frozen=True, kw_only=True):
     last: float | None = None
     notes: Sequence[str] = ()
     peaks: Sequence[Peaks] = ()
+    late: int = 0
 
     def rule(self, name: str) -> RuleResult:
         """Return the results of a rule. Raises `KeyError` if no rule has this name."""

@@ -247,6 +247,7 @@ def _report(job: Job, part: _Part) -> Report:
     return Report(
         lines=reader.lines,
         unread=reader.unread,
+        late=reader.late,
         shown=reader.shown,
         requests=tallies.requests,
         refused=tallies.refused,
@@ -276,8 +277,10 @@ def _notes(job: Job, part: _Part) -> list[str]:
         notes.append("the log does not tell preflights from other OPTIONS requests; they count as the latter")
     if tallies.nameless:
         notes.append(f"clients without an address in the log, to which missing_key applies: {tallies.nameless:,}")
-    if part.reader.clamped:
-        notes.append(f"requests of over a minute, which are replayed later than they began: {part.reader.clamped:,}")
+    if part.reader.late:
+        notes.append(
+            f"lines too far out of order to be sorted, which count at the time of the line before: {part.reader.late:,}"
+        )
     if part.rules.has_queue or any(limit_set.has_slots for limit_set in part.rules.limit_sets):
         notes.append("a request that finds no free slot is refused at once: waiting in a queue is not replayed")
     return notes

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 
 from profiles import many
 from ratelimit_mw import ConfigError
-from ratelimit_mw.replay import replay
+from ratelimit_mw.cli import main
+from ratelimit_mw.replay import Report, replay
 from ratelimit_mw.replay.formats import format_of
 from ratelimit_mw.replay.formats.base import LogFormat
 from ratelimit_mw.replay.formats.patterns import PatternFormat
+from ratelimit_mw.replay.html import html_report
 from ratelimit_mw.replay.reading import printable
 from ratelimit_mw.replay.times import any_time, clf_time, duration_us, epoch_time, iso_time
 from regular import is_linear
@@ -310,6 +313,80 @@ def test_files_in_any_order_packed_or_not(tmp_path: Path) -> None:
     reports = [replay(settings, *logs) for logs in ((new, old), (old, new), (one,))]
     assert [report.as_json() for report in reports] == [reports[2].as_json()] * 3
     assert (reports[0].lines, reports[0].refused) == (80, 30)
+
+
+@pytest.mark.parametrize("form", ["whole", "fractions"])
+def test_lines_out_of_order_count_at_their_own_time(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ratelimit_mw.replay.reading._REACH", 10)
+    texts = [combined(at, "192.0.2.1") for at in range(60)]
+    options: dict[str, Any] = {"format": "combined"}
+    if form == "fractions":
+        texts = [f'192.0.2.1 {1_700_000_000.5 + at:.3f} "GET / HTTP/1.1" 200\n' for at in range(60)]
+        options = {"format": '$remote_addr $msec "$request" $status'}
+    log = tmp_path / "access.log"
+    settings = {"limits": "30/minute using fixed_window", "key": "ip"}
+
+    def times(order: Sequence[int]) -> tuple[list[float], Report]:
+        log.write_text("".join(texts[index] for index in order))
+        found: list[float] = []
+        report = replay(settings, log, **options, on_decision=lambda time, _: found.append(time))
+        return found, report
+
+    in_order, report = times(range(60))
+    assert report.late == 0
+    workers = [
+        index for start in range(0, 60, 10) for index in (*range(start + 9, start + 4, -1), *range(start, start + 5))
+    ]
+    assert times(workers) == (in_order, report)  # each is less than ten lines away
+
+    first_comes_last, report = times([*range(1, 60), 0])
+    assert sorted(first_comes_last) == first_comes_last
+    assert (report.late, report.refused, first_comes_last[0]) == (1, 30, in_order[1])
+    note = "lines too far out of order to be sorted, which count at the time of the line before: 1"
+    assert report.notes[-1] == note
+    assert note in html_report(report)
+    (tmp_path / "limits.json").write_text(json.dumps(settings))
+    words = ["replay", str(tmp_path / "limits.json"), str(log), "--format", options["format"]]
+    assert main(words) == 0
+    assert f"  {note}\n" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["late"], found["notes"][-1]) == (1, note)
+
+    far_ahead, report = times([59, *range(59)])  # a wrong clock does not disturb the other lines
+    assert (far_ahead, report.late) == (in_order, 0)
+
+
+def test_several_logs_share_the_lines_that_are_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratelimit_mw.replay.reading._REACH", 10)
+    logs = [tmp_path / name for name in ("a.log", "b.log")]
+    late = []
+    for distance in (5, 12):
+        for log in logs:
+            log.write_text("".join(combined(at, "192.0.2.1") for at in (*range(1, distance + 1), 0, *range(20, 60))))
+        late.append(replay({"limits": "5/minute"}, *logs).late)
+    assert late == [0, 2]
+
+
+def test_many_lines_of_two_seconds_take_turns(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_text("".join(combined(at % 2, "192.0.2.1") for at in range(2000)))
+    times: list[float] = []
+    report = replay({"limits": "5/minute"}, log, on_decision=lambda time, _: times.append(time))
+    assert (report.late, report.lines) == (0, 2000)
+    assert [int(time) - int(times[0]) for time in times] == [0] * 1000 + [1] * 1000
+
+
+@pytest.mark.parametrize("form", ["common", "combined", '%h %l %u [%{%d/%b/%Y:%H:%M:%S %z}t] "%r" %>s'])
+def test_a_user_whose_name_has_a_space(form: str, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_text(combined(0, "192.0.2.1").replace(" - - [", " - Jane Doe [") + combined(1, "192.0.2.1"))
+    report = replay({"limits": "1/minute", "key": "user", "plain_keys": True}, log, format=form)
+    assert (report.lines, report.unread, report.refused) == (2, 0, 0)
+    report = replay({"limits": "1/minute", "key": "user | ip"}, log, suggest=True)
+    assert (report.unread, [one.clients for one in report.suggested][:1]) == (0, [2])
 
 
 def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ class LogFormat(ABC):
     """A format of a log.
 
     `names`: the names of a record's further values. `has_user`, `has_status`: whether the log has these.
-    `logs_end`: the stamp is the end of a request, so that its start is its duration earlier. `is_sorted`: lines are in
-    the order of their stamps. `duration_unit`: microseconds in a unit of its durations.
+    `logs_end`: the stamp is the end of a request, so that its start is its duration earlier. `duration_unit`:
+    microseconds in a unit of its durations.
     """
 
     name: str
@@ -37,7 +37,6 @@ class LogFormat(ABC):
     has_user: bool = True
     has_status: bool = True
     logs_end: bool = False
-    is_sorted: bool = True
     duration_unit: float = 1_000_000
 
     @abstractmethod

@@ -39,7 +39,6 @@ class Alb(PatternFormat):
 
     def __init__(self) -> None:
         super().__init__("alb", _pieces(_ALB), iso_time)
-        self.is_sorted = False  # lines are in the order of the responses
         self.names = (*self.names, _HOST)
 
     def keep(self, names: Collection[str]) -> None:

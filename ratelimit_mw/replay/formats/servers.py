@@ -1,8 +1,9 @@
 """The formats that servers let their users write: nginx's `log_format` and Apache's `LogFormat`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Final
 
 from ratelimit_mw.core.errors import ConfigError
@@ -125,7 +126,16 @@ def _apache(text: str) -> PatternFormat:
                 unit = _APACHE_UNITS.get(argument or "s", 1_000_000.0)
     if end < len(text):
         pieces.append(Literal(text[end:]))
-    return PatternFormat("apache", pieces, parse, logs_end=logs_end, duration_unit=unit)
+    return PatternFormat("apache", list(_joined(pieces)), parse, logs_end=logs_end, duration_unit=unit)
+
+
+def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yield pieces with one literal between two values. A value with spaces, such as a user's name, ends with it."""
+    for is_literal, some in groupby(pieces, key=lambda piece: isinstance(piece, Literal)):
+        if is_literal:
+            yield Literal("".join(piece.text for piece in some if isinstance(piece, Literal)))
+        else:
+            yield from some
 
 
 def _apache_time(argument: str | None) -> tuple[list[Piece], TimeParser, bool]:
