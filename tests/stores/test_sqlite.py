@@ -580,24 +580,24 @@ def test_the_log_is_cut_after_a_reader_that_kept_it(
     monkeypatch.setattr("ratelimit_mw.stores.sqlite.database._LONG_LOG", 6_000_000)
     charges = [Charge(f"key {number}", FixedWindow(1000, 60)) for number in range(300)]
 
-    def sizes(store: SQLiteStore, rounds: int) -> list[int]:
+    def sizes(rounds: int) -> list[int]:
         """The sizes of the log after rounds of 300 takes."""
         found = []
         for _ in range(rounds):
             for charge in charges:
-                store.take([charge])
-            database(store)._look_at = 0.0  # a second later
+                opened.take([charge])
+            database(opened)._look_at = 0.0  # a second later
             found.append(Path(f"{path}-wal").stat().st_size)
         return found
 
-    with closing(SQLiteStore(path, clock=clock, timeout=5)) as store, closing(sqlite3.connect(path)) as reader:
-        assert max(sizes(store, 10)) < 2_000_000
+    with closing(SQLiteStore(path, clock=clock, timeout=5)) as opened, closing(sqlite3.connect(path)) as reader:
+        assert max(sizes(10)) < 2_000_000
         for times in (1, 2):
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM states").fetchone()
-            assert max(sizes(store, 25)) > 6_000_000
+            assert max(sizes(25)) > 6_000_000
             reader.execute("ROLLBACK")
-            assert sizes(store, 10)[-1] <= 4_000_000
+            assert sizes(10)[-1] <= 4_000_000
             assert caplog.text.count(f"{path}-wal has ") == times
     assert "grows, because a program reads the file in a transaction that it does not end; end that" in caplog.text
 
