@@ -3,6 +3,7 @@
 A program of its own, because forks copy the threads and the locks of a test run. The workers share counters in memory.
 """
 
+import asyncio
 import mmap
 import os
 import random
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ratelimit_mw import Charge, FixedWindow, Limiter, StoreError
+from ratelimit_mw import AsyncLimiter, Charge, FixedWindow, Limiter, StoreError
 from ratelimit_mw.stores.sqlite import SQLiteStore
 
 WORKERS = 4
@@ -69,6 +70,27 @@ def shared(path: str, *limits: str) -> str:
                     counters.add(worker * len(limits) + index)
 
     children = [forked(partial(work, worker)) for worker in range(WORKERS)]
+    for child in children:
+        os.waitpid(child, 0)
+    found = counters.all()
+    return " ".join(str(sum(found[index :: len(limits)])) for index in range(len(limits)))
+
+
+def awaited(path: str, *limits: str) -> str:
+    """The same, by ten tasks of each worker's event loop."""
+    counters = Counters(WORKERS * len(limits))
+
+    async def hit(limiter: AsyncLimiter, worker: int) -> None:
+        for index, limit in enumerate(limits):
+            for _ in range(10):
+                if (await limiter.hit(limit, "everybody")).allowed:
+                    counters.add(worker * len(limits) + index)
+
+    async def work(worker: int) -> None:
+        limiter = AsyncLimiter(SQLiteStore(path, timeout=PATIENCE))
+        await asyncio.gather(*(hit(limiter, worker) for _ in range(10)))
+
+    children = [forked(lambda worker=worker: asyncio.run(work(worker))) for worker in range(WORKERS)]  # type: ignore[misc]  # the type of a default
     for child in children:
         os.waitpid(child, 0)
     found = counters.all()
@@ -132,5 +154,5 @@ def stopped(path: str, times: str, timeout: str) -> str:
 
 
 if __name__ == "__main__":
-    tasks: dict[str, Callable[..., str]] = {"shared": shared, "killed": killed, "stopped": stopped}
+    tasks: dict[str, Callable[..., str]] = {"shared": shared, "awaited": awaited, "killed": killed, "stopped": stopped}
     sys.stdout.write(tasks[sys.argv[2]](sys.argv[1], *sys.argv[3:]))

@@ -25,8 +25,9 @@ def run(path: Path, task: str, *arguments: object) -> list[int]:
     return [int(number) for number in done.stdout.split()]
 
 
-def test_four_processes_share_each_quota_exactly(tmp_path: Path) -> None:
-    assert run(tmp_path / "limits.db", "shared", *QUOTAS) == list(QUOTAS.values())
+@pytest.mark.parametrize("task", ["shared", "awaited"])
+def test_four_processes_share_each_quota_exactly(task: str, tmp_path: Path) -> None:
+    assert run(tmp_path / "limits.db", task, *QUOTAS) == list(QUOTAS.values())
 
 
 def test_what_was_answered_is_counted_whoever_is_killed(tmp_path: Path) -> None:

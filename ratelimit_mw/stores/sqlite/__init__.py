@@ -80,7 +80,7 @@ class SQLiteStore:
         self._for_threads.close()
 
     def atake(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
-        """See `take`. Never blocks the event loop: if the file is busy, a thread waits for it."""
+        """See `take`. Never blocks the event loop: if the file is busy, it tries again later."""
         return self._for_asyncio.atake(charges)
 
     async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:

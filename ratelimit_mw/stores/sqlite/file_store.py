@@ -13,16 +13,17 @@ from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child
+from ratelimit_mw.stores.sqlite.batcher import Batcher
 from ratelimit_mw.stores.sqlite.database import Busy, Database, FileUse
 from ratelimit_mw.stores.sqlite.refused import add_refused, key_page, latest_refusals, most_refused
-from ratelimit_mw.stores.sqlite.table import StateTable
+from ratelimit_mw.stores.sqlite.table import StateTable, Work
 
 
 class FileStore:
     """Runs the verbs on a `StateTable`, for threads and for asyncio.
 
-    `timeout`: seconds for a call, more than 0. In asyncio a call first tries without waiting, in the event loop. If the
-    file is busy, it goes to a thread of the store, which runs such calls in order.
+    `timeout`: seconds for a call, more than 0. In asyncio calls run in the event loop; a `Batcher` tries again while
+    another process writes. A thread of the store closes the file, and writes what no request waits for.
     """
 
     has_own_timeout: ClassVar[bool] = True  # each call ends in time, so callers need no timeout of their own
@@ -34,6 +35,7 @@ class FileStore:
         self._configured_clock: Final = clock
         self._table: Final = StateTable(max_keys, clock)
         self._database: Final = Database(path, self._table.register, use)
+        self._batcher: Batcher | None = None  # of the event loop of the latest call
         self._waiting_thread: ThreadPoolExecutor | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # of the latest call
         after_fork_in_child(self._forget_thread)
@@ -93,25 +95,26 @@ class FileStore:
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `take`."""
-        self.loop = asyncio.get_running_loop()
-        try:
-            decisions: Sequence[Decision] = self._database.run(self._table.take, charges, None)
-        except Busy:
-            decisions = await self._run_in_thread(self._table.take, charges)
+        decisions: Sequence[Decision] = await self._run(self._table.take, self._table.take_within, charges)
         return decisions
 
     async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `peek`."""
-        decisions: Sequence[Decision] = await self._run(self._table.peek, charges)
+        self.loop = asyncio.get_running_loop()
+        try:
+            decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, None)
+        except Busy:  # a thread of this process is at the file
+            work = partial(self._peek_by, time.monotonic() + self._timeout, charges)
+            decisions = await self._submit(work)
         return decisions
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
         """See `settle`."""
-        await self._run(self._table.settle, charges)
+        await self._run(self._table.settle, self._table.settle_within, charges)
 
     async def areset(self, charges: Sequence[Charge]) -> None:
         """See `reset`."""
-        await self._run(self._table.reset, charges)
+        await self._run(self._table.reset, self._table.reset_within, charges)
 
     async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
         """See `Inventory.add_refused`. A thread of the store does it, because no request waits for it."""
@@ -119,23 +122,30 @@ class FileStore:
 
     async def aclose(self) -> None:
         """See `close`."""
+        if self._batcher is not None and self._batcher.loop is asyncio.get_running_loop():
+            await self._batcher.drain()
         with suppress(StoreError):  # it is closed later, by the thread
             await self._submit(self._database.close)
         self._end_thread()
 
-    async def _run(self, work: Callable[[Any, Sequence[Charge]], Any], charges: Sequence[Charge]) -> Any:
-        try:
-            return self._database.run(work, charges, None)
-        except Busy:
-            return await self._run_in_thread(work, charges)
+    async def _run(self, alone: Work, together: Work, charges: Sequence[Charge]) -> Any:
+        """Run a call at once, or with the others of its turn. `alone`: has a transaction of its own."""
+        loop, batcher = asyncio.get_running_loop(), self._batcher
+        if batcher is None or batcher.loop is not loop:
+            batcher = self._batcher = Batcher(loop, self._table, self._database, self._timeout)
+            self.loop = loop
+        if batcher.runs_at_once():
+            try:
+                return self._database.run(alone, charges, None)
+            except Busy:
+                pass
+        return await batcher.submit(together, charges)
 
-    async def _run_in_thread(self, work: Callable[[Any, Sequence[Charge]], Any], charges: Sequence[Charge]) -> Any:
-        return await self._submit(partial(self._run_by, time.monotonic() + self._timeout, work, charges))
-
-    def _run_by(self, deadline: float, work: Callable[[Any, Sequence[Charge]], Any], charges: Sequence[Charge]) -> Any:
+    def _peek_by(self, deadline: float, charges: Sequence[Charge]) -> Sequence[Decision]:
         if time.monotonic() >= deadline:  # its caller does not wait any more
             raise StoreError("no turn in time: other calls of this process wait for the file")
-        return self._database.run(work, charges, deadline)
+        decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, deadline)
+        return decisions
 
     async def _submit(self, call: Callable[[], Any]) -> Any:
         """Run a call in the store's thread. Raises `StoreError` if it does not end in time.
@@ -165,8 +175,9 @@ class FileStore:
             thread.shutdown(wait=False)
 
     def _forget_thread(self) -> None:
-        """Forget the parent's thread, in a child process."""
+        """Forget the parent's thread and loop, in a child process."""
         self._waiting_thread = None
+        self._batcher = None
 
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:  # noqa: ARG002  # the prefix hides the states
         self._table.prefix = overrides.key_prefix

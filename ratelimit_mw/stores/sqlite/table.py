@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from sqlite3 import Connection, Cursor
 from sqlite3 import Error as SQLiteError
 from time import time_ns
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.core.limit import Charge, Decision, State, microseconds
 from ratelimit_mw.core.log import warn_throttled
@@ -30,6 +30,16 @@ class _Row(NamedTuple):
     state: State
     exists: bool
     is_refused: bool
+
+
+class Call(NamedTuple):
+    """A call of `run_together`. `work`: a method of `StateTable` that works within a transaction."""
+
+    work: "Work"
+    charges: Sequence[Charge]
+
+
+Work = Callable[[Connection, Sequence[Charge]], Any]
 
 
 class StateTable:
@@ -60,14 +70,30 @@ class StateTable:
     def take(self, connection: Connection, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all limits if none of them refuses, else none. See `group.committed` for shadows and penalties."""
         if len(charges) == 1:
-            decision = self._take_existing(connection, charges[0])
+            decision = self._take_existing(charges[0])
             if decision is not None:
+                if self.room.is_due():
+                    self._tidy_apart(connection)
                 return (decision,)
-        group = Group(charges)
         connection.execute("BEGIN IMMEDIATE")
-        decisions = self._take(connection, group.charges, commit=True)
+        decisions = self._take_group(connection, charges)
+        self._tidy(connection)
         connection.execute("COMMIT")
-        return group.spread(decisions)
+        return decisions
+
+    def take_within(self, connection: Connection, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Do what `take` does, within a transaction."""
+        decision = self._take_existing(charges[0]) if len(charges) == 1 else None
+        return self._take_group(connection, charges) if decision is None else (decision,)
+
+    def run_together(self, connection: Connection, calls: Sequence[Call]) -> Sequence[Any]:
+        """Run calls in one transaction, and return their results. If one of them fails, none is charged."""
+        connection.execute("BEGIN IMMEDIATE")
+        results = [work(connection, charges) for work, charges in calls]
+        for _ in calls:
+            self._tidy(connection)
+        connection.execute("COMMIT")
+        return results
 
     def peek(self, connection: Connection, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Return what `take` would return now, and change nothing. It does not wait for a writer."""
@@ -80,25 +106,28 @@ class StateTable:
 
     def settle(self, connection: Connection, charges: Sequence[Charge]) -> None:
         """Correct earlier charges. See `Store.settle`."""
-        connection.execute("BEGIN IMMEDIATE")
+        self.run_together(connection, (Call(self.settle_within, charges),))
+
+    def settle_within(self, connection: Connection, charges: Sequence[Charge]) -> None:
+        """Do what `settle` does, within a transaction."""
         now = self._now()
         for charge in charges:
             self._settle(connection, charge, now)
-        self._tidy(connection, now)
-        connection.execute("COMMIT")
 
     def reset(self, connection: Connection, charges: Sequence[Charge]) -> None:
         """Forget these buckets."""
-        connection.execute("BEGIN IMMEDIATE")
+        self.run_together(connection, (Call(self.reset_within, charges),))
+
+    def reset_within(self, connection: Connection, charges: Sequence[Charge]) -> None:
+        """Do what `reset` does, within a transaction."""
         for charge in charges:
             bucket = bucket_bytes(self.prefix, charge.limit)
             self._delete(connection, bucket, row_key(bucket, charge.key))
-        connection.execute("COMMIT")
 
     def _now(self) -> int:
         return time_ns() // 1000 if self.clock is None else microseconds(self.clock())
 
-    def _take_existing(self, connection: Connection, charge: Charge) -> Decision | None:
+    def _take_existing(self, charge: Charge) -> Decision | None:
         """Decide a single charge of a key that has a row. None if it has none, or if the charge is not a plain one."""
         cursor, limit = self._cursor, charge.limit
         if charge.cost < 0 or charge.role != "limit" or cursor is None:
@@ -112,8 +141,6 @@ class StateTable:
             if self._error is not None:
                 raise self._error from None
             raise
-        if self.room.is_due():
-            self._tidy_apart(connection)
         return self._decision
 
     def _decided_state(self, written: bytes) -> bytes | None:
@@ -140,6 +167,10 @@ class StateTable:
         except BaseException as error:
             self._error = error
             raise
+
+    def _take_group(self, connection: Connection, charges: Sequence[Charge]) -> Sequence[Decision]:
+        group = Group(charges)
+        return group.spread(self._take(connection, group.charges, commit=True))
 
     def _take(self, connection: Connection, charges: Sequence[Charge], *, commit: bool) -> list[Decision]:
         now = self._now()
@@ -173,8 +204,6 @@ class StateTable:
                 row = row._replace(exists=row.exists or row.key in added)
                 added.add(row.key)
                 self._write(connection, charges[index], row, new, REFUSED if refused else ADMITTED)
-        if commit:
-            self._tidy(connection, now)
         return decisions
 
     def _settle(self, connection: Connection, charge: Charge, now: int) -> None:
@@ -230,6 +259,7 @@ class StateTable:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
 
-    def _tidy(self, connection: Connection, now: int) -> None:
+    def _tidy(self, connection: Connection) -> None:
+        """Count a call, and tidy in its transaction if that is due."""
         if self.room.is_due():
-            self.room.tidy(connection, now)
+            self.room.tidy(connection, self._now())
