@@ -1,5 +1,5 @@
 -- Ban: the Lua implementation of ban.py, with the same steps on the same whole numbers.
--- State: count (refusals), start (us); during a ban also its end (us).
+-- State: count (refusals), start (us); during a ban also until (us).
 -- Numbers of the limit: length (us), quota (refusals), ban (us).
 
 if decide.ban then

@@ -19,7 +19,7 @@ class BanState(Struct, frozen=True, gc=False):
 
     count: int  # refusals
     start: int  # microseconds; the instant of the first one
-    ban_end: int = 0  # microseconds; 0 without a ban
+    until: int = 0  # microseconds; 0 without a ban
 
 
 class Ban(Limit, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Ban(Limit, frozen=True, kw_only=True):
         if ban_end:
             rest = ban_end - now
             retry = rest if cost else 0
-            if state is not None and cost and state.ban_end != ban_end:
+            if state is not None and cost and state.until != ban_end:
                 # a state from the future would lock clients out
                 state = BanState(count, start, ban_end)
         elif cost:
@@ -94,7 +94,7 @@ class Ban(Limit, frozen=True, kw_only=True):
         return BanState(count, start) if count > 0 and now - start < self.window_us else None
 
     def expires(self, state: BanState) -> int:
-        return state.ban_end or state.start + self.window_us
+        return state.until or state.start + self.window_us
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -109,10 +109,10 @@ class Ban(Limit, frozen=True, kw_only=True):
         """Return count, start and the end of the ban, 0 without one. A clock that steps back does not prolong a ban."""
         if state is None:
             return 0, now, 0
-        if state.ban_end:
-            if state.ban_end <= now:
+        if state.until:
+            if state.until <= now:
                 return 0, now, 0
-            return self.quota, min(state.start, now), min(state.ban_end, now + self.ban_us)
+            return self.quota, min(state.start, now), min(state.until, now + self.ban_us)
         if now - state.start >= self.window_us:
             return 0, now, 0
         return state.count, min(state.start, now), 0
