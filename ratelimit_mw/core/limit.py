@@ -67,22 +67,28 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     name: str | None = None
 
-    algorithm: ClassVar[str] = ""  # the name after `using`; also the stem of the algorithm's files
-    words: ClassVar[tuple[str, ...]] = ()  # fields that the notation can set, in the order it writes them
-    not_in_bucket_id: ClassVar[tuple[str, ...]] = ()  # those of `words` that do not affect the state
-    borrows: ClassVar[bool] = False  # whether a charge may take more than `remaining`, so that the next one waits
-    max_settle_units: ClassVar[int] = MAX_EXACT_INT  # units of one settlement step; larger settlements are split
-    # whether units are slots, held until they are released, at a time that cannot be predicted
+    algorithm: ClassVar[str] = ""
+    """The name after `using` in the notation; also the stem of the algorithm's files."""
+    words: ClassVar[tuple[str, ...]] = ()
+    """Fields that the notation can set, such as `burst`, in the order in which it writes them."""
+    not_in_bucket_id: ClassVar[tuple[str, ...]] = ()
+    """Those of `words` that do not affect the state, so that a change keeps it."""
+    borrows: ClassVar[bool] = False
+    """Whether a charge may take more than `remaining`, so that the next one waits."""
+    max_settle_units: ClassVar[int] = MAX_EXACT_INT
+    """Units of one settlement step. Larger settlements are split."""
     is_concurrency: ClassVar[bool] = False
+    """Whether units are slots, held until they are released, at a time that cannot be predicted."""
 
     # `ClassVar` only hides them from msgspec; `__post_init__` sets them per instance, because a property costs at least
     # twice as much to read, and every request reads them.
     window_us: ClassVar[int]
     """The window in whole microseconds."""
     bucket: ClassVar[str]
-    """Id of this limit's states: its name and everything that affects a state. A changed limit starts empty.
+    """The bucket id, by which stores tell the states of limits apart: name, notation, and nothing about the client.
 
-    `smooth` omits its rate, and keeps the stored time when the rate changes.
+    It contains everything that affects a state, so that a changed limit starts empty. Only `smooth` omits its rate,
+    and keeps the stored time when the rate changes.
     """
 
     def __post_init__(self) -> None:
@@ -126,12 +132,12 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     @property
     def most(self) -> int:
-        """Largest cost that can ever pass, in units."""
+        """The largest cost that can ever pass, in units: the quota of a window, the burst of a bucket."""
         return self.quota
 
     @property
     def max_per_window(self) -> int | None:
-        """Most units in any (x, x + window], for all instants and costs; None if unknown.
+        """The most units that pass in any (x, x + window], whatever the instants and costs; None if unknown.
 
         A delayed request counts when its delay ends. If the clock of a limit is coarser than a microsecond, the window
         is a whole number of its steps.
@@ -178,7 +184,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """Arguments of the Lua implementation: at most six whole numbers below 2**53, the first four above 0."""
+        """The limit as arguments of its Lua script: at most six whole numbers below 2**53, the first four above 0."""
         return ()
 
     @cached_property
