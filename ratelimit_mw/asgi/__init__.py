@@ -104,7 +104,7 @@ class RateLimitMiddleware:
         except ConfigError as error:
             self._fail(error)
             raise
-        if self._limited_types and self._style == "ietf" and not self._tracks_all:
+        if self._limited_types and not self._tracks_all:
             self._fast_rules = self._gate.fast_rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,24 +123,27 @@ class RateLimitMiddleware:
         if verdict is None or not verdict.allowed:
             await self._on_general_path(verdict, scope, receive, send)
             return
-        state = RateLimitState(verdict, self._gate, True, True)
+        state = RateLimitState(verdict, self._gate, self._adds_headers, True)
+        if self._style == "ietf":
+            # with_headers() and _scope_with_state(), inlined: calls would add 1/40 to the time of this class per
+            # request. Default arguments are faster than closure cells; quoted annotations are not evaluated for each.
+            def send_with_headers(
+                message: "Message", send: "Send" = send, state: "RateLimitState" = state
+            ) -> "Awaitable[None]":
+                if message["type"] == "http.response.start" and state.verdict is not None:
+                    message = {**message}  # a copy: an app may send the same message again
+                    message["headers"] = raw_headers(state.verdict, message.get("headers", ()))
+                return send(message)
 
-        # with_headers() and _scope_with_state(), inlined: calls would add 1/40 to the time of this class per request.
-        # Default arguments are faster than closure cells; quoted annotations are not evaluated for each request.
-        def send_with_headers(
-            message: "Message", send: "Send" = send, state: "RateLimitState" = state
-        ) -> "Awaitable[None]":
-            if message["type"] == "http.response.start" and state.verdict is not None:
-                message = {**message}  # a copy: an app may send the same message again
-                message["headers"] = raw_headers(state.verdict, message.get("headers", ()))
-            return send(message)
-
+            send = send_with_headers
+        else:
+            send = with_headers(state, self._style, send)
         if "state" in scope:
             scope["state"]["ratelimit"] = scope[STATE_KEY] = state
         else:
             scope = {**scope, "state": {"ratelimit": state}, STATE_KEY: state}
         try:
-            await self.app(scope, receive, send_with_headers)
+            await self.app(scope, receive, send)
         finally:
             if state.actual_cost is None:  # the usual case of end_app(), inlined
                 state.in_app = False

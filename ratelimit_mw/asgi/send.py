@@ -47,8 +47,11 @@ _FORBIDDEN = 403
 def with_headers(state: RateLimitState, style: HeaderStyle, send: Send) -> Send:
     """Return a `send` that adds the rate limit headers to the start of the app's response.
 
-    They describe all that is charged for the request by then. Other messages pass unchanged.
+    They describe all that is charged for the request by then. Other messages pass unchanged. The style `none` has no
+    headers, and returns `send` itself.
     """
+    if style == "none":
+        return send
     if style != "ietf":
         return partial(_send_in_style, state, style, send)
 

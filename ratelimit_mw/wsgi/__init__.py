@@ -44,9 +44,10 @@ class RateLimitMiddleware:
         self._gate = Gate(Settings.of(settings, options))
         settings_in_use = self._gate.settings
         self._style = settings_in_use.headers
+        self._adds_headers = self._style != "none"
         self._off = settings_in_use.enabled is False
         # None if every request needs the general path
-        self._fast_rules = None if self._off or self._style == "none" else self._gate.fast_rules
+        self._fast_rules = None if self._off else self._gate.fast_rules
         self._gate.adapt_to_router(app)
         self._gate.warn_of_unused_slot_options()
         self._processes = ProcessCountCheck(settings_in_use.store)
@@ -60,9 +61,11 @@ class RateLimitMiddleware:
             charge_plan = _fast_plan(rules, environ)
             verdict = None if charge_plan is None else self._gate.admit_plan(charge_plan)
             if verdict is not None and verdict.allowed:
-                state = environ["ratelimit_mw"] = RateLimitState(verdict, self._gate, True, True)
+                state = environ["ratelimit_mw"] = RateLimitState(verdict, self._gate, self._adds_headers, True)
+                if self._adds_headers:
+                    start_response = partial(start_with_headers, state, self._style, start_response)
                 try:
-                    return self.app(environ, partial(start_with_headers, state, self._style, start_response))
+                    return self.app(environ, start_response)
                 finally:
                     state.end_app()
         return self._decide(verdict, environ, start_response)
@@ -90,7 +93,7 @@ class RateLimitMiddleware:
         if not verdict.allowed:
             response = self._gate.default_refusal(request, verdict)
             return send_refusal(request, verdict, response, self._gate.refusal_handler, start_response)
-        if self._style != "none" and not state.headers_claimed:
+        if self._adds_headers and not state.headers_claimed:
             state.headers_claimed = True
             start_response = partial(start_with_headers, state, self._style, start_response)
         if request.on_end is not None and (tracker := track_response(request, state)) is not None:

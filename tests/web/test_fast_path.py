@@ -274,3 +274,52 @@ async def status(app: Any, raw: dict[str, Any]) -> int:
 
     await app(raw, receive, send)
     return int(sent[0]["status"])
+
+
+STYLES: dict[str, list[str]] = {
+    "ietf": ["ratelimit-policy", "ratelimit"],
+    "legacy": ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"],
+    "both": ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("face", ["asgi", "wsgi"])
+def test_each_style_of_headers_takes_it(face: str, style: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request takes the general path, the second one cannot; both get the same header fields."""
+    names: list[list[str]] = []
+    states: list[Any] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            names.append([name.decode().lower() for name, _ in message.get("headers", ())])
+
+    def start_response(_status: str, fields: list[tuple[str, str]], _error: Any = None) -> Any:
+        names.append([name.lower() for name, _ in fields])
+
+    app: Any
+    if face == "asgi":
+        app = asgi.RateLimitMiddleware(bare, limits="10/day", headers=style)
+    else:
+        app = wsgi.RateLimitMiddleware(bare_wsgi, limits="10/day", headers=style)
+    done(app._gate._rules)
+    fast_rules, app._fast_rules = app._fast_rules, None
+    for path in ("general", "fast"):
+        if path == "fast":
+            monkeypatch.setattr(app, "_decide", None)
+            app._fast_rules = fast_rules or app._fast_rules  # the ASGI middleware sets them at its first request
+        request = ("/", "GET", "192.0.2.1", "x", list[str]())
+        if face == "asgi":
+            raw: Any = {**scope(*request), "state": {}}
+            asyncio.run(app(raw, None, send))
+            states.append(raw["state"]["ratelimit"])
+        else:
+            raw = environ(*request)
+            app(raw, start_response)
+            states.append(raw["ratelimit_mw"])
+    assert names == [STYLES[style]] * 2
+    assert [(one.verdict.remaining, one.headers_claimed) for one in states] == [
+        (9, style != "none"),
+        (8, style != "none"),
+    ]
