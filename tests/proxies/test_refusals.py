@@ -55,7 +55,7 @@ def with_value(value: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_no_head_passes_a_limit(kind: str, app: int, tmp_path: Path) -> None:
-    """The client has used its limit, so a 200 would be a request that was not counted. 250 ms are enough for each."""
+    """The client has used its limit, so a 200 would be a request that was not counted."""
     if found(kind) is None:
         pytest.skip(missing(kind))
     grpc = free_port()
