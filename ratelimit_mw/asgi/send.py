@@ -9,7 +9,7 @@ refusals under ASGI are sent elsewhere, except where `send_refusal` says so:
 - `django/`: the middleware returns a response of Django, and the throttle lets REST framework create one.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,11 +24,11 @@ from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import (
     BODY_HEADERS,
     REASONS,
-    HeaderList,
     HeaderStyle,
     Response,
+    addable,
+    addable_to_refusal,
     headers,
-    non_conflicting,
     raw,
     raw_headers,
 )
@@ -69,12 +69,15 @@ def with_headers(state: RateLimitState, style: HeaderStyle, send: Send) -> Send:
 def _send_in_style(state: RateLimitState, style: HeaderStyle, send: Send, message: Message) -> Awaitable[None]:
     if message["type"] == "http.response.start" and state.verdict is not None:
         fields = list(message.get("headers", ()))
-        message = {**message, "headers": [*fields, *raw(_addable(headers(state.verdict, style), fields))]}
+        message = {
+            **message,
+            "headers": [*fields, *raw(addable(state.verdict, headers(state.verdict, style), _names(fields)))],
+        }
     return send(message)
 
 
-def _addable(added: HeaderList, fields: Sequence[tuple[bytes, bytes]]) -> HeaderList:
-    return non_conflicting(added, (bytes(name).decode("latin-1") for name, _ in fields))
+def _names(fields: Sequence[tuple[bytes, bytes]]) -> Iterator[str]:
+    return (bytes(name).decode("latin-1") for name, _ in fields)
 
 
 async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
@@ -121,7 +124,7 @@ async def _answered_by_app(app: App, refusal: Response, scope: Scope, receive: R
         started = True
         if message["type"] == "http.response.start":
             theirs = list(message.get("headers", ()))
-            message = {**message, "headers": [*theirs, *raw(_addable(fields, theirs))]}
+            message = {**message, "headers": [*theirs, *raw(addable_to_refusal(fields, _names(theirs)))]}
         await send(message)
 
     try:

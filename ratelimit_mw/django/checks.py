@@ -24,13 +24,18 @@ _BOTH: Final = (False, True)  # under WSGI, under ASGI
 @register
 def check_settings(**_: Any) -> list[CheckMessage]:
     """Report mistakes in `RATELIMIT_MW`, and middleware that is missing or comes before authentication."""
-    value, place = getattr(settings, SETTING_NAME, None), _middleware_index()
+    value, places = getattr(settings, SETTING_NAME, None), _middleware_indices()
+    place = next(iter(places), None)
     if value is None and place is None:
         return []
     found: list[CheckMessage] = []
     if place is None:
         text = f"{SETTING_NAME} is set, but RateLimitMiddleware is not in MIDDLEWARE: its limits are not enforced."
         found.append(_finding(text, f"Add {_MIDDLEWARE!r} to MIDDLEWARE.", "ratelimit_mw.W001"))
+    if len(places) > 1:
+        text = "RateLimitMiddleware is in MIDDLEWARE more than once: each decides and charges every request."
+        hint = f"Remove {settings.MIDDLEWARE[places[1]]!r}."
+        found.append(Warning(text, hint=hint, id="ratelimit_mw.W005"))  # more is limited, not less
     keys, problems = _keys_or_problems(value)
     hint = "The server does not start with it. The page on settings in the documentation lists what is allowed."
     found += [Error(problem, hint=hint, id="ratelimit_mw.E001") for problem in problems]
@@ -53,7 +58,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     ]
     hint = f"{FIX[0].upper()}{FIX[1:]}."
     found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views)]
-    if LOCATIONS and _middleware_index() is None:
+    if LOCATIONS and not _middleware_indices():
         found.append(_finding(unenforced_message(), None, "ratelimit_mw.W001"))
         return found
     reached = _reached_limits(views)
@@ -75,16 +80,17 @@ def _finding(text: str, hint: str | None, name: str) -> CheckMessage:
     return (Error if strict else Warning)(text, hint=hint, id=name)
 
 
-def _middleware_index() -> int | None:
-    """Return the index of the middleware, or of a subclass, in `MIDDLEWARE`; None if it is missing."""
+def _middleware_indices() -> Sequence[int]:
+    """Return the indices of the middleware, and of its subclasses, in `MIDDLEWARE`."""
+    indices = []
     for index, path in enumerate(settings.MIDDLEWARE):
         try:
             found = import_string(path)
         except ImportError:  # Django reports it when it loads the middleware
             continue
         if isinstance(found, type) and issubclass(found, RateLimitMiddleware):
-            return index
-    return None
+            indices.append(index)
+    return indices
 
 
 def _keys_or_problems(value: Any) -> tuple[Sequence[Key], Sequence[str]]:

@@ -12,7 +12,7 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.response_tracking import EndReason, ResponseTracker
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.on_refused import wait
-from ratelimit_mw.http.response import HeaderStyle, Response, headers, non_conflicting
+from ratelimit_mw.http.response import HeaderStyle, Response, addable, headers
 
 _LIMITS: Final = "ratelimit"
 _POLICIES: Final = "ratelimit-policy"
@@ -71,7 +71,7 @@ def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Head
         if _LIMITS not in fields and _POLICIES not in fields:
             fields.update(zip(_LOWER_NAMES, added, strict=False))  # `added` may be empty
             return
-    for name, value in non_conflicting(added, theirs):
+    for name, value in addable(verdict, added, theirs):
         theirs[name] = f"{theirs[name]}, {value}" if name in theirs else value
 
 

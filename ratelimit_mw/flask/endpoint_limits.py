@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar, Unpack
 from weakref import WeakKeyDictionary, WeakSet
 
-from ratelimit_mw.core.errors import require
+from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name, check_parentheses
 from ratelimit_mw.core.validation import check_arguments
@@ -101,13 +101,23 @@ def mark_limits_app(extension: object) -> None:
 
 
 def _attach(endpoint_limit: EndpointLimit, target: Target, word: str) -> Target:
+    others = [one for one in limits_on(target) if not isinstance(target, type) or one in vars(target).values()]
+    if any(other.rule.exempt != endpoint_limit.rule.exempt for other in others):
+        raise ConfigError(
+            f"@{word} on {_name_of(target)}: got @limit and @exempt, expected one of them; a limit on a view replaces "
+            "the default limits, and @exempt is for views without limits",
+            code="RL-024",
+        )
     endpoint_limit.attach(target)
-    name = (
-        f"blueprint {target.name}" if isinstance(target, Blueprint) else f"{target.__module__}.{callable_name(target)}"
-    )
-    _unchecked[endpoint_limit] = f"@{word} on {name}"
+    _unchecked[endpoint_limit] = f"@{word} on {_name_of(target)}"
     request_started.connect(_check_enforced)
     return target
+
+
+def _name_of(target: Callable[..., Any] | Blueprint) -> str:
+    if isinstance(target, Blueprint):
+        return f"blueprint {target.name}"
+    return f"{target.__module__}.{callable_name(target)}"
 
 
 def _check_enforced(sender: Flask, **_: object) -> None:

@@ -15,7 +15,7 @@ from ratelimit_mw.core.validation import TOKEN
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.callables import close_unawaited, resolve_callable
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.http.response import BODY_HEADERS, Response, non_conflicting
+from ratelimit_mw.http.response import BODY_HEADERS, Response, addable_to_refusal
 
 HANDLER_FAILED: Final = "raised an error, the default response is sent"
 _KINDS: Final = (
@@ -110,7 +110,11 @@ def _response(status: Any, fields: Any, body: Any, default: Response) -> Respons
         headers.append(("Content-Type", "text/plain; charset=utf-8"))
     return Response(
         status,
-        [*headers, ("Content-Length", str(len(content))), *non_conflicting(default.headers, {*names, *BODY_HEADERS})],
+        [
+            *headers,
+            ("Content-Length", str(len(content))),
+            *addable_to_refusal(default.headers, {*names, *BODY_HEADERS}),
+        ],
         content,
     )
 

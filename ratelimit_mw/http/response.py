@@ -182,6 +182,10 @@ def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = (
 
     The app may have the same fields already. Both `RateLimit` fields are lists, so lines with the same name add up.
     """
+    if not verdict.allowed:
+        app_headers = list(app_headers)
+        names = (bytes(name).decode("latin-1") for name, _ in app_headers)
+        return [*app_headers, *raw(addable_to_refusal(headers(verdict), names))]
     policies, decisions = verdict.policies, verdict.decisions
     if len(policies) != 1 or not decisions or (policy := policies[0]).hidden_when_admitted:
         return [*app_headers, *raw(headers(verdict))]
@@ -209,6 +213,23 @@ def non_conflicting(fields: HeaderList, app_headers: Iterable[str]) -> HeaderLis
     if not present.isdisjoint(_LEGACY):
         present.update(_LEGACY)
     return [(name, value) for name, value in fields if name in _LIST_FIELDS or name.lower() not in present]
+
+
+def addable(verdict: Verdict | None, fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
+    """Return the fields of a verdict that can be added to the response, which may be that of a refusal further in."""
+    return (non_conflicting if verdict is None or verdict.allowed else addable_to_refusal)(fields, own_headers)
+
+
+def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
+    """Return the fields of a refusal that can be added to the response that `on_refused` made of it.
+
+    Fields that it has, it has instead of these; either of the two RateLimit fields stands for both.
+    """
+    present = {name.lower() for name in own_headers}
+    both = {name.lower() for name in _LIST_FIELDS}
+    if not present.isdisjoint(both):
+        present |= both
+    return non_conflicting([pair for pair in fields if pair[0].lower() not in present], present)
 
 
 def refusal_response(

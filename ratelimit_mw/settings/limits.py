@@ -167,7 +167,18 @@ def resolve_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable |
 
 
 def check_list_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec) -> None:
-    """Raise `ConfigError` if two limits of one list can share a bucket. `key`: for limits without their own."""
+    """Raise `ConfigError` if two limits of one list can share a bucket or have one name.
+
+    `key`: for limits without their own. Clients know a limit by its name.
+    """
+    names: dict[str, int] = {}
+    for index, spec in enumerate(specs):
+        name = spec.limit.name
+        if name is not None and names.setdefault(name, index) != index:
+            raise ConfigError(
+                f"{place}[{index}].name: {name!r} is also the name of {place}[{names[name]}]; choose another name",
+                code="RL-005",
+            )
     seen: dict[str, list[tuple[int, Key]]] = {}
     for index, spec in enumerate(specs):
         compiled_key = Key(key if spec.key is None else spec.key, ANY_PREFIX)

@@ -18,7 +18,7 @@ from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.on_refused import custom_refusal
 from ratelimit_mw.http.response import Response as OwnResponse
-from ratelimit_mw.http.response import non_conflicting
+from ratelimit_mw.http.response import addable
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.settings.rule import LimitsValue
 from ratelimit_mw.starlette.enforcement import (
@@ -268,6 +268,6 @@ async def respond_to_refused(
 
 def _add_headers(decision: EndpointDecision, response: Response) -> None:
     """Add the rate limit headers, unless an outer middleware adds them."""
-    for name, value in non_conflicting(decision.fields, response.headers):
+    for name, value in addable(decision.verdict, decision.fields, response.headers):
         response.headers.append(name, value)
     decision.claim_headers()

@@ -16,8 +16,9 @@ from ratelimit_mw.http.response import (
     HeaderList,
     HeaderStyle,
     Response,
+    addable,
+    addable_to_refusal,
     headers,
-    non_conflicting,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def start_with_headers(
     exc_info: Any = None,
 ) -> Callable[[bytes], object]:
     """Call `start_response` with the rate limit headers added, for all that is charged by then."""
-    both = _merged(fields, headers(state.verdict, style))
+    both = [*fields, *addable(state.verdict, headers(state.verdict, style), (name for name, _ in fields))]
     return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
 
@@ -69,7 +70,8 @@ def _app_response(
     def start(status: str, theirs: HeaderList, *more: Any) -> Callable[[bytes], object]:
         nonlocal started
         started = True
-        return start_response(status, _merged(theirs, fields), *more)
+        added = addable_to_refusal(fields, (name for name, _ in theirs))
+        return start_response(status, [*theirs, *added], *more)
 
     try:
         return app(request.raw, start)
@@ -78,7 +80,3 @@ def _app_response(
             raise
         warn_throttled(f"on_refused {callable_place(app)}", HANDLER_FAILED, error=error, code="RL-220", call=app)
         return None
-
-
-def _merged(theirs: HeaderList, added: HeaderList) -> HeaderList:
-    return [*theirs, *non_conflicting(added, (name for name, _ in theirs))]

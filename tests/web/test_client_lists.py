@@ -221,7 +221,7 @@ def test_a_secret_is_in_no_log(
     caplog.set_level(logging.DEBUG, "ratelimit_mw")
     caplog.set_level(logging.WARNING, "ratelimit_mw.refusals")  # these lines have a test of their own
     given = [{"header": "X-Token", "value": SECRET}, raises, lambda _: 1]
-    where = f"test_members.py:{given[2].__code__.co_firstlineno}:72"  # type: ignore[attr-defined]  # the lambda
+    where = f"test_client_lists.py:{given[2].__code__.co_firstlineno}:72"  # type: ignore[attr-defined]  # the lambda
     send = FACES[face]({"limits": "1/hour", "store": MemoryStore(clock=Clock()), place: given})
     for value in ("guess", SECRET, "guess"):
         send(Step(headers={"X-Token": value}))

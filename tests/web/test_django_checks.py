@@ -185,6 +185,14 @@ def test_middleware_that_stands_where_it_knows_no_user_is_reported(
     assert [kind for kind, _ in told(manage(where, "check"))] == ids
 
 
+def test_the_middleware_twice_is_reported(tmp_path: Path) -> None:
+    done = manage(project(tmp_path, RIGHT, OURS, SESSIONS, OURS), "check")
+    assert told(done) == [
+        ("W005", "RateLimitMiddleware is in MIDDLEWARE more than once: each decides and charges every request.")
+    ]
+    assert f"Remove {OURS!r}." in done.stderr
+
+
 def test_a_throttle_without_a_rate_is_reported(tmp_path: Path) -> None:
     installed = (APP, "rest_framework", "django.contrib.auth", "django.contrib.contenttypes")
     done = manage(project(tmp_path, RIGHT, OURS, urls=THROTTLED, installed=installed), "check")

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +14,7 @@ from msgspec import json
 from starlette.applications import Starlette
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import Response as StarletteResponse
 from starlette.routing import Route
 from werkzeug.wrappers import Response as WerkzeugResponse
 
@@ -254,6 +255,52 @@ def test_nonsense_of_a_callable_leaves_our_own_answer(face: str, answer: str, ca
     name = f"test_nonsense_of_a_callable_leaves_our_own_answer.<locals>.<lambda> at {place}"
     (said,) = caplog.messages
     assert said.startswith(f"ratelimit_mw: on_refused {name}: returned no valid response, the default one is sent: ")
+
+
+OF_THEIRS = {
+    "all": {"RateLimit": "x", "ratelimit-policy": "y", "RETRY-AFTER": "7", "Cache-Control": "no-cache"},
+    "RateLimit": {"RateLimit": "x"},
+    "RateLimit-Policy": {"RateLimit-Policy": "y"},
+}
+
+
+def expected_of(theirs: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Their fields, and of ours those that they do not replace; the two RateLimit fields belong together."""
+    lower = {name.lower(): value for name, value in theirs.items()}
+    return sorted([*lower.items(), *[pair for pair in OWN if pair[0] not in lower and "ratelimit" not in pair[0]]])
+
+
+@pytest.mark.parametrize("which", OF_THEIRS)
+@pytest.mark.parametrize("face", FACES)
+def test_fields_of_a_callable_replace_ours(face: str, which: str) -> None:
+    answer = refused(FACES[face], on_refused=lambda _, __: (429, OF_THEIRS[which], None))
+    own = [TEXT, ("content-length", "0")]
+    assert fields(answer) == sorted([*own, *expected_of(OF_THEIRS[which])])
+
+
+def test_fields_of_a_refusal_further_in_replace_ours() -> None:
+    """The outer middleware adds its fields to what the inner one's callable answers."""
+    app = asgi.RateLimitMiddleware(
+        App200(), limits="1/minute", on_refused=lambda _, __: (429, {"RateLimit": "x"}, None)
+    )
+    for headers in ("ietf", "both"):
+        outer = asgi.RateLimitMiddleware(app, limits="9/minute", headers=headers)
+        talk(outer, HTTP)
+        names = [name for name, _ in talk(outer, HTTP).sent[0]["headers"]]
+        assert [name for name in names if name.startswith(b"ratelimit")] == [b"ratelimit"]
+
+
+@pytest.mark.parametrize("which", OF_THEIRS)
+@pytest.mark.parametrize("face", APPS)
+def test_fields_of_an_app_replace_ours(face: str, which: str) -> None:
+    def by_wsgi(_: Any, start_response: Any) -> Any:
+        start_response("429 Slow", list(OF_THEIRS[which].items()))
+        return [b""]
+
+    of_asgi = StarletteResponse(None, 429, OF_THEIRS[which])
+    answer = refused(FACES[face], on_refused=of_asgi if face in ASYNC else by_wsgi)
+    got = [pair for pair in fields(answer) if pair[0] not in ("content-length", "content-type")]
+    assert got == expected_of(OF_THEIRS[which])
 
 
 @pytest.mark.promise(8)

@@ -3,14 +3,15 @@
 # mypy: disable-error-code="untyped-decorator"
 
 import asyncio
-import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Header
 from fastapi import WebSocket as FastAPIWebSocket
+from flask import Blueprint
+from flask.views import MethodView
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from starlette.routing import Mount, Route
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, MemoryStore, asgi, wsgi
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, limit
+from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import RateLimit as RouteLimit
@@ -209,10 +211,10 @@ def test_methods_of_a_websocket_are_those_of_its_handshake(caplog: pytest.LogCap
 
 
 @pytest.fixture
-def forgotten() -> Iterator[None]:
-    """Forget the endpoints of a test, whose limits Flask and Django would report in other tests."""
-    yield
-    gc.collect()
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let neither Flask nor Django report the limits of a test in other tests."""
+    monkeypatch.setattr("ratelimit_mw.flask.endpoint_limits._unchecked", {})
+    monkeypatch.setattr("ratelimit_mw.django.endpoint_limits.LOCATIONS", {})
 
 
 @pytest.mark.promise(9)
@@ -364,3 +366,53 @@ def test_under_another_loop_each_request_tells_the_reason() -> None:
             app(dict(scope), nothing, nothing).send(None)
     with pytest.raises(ConfigError, match="with trio"):  # it is not decided again, request by request
         asyncio.run(app(dict(scope), nothing, nothing))
+
+
+@pytest.mark.parametrize("place", ["limits", "messages", "rules[0] (shop).limits", "limits.free"])
+def test_two_limits_of_one_name_in_one_list(place: str) -> None:
+    limits = [{"limit": "5/minute", "name": "few"}, "9/hour", {"limit": "20/hour", "name": "few"}]
+    settings: dict[str, dict[str, Any]] = {
+        "limits": {"limits": limits},
+        "messages": {"limits": [], "messages": limits},
+        "rules[0] (shop).limits": {"limits": [], "rules": [{"path": "/", "name": "shop", "limits": limits}]},
+        "limits.free": {"limits": {"free": limits}, "tier": "user"},
+    }
+    with pytest.raises(ConfigError) as caught:
+        Settings.of(None, settings[place])
+    first = place.rpartition("(shop).")[2]
+    assert str(caught.value) == f"{place}[2].name: 'few' is also the name of {first}[0]; choose another name"
+    with pytest.raises(
+        ConfigError, match=r"^limits\[2\]\.name: 'few' is also the name of limits\[0\]; choose another name$"
+    ):
+        limit(limits)
+
+
+FLASK_TARGETS: dict[str, Callable[[], Any]] = {
+    "a view": lambda: lambda: "x",
+    "a class": lambda: type("Shop", (MethodView,), {}),
+    "a blueprint": lambda: Blueprint("shop", __name__),
+}
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("target", FLASK_TARGETS.values(), ids=FLASK_TARGETS)
+def test_a_flask_view_that_is_limited_and_exempt(target: Callable[[], Any]) -> None:
+    text = (
+        r": got @limit and @exempt, expected one of them; a limit on a view replaces the default limits, and @exempt "
+    )
+    with pytest.raises(ConfigError, match="^@exempt on .*" + text):
+        flask_exempt(flask_limit("5/minute")(target()))
+    with pytest.raises(ConfigError, match="^@limit on .*" + text):
+        flask_limit("5/minute")(flask_exempt(target()))
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_flask_class_may_limit_what_its_base_exempts() -> None:
+    class Open(MethodView):
+        pass
+
+    class Closed(Open):
+        pass
+
+    flask_exempt(Open)
+    assert flask_limit("5/minute")(Closed) is Closed
