@@ -164,6 +164,17 @@ def serve_granian(app: str, app_dir: Path, *options: str, env: Mapping[str, str]
 
 
 @contextmanager
+def serve_granian_run(
+    app: str, app_dir: Path, workers: int, method: str, env: Mapping[str, str] | None = None
+) -> Iterator[WebServer]:
+    """The same by `Granian(workers=...)`, whose number of workers no command line shows. `method`: fork or spawn."""
+    with _held_port() as port:
+        command = ["run_granian", method, str(workers), str(port), app]
+        with _serve(command, app_dir, _with_path(app_dir, env)) as server:
+            yield server
+
+
+@contextmanager
 def serve_developing(app: str, app_dir: Path, kind: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
     """Serve the WSGI application "module:name" with a server for development: `kind` is wsgiref or werkzeug."""
     with _serve(["developing", kind, app], app_dir, _with_path(app_dir, env)) as server:

@@ -28,8 +28,8 @@ _APP_ATTRIBUTES: Final = ("app", "application", "wsgi_app", "__wrapped__", "__se
 def configured_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
     """Return the number of processes that the server is configured to start; 1 if it is unknown.
 
-    It is read from the server that runs this code (gunicorn, uvicorn), else from its command line,
-    `GUNICORN_CMD_ARGS` or `WEB_CONCURRENCY`.
+    It is read from the server that runs this code (gunicorn, uvicorn, hypercorn, granian), else from its command line,
+    `GUNICORN_CMD_ARGS`, `GRANIAN_WORKERS` or `WEB_CONCURRENCY`.
     """
     running_workers = _running_workers()
     if running_workers is not None:
@@ -40,6 +40,8 @@ def configured_workers(environ: Mapping[str, str] = os.environ, arguments: Seque
         if "gunicorn" in arguments_given[0]:
             with suppress(ValueError):  # an unclosed quote: gunicorn reports it
                 count = _workers_option(shlex.split(environ.get("GUNICORN_CMD_ARGS", ""))) or count
+        if "granian" in arguments_given[0]:
+            count = environ.get("GRANIAN_WORKERS", "") or count
         count = _workers_option(arguments_given) or count
     return int(count) if count.isdecimal() and int(count) > 0 else 1
 
@@ -54,25 +56,33 @@ def _workers_option(arguments: Sequence[str]) -> str:
 
 
 def _running_workers() -> int | None:
-    """Return the number of workers of gunicorn or uvicorn, if one of their calls is on the stack of this thread.
+    """Return the number of workers of a server, if one of its calls is on the stack of this thread.
 
-    Both load the app, and run its event loop, inside such a call. The number includes `gunicorn.conf.py` and
-    `uvicorn.run(workers=...)`, which no command line shows. Imports neither server.
+    The servers load the app, and run its event loop, inside such a call. The number includes `gunicorn.conf.py`,
+    hypercorn's file of settings, `uvicorn.run(workers=...)` and `Granian(workers=...)`, which no command line shows.
+    Imports no server.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # finds the server's call
+    at_least: int | None = None
     while frame is not None:
-        module = frame.f_globals.get("__name__")
+        module, names = frame.f_globals.get("__name__"), frame.f_locals
         workers: object = None
         if module == "gunicorn.arbiter":
-            workers = getattr(getattr(frame.f_locals.get("self"), "cfg", None), "workers", None)
+            workers = getattr(getattr(names.get("self"), "cfg", None), "workers", None)
         elif module == "uvicorn._subprocess":
-            config = frame.f_locals.get("config")
+            config = names.get("config")
             # uvicorn ignores `workers` while it reloads
             workers = 1 if getattr(config, "should_reload", False) else getattr(config, "workers", None)
+        elif module in ("hypercorn.asyncio.run", "hypercorn.trio.run"):
+            workers = getattr(names.get("config"), "workers", None)
+        elif module == "granian.server.common":  # of the parent, where it forks
+            workers = getattr(names.get("self"), "workers", None)
+        elif module == "granian.server.mp" and isinstance(number := names.get("worker_id"), int):
+            at_least = number  # a spawned worker knows only its own number
         if isinstance(workers, int):
             return max(workers, 1)
         frame = frame.f_back
-    return None
+    return at_least
 
 
 def multiple_workers_finding(workers: int | None) -> Finding:

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from web.real_servers import APPS, KINDS
-from web_servers import WebServer, WebServerError, serve_gunicorn, serve_uvicorn, serve_uvicorn_run
+from web_servers import (
+    WebServer,
+    WebServerError,
+    serve_granian,
+    serve_granian_run,
+    serve_gunicorn,
+    serve_hypercorn,
+    serve_uvicorn,
+    serve_uvicorn_run,
+)
 
 WRONG = {"asgi": "wrong_limit:app", "wsgi": "wrong_limit_wsgi:app"}
 
@@ -22,9 +31,25 @@ def test_wrong_settings_stop_the_server_with_their_message(name: str) -> None:
     assert "rules[0].limits[1]: '10/mfoo': unknown period 'mfoo'" in str(caught.value)
 
 
+BY_UVICORN_AND_GUNICORN = ["uvicorn.run", "uvicorn --workers", "GUNICORN_CMD_ARGS", "gunicorn.conf.py", "preloaded"]
+BY_OTHERS = ["hypercorn.toml", "GRANIAN_WORKERS", "fork", "spawn"]  # the latter two are Granian's, started in code
+
+
+def started_by_others(how: str, workers: int, folder: Path, env: dict[str, str]) -> AbstractContextManager[WebServer]:
+    if how == "GRANIAN_WORKERS":
+        return serve_granian("shared_asgi:app", APPS, env=env | {"GRANIAN_WORKERS": str(workers)})
+    if how == "hypercorn.toml":
+        settings = folder / f"hypercorn-{workers}.toml"
+        settings.write_text(f"workers = {workers}\n")
+        return serve_hypercorn("shared_asgi:app", APPS, "-c", str(settings), env=env)
+    return serve_granian_run("shared_asgi:app", APPS, workers, how, env=env)
+
+
 def started(how: str, workers: int, folder: Path) -> AbstractContextManager[WebServer]:
     """A server whose workers each count in memory, with their number where `how` says."""
     memory = {"STORE": "memory://"}
+    if how in BY_OTHERS:
+        return started_by_others(how, workers, folder, memory)
     if how == "uvicorn.run":
         return serve_uvicorn_run("shared_asgi:app", APPS, workers, env=memory)
     if how == "uvicorn --workers":
@@ -38,9 +63,7 @@ def started(how: str, workers: int, folder: Path) -> AbstractContextManager[WebS
     return serve_gunicorn("shared_wsgi:app", APPS, *options, env=memory)
 
 
-@pytest.mark.parametrize(
-    "how", ["uvicorn.run", "uvicorn --workers", "GUNICORN_CMD_ARGS", "gunicorn.conf.py", "preloaded"]
-)
+@pytest.mark.parametrize("how", [*BY_UVICORN_AND_GUNICORN, *BY_OTHERS])
 def test_memory_for_several_workers_is_warned_of_at_start(how: str, tmp_path: Path) -> None:
     with started(how, 2, tmp_path) as server:
         deadline = time.monotonic() + 20

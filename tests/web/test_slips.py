@@ -370,7 +370,7 @@ def test_under_another_loop_each_request_tells_the_reason() -> None:
 
 @pytest.mark.parametrize("place", ["limits", "messages", "rules[0] (shop).limits", "limits.free"])
 def test_two_limits_of_one_name_in_one_list(place: str) -> None:
-    limits = [{"limit": "5/minute", "name": "few"}, "9/hour", {"limit": "20/hour", "name": "few"}]
+    limits: list[Any] = [{"limit": "5/minute", "name": "few"}, "9/hour", {"limit": "20/hour", "name": "few"}]
     settings: dict[str, dict[str, Any]] = {
         "limits": {"limits": limits},
         "messages": {"limits": [], "messages": limits},
