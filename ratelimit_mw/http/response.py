@@ -216,14 +216,14 @@ def non_conflicting(fields: HeaderList, app_headers: Iterable[str]) -> HeaderLis
 
 
 def addable(verdict: Verdict | None, fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
-    """Return the fields of a verdict that can be added to the response, which may be that of a refusal further in."""
+    """Return the fields of a verdict that can be added to a response, which may be that of an inner refusal."""
     return (non_conflicting if verdict is None or verdict.allowed else addable_to_refusal)(fields, own_headers)
 
 
 def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
     """Return the fields of a refusal that can be added to the response that `on_refused` made of it.
 
-    Fields that it has, it has instead of these; either of the two RateLimit fields stands for both.
+    The fields of the response replace these. One of the two RateLimit fields replaces both.
     """
     present = {name.lower() for name in own_headers}
     both = {name.lower() for name in _LIST_FIELDS}

@@ -215,7 +215,7 @@ def _size(log: str | Path) -> int:
 
 
 def _sorted(groups: Iterator[Group], reach: int) -> Iterator[Group]:
-    """Sort groups of which each is at most so many lines away from its place; others get as near to it as they can."""
+    """Sort groups that are at most `reach` lines away from their places; move others as near to theirs as possible."""
     waiting: list[Group] = []
     lines = 0
     for group in groups:
