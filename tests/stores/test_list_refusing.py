@@ -16,6 +16,7 @@ from ratelimit_mw.stores.inventory import KeyPage, RefusalFinder
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.stores.redis.hash_slots import slot
 from ratelimit_mw.stores.redis.scan import Kinds
+from ratelimit_mw.testing import Clock
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 from stores.random_steps import RandomSteps
@@ -107,6 +108,21 @@ def test_buckets_with_room_are_read_together(algorithm: str, redis_server: Redis
         stats = client.info("commandstats")
     assert stats["cmdstat_mget"]["calls"] == stats["cmdstat_scan"]["calls"]
     assert "cmdstat_get" not in stats
+
+
+@pytest.mark.parametrize("algorithm", ["gcra", "token_bucket", "leaky_bucket"])
+def test_a_full_bucket_is_listed_until_a_unit_has_drained(algorithm: str, redis_server: RedisServer) -> None:
+    """That takes 30 seconds."""
+    clock = Clock()
+    charge = Charge("{a}:r", parse(f"2/minute burst 2 using {algorithm}")[0])
+    found = []
+    with closing(RedisStore(redis_server.url, timeout=PATIENT, deny_cache=0, clock=clock)) as store:
+        store.take([charge])
+        store.take([charge])
+        for seconds in (0, 20, 9.5, 0.5):
+            clock.advance(seconds)
+            found.append(listed(store, known([charge])))
+    assert found == [[key_of(charge)]] * 3 + [[]]
 
 
 @pytest.mark.usefixtures("small_pages")
