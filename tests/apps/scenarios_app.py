@@ -2,6 +2,9 @@
 
 A request says in `X-Step` which step of which scenario it is, and what of it could not be sent. That, and what no
 client on loopback can say of itself, is put into the scope or environ outside of the middleware.
+
+With METRICS_FOLDER, the requests are counted there, and workers play a scenario together, each with a store of its own.
+`X-Step: metrics` gets the counts of all workers, and `X-Worker` is the process that answers.
 """
 
 import asyncio
@@ -10,9 +13,12 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry, generate_latest
+
+from ratelimit_mw.metrics import PrometheusCollector
 from ratelimit_mw.testing import Clock
 from web.faces import ASGI, WSGI, asgi_parts, wsgi_parts
-from web.scenario import Step
+from web.scenario import Scenario, Step
 from web.scenarios import SCENARIOS
 from web.scenarios_settlements import AFTER
 from web.table import RecordingAsyncRedis, RecordingRedis, TableStore, begin, tell_time
@@ -24,6 +30,9 @@ if TYPE_CHECKING:
 ROWS = (*SCENARIOS, *AFTER)
 TRIES = 500  # for what goes on after a response, a hundredth of a second each
 FACE, URL = os.environ["FACE"], os.environ["STORE"]
+FOLDER = os.environ.get("METRICS_FOLDER")
+COUNTED = {"metrics": True, "metrics_folder": FOLDER} if FOLDER else {}
+METRICS = "metrics"
 clock = Clock()
 memory = tell_time(clock)
 
@@ -33,6 +42,7 @@ class Table:
 
     app: Any
     store: TableStore
+    row: Scenario | None = None
     due = 0  # corrections after the last step
 
     def __init__(self) -> None:
@@ -44,13 +54,14 @@ class Table:
         """`SCENARIO STEP [PART ...]`: the step, and which parts of it were not sent."""
         scenario, number, *unsent = told.split()
         row = ROWS[int(scenario)]
-        if number == "0":
+        if number == "0" or row is not self.row:  # its first step may have met another worker
+            self.row = row
             clock.now = Clock().now
             if URL == "memory://":
                 self.store = memory()
-            self.app = self._make({"store": self.store, **row.settings})
+            self.app = self._make({"store": self.store, **COUNTED, **row.settings})
         step = row.steps[int(number)]
-        self.due = step.settled
+        self.due = 0 if COUNTED else step.settled  # a worker that met no earlier step may have nothing to correct
         begin(self.store, clock, step)
         return step, unsent
 
@@ -76,7 +87,7 @@ async def asgi(scope: "Scope", receive: "Receive", send: "Send") -> None:
 
     async def counted(message: "Message") -> None:
         if message["type"] == "http.response.start":
-            own = [(b"x-asked", asked().encode()), (b"x-settled", str(before).encode())]
+            own = [(name.lower().encode(), value.encode()) for name, value in outside(before)]
             message = {**message, "headers": [*message["headers"], *own]}
         await send(message)
 
@@ -86,7 +97,12 @@ async def asgi(scope: "Scope", receive: "Receive", send: "Send") -> None:
                 break
             await asyncio.sleep(0.01)
         before = table.settled
-        step, unsent = table.turn(dict(headers)[b"x-step"].decode())
+        told = dict(headers)[b"x-step"].decode()
+        if told == METRICS:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": counts()})
+            return
+        step, unsent = table.turn(told)
         own = asgi_parts(step, step.path if "path" in unsent else scope["path"])
         own["headers"] = [line for line in headers if line[0] != b"x-step"]
         if "headers" in unsent:
@@ -98,14 +114,18 @@ def wsgi(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterabl
     """For WSGI servers."""
 
     def counted(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-        return start_response(status, [*headers, ("X-Asked", asked()), ("X-Settled", str(before))], exc_info)
+        return start_response(status, [*headers, *outside(before)], exc_info)
 
     for _ in range(TRIES if table.settled < table.due else 0):
         if table.settled >= table.due:
             break
         time.sleep(0.01)
     before = table.settled
-    step, unsent = table.turn(environ.pop("HTTP_X_STEP"))
+    told = environ.pop("HTTP_X_STEP")
+    if told == METRICS:
+        start_response("200 OK", [])
+        return [counts()]
+    step, unsent = table.turn(told)
     environ.update(wsgi_parts(step))
     if "path" in unsent:
         environ["PATH_INFO"] = step.path.encode().decode("latin-1")
@@ -118,6 +138,15 @@ def wsgi(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterabl
     return answer
 
 
-def asked() -> str:
-    """What the store was asked."""
-    return ",".join(verb for verb, _ in table.store.calls)
+def outside(settled: int) -> list[tuple[str, str]]:
+    """What the response says of the step, from outside of the middleware."""
+    asked = ",".join(verb for verb, _ in table.store.calls)
+    worker = [("X-Worker", str(os.getpid()))] if COUNTED else []
+    return [("X-Asked", asked), ("X-Settled", str(settled)), *worker]
+
+
+def counts() -> bytes:
+    """The counts of all workers."""
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(FOLDER))  # also in a worker that has no app yet
+    return generate_latest(registry)

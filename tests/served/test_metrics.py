@@ -1,16 +1,23 @@
-"""One scrape has the counts of all workers, also of those that were killed, and each request once."""
+"""One scrape has the counts of all workers, also of those that were killed, and each request once.
+
+So it has after each row of the table of scenarios, with each framework.
+"""
 
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import httpx
 import pytest
 
-from web.real_servers import APPS
+from served.test_scenarios_served import Stand, asked, played
+from web.faces import ASGI, WSGI
+from web.real_servers import APPS, KINDS
+from web.scenario import Answer, Step
+from web.table import ALL_ROWS, REFUSED
 from web_servers import WebServer, serve_gunicorn, serve_uvicorn
 
 WORKERS = 3
@@ -24,6 +31,10 @@ SERVERS = {
     ),
     "uvicorn": (serve_uvicorn, "counted_asgi:app", ("--workers", str(WORKERS))),
 }
+STANDS = (
+    *(Stand("uvicorn", face) for face in ASGI),
+    *(Stand("gunicorn-gthread", face) for face in WSGI),
+)
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -35,16 +46,57 @@ def test_the_sums_are_what_clients_saw_though_workers_were_killed(name: str, tmp
     with serve(app, APPS, *options, env=env) as server:
         workers = admitting(server, seen, WORKERS)
         assert counted(server) == seen
-        for process in sorted(workers)[:2]:
-            os.kill(process, signal.SIGKILL)
-        for process in sorted(workers)[:2]:
-            wait_for_end(process)
+        kill(sorted(workers)[:2])
         workers |= admitting(server, seen, 2, workers)
         for _ in range(2):
             assert counted(server) == seen
     assert len(workers) == WORKERS + 2
     assert min(seen["admitted"], seen["refused"]) >= len(workers)
     assert [path.name for path in folder.glob("*.new")] == []
+
+
+@pytest.mark.parametrize("stand", STANDS, ids=str)
+def test_the_sums_are_what_clients_saw_in_each_scenario(stand: Stand, tmp_path: Path) -> None:
+    """Each worker has a store of its own, so the outcome of a step depends on the worker, but not whether it counts."""
+    kind, scenarios = KINDS[stand.kind], [row.values[0] for row in ALL_ROWS]
+    env = {"FACE": stand.face, "STORE": "memory://", "PYTHONPATH": str(APPS.parent), "METRICS_FOLDER": str(tmp_path)}
+    app, options = f"scenarios_app:{kind.interface}", (*kind.options, "--workers", str(WORKERS))
+    seen: Counter[str] = Counter()
+    workers: set[int] = set()
+    killed: list[int] = []
+    with kind.serve(app, APPS, *options, env=env) as server:
+
+        def play(number: int, at: int) -> None:
+            step = scenarios[number].steps[at]
+            answer = played(stand, server, step, f"{number} {at}")
+            workers.update(map(int, answer.field("x-worker")))
+            seen.update(outcomes(step, answer))
+
+        for number, scenario in enumerate(scenarios):
+            for at in range(len(scenario.steps)):
+                play(number, at)
+            assert counts_of(metrics(server)) == seen, scenario.name
+            if not killed and number >= len(scenarios) // 3 and len(workers) == WORKERS:
+                killed = sorted(workers)[:2]
+                kill(killed)
+        deadline = time.monotonic() + PATIENCE
+        while len(workers) < WORKERS + 2:  # until those that were started in their places have answered, too
+            assert time.monotonic() < deadline, server.output()
+            play(0, 0)
+        assert counts_of(metrics(server)) == seen
+    assert len(killed) == 2
+    assert min(seen["admitted"], seen["refused"]) >= 20
+
+
+def outcomes(step: Step, answer: Answer) -> list[str]:
+    """What a client saw of a request that met a rule; nothing of others."""
+    if answer.status in REFUSED:
+        return ["refused"]
+    return ["admitted"] if step.source or step.status in REFUSED else []
+
+
+def metrics(server: WebServer) -> str:
+    return asked(server, "GET", "/", [("X-Step", "metrics")]).body.decode()
 
 
 def admitting(server: WebServer, seen: Counter[str], many: int, before: Collection[int] = ()) -> set[int]:
@@ -62,6 +114,13 @@ def admitting(server: WebServer, seen: Counter[str], many: int, before: Collecti
     return found
 
 
+def kill(processes: Sequence[int]) -> None:
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+    for process in processes:
+        wait_for_end(process)
+
+
 def wait_for_end(process: int) -> None:
     """Return once a process is gone: one that is only being killed may still accept a connection."""
     deadline = time.monotonic() + PATIENCE
@@ -76,7 +135,10 @@ def wait_for_end(process: int) -> None:
 
 def counted(server: WebServer) -> dict[str, int]:
     """Requests by outcome, as a scrape shows them."""
-    text = httpx.get(f"{server.url}/metrics", timeout=PATIENCE).text
+    return counts_of(httpx.get(f"{server.url}/metrics", timeout=PATIENCE).text)
+
+
+def counts_of(text: str) -> dict[str, int]:
     found = Counter[str]()
     for line in text.splitlines():
         if line.startswith("ratelimit_requests_total{"):
