@@ -66,9 +66,10 @@ class Traced:
 
 def traced(path: Path, work: Callable[[Traced], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
-        one = Traced(path, **options)
-        await work(one)
-        await one.store.aclose()
+        async with asyncio.timeout(60):  # a call without a result fails the test
+            one = Traced(path, **options)
+            await work(one)
+            await one.store.aclose()
 
     asyncio.run(main())
 
