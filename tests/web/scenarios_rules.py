@@ -105,6 +105,28 @@ RULES = (
         steps=(Step(path="/pub/../login", state=(("login", 1, 60), ("pub_rest_path", 7, 3600))),),
     ),
     Scenario(
+        name="slashes at the start of a path and dots in it hide no endpoint",
+        settings={"limits": "9/hour", "rules": [{"path": "/search/{q:path}", "limits": "2/minute", "name": "search"}]},
+        promises=(9, 10),
+        steps=(
+            Step(path="//search/../secret", state=(("search", 1, 60), ("default", 8, 3600))),
+            Step(path="///search/x/../../secret", state=(("search", 0, 60), ("default", 7, 3600))),
+            no(60, "search", path="//search/./../x", state=(("search", 0, 60), ("default", 7, 3600))),
+        ),
+    ),
+    Scenario(
+        name="a number is all that a router takes for one",
+        settings={"limits": "9/hour", "rules": [{"path": "/users/{id:int}", "limits": "3/minute", "name": "users"}]},
+        promises=(9,),
+        steps=(
+            Step(path="/users/5", state=(("users", 2, 60),)),
+            Step(path="/users/-5", state=(("users", 1, 60), ("default", 8, 3600))),
+            Step(path="/users/5_0", state=(("users", 0, 60), ("default", 7, 3600))),
+            no(60, "users", path="/users/+5", state=(("users", 0, 60), ("default", 7, 3600))),
+            Step(path="/users/x", state=(("default", 6, 3600),)),
+        ),
+    ),
+    Scenario(
         name="a rule may be written with a slash at its end",
         settings={"limits": "9/hour", "rules": [{"path": "/login/", "limits": "4/minute"}]},
         promises=(9, 10),
