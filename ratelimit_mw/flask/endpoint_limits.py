@@ -137,11 +137,31 @@ def _check_enforced(sender: Flask, **_: object) -> None:
         findings = [
             Finding(f"{name}: {text}", code="RL-109", weakens_limits=weakens_limits) for name, weakens_limits in idle
         ]
+        findings += [finding for app in list(_limited_apps) for finding in _idle_methods(app)]
         findings += [_NO_APP] * bool(_without_app)
         warn_or_fail(findings, strict=any([*map(_is_strict, {sender, *_limited_apps}), *_without_app.values()]))
         _unchecked.clear()
         _without_app.clear()
         request_started.disconnect(_check_enforced)
+
+
+def _idle_methods(app: Flask) -> Iterator[Finding]:
+    """Yield a finding for each unchecked limit whose `methods` none of its routes has."""
+    methods: dict[EndpointLimit, set[str]] = {}
+    for rule in app.url_map.iter_rules():
+        names = [name for name in app.blueprints if rule.endpoint.startswith(f"{name}.")]
+        for owner in (app.view_functions.get(rule.endpoint), *(app.blueprints[name] for name in names)):
+            for endpoint_limit in limits_on(owner):
+                methods.setdefault(endpoint_limit, set()).update(rule.methods or ())
+    for endpoint_limit, present in methods.items():
+        own = endpoint_limit.rule.all_methods
+        if own and endpoint_limit in _unchecked and own.isdisjoint(present):
+            yield Finding(
+                f"{_unchecked[endpoint_limit]} has methods = {list(endpoint_limit.rule.methods)}, and its routes have "
+                f"{', '.join(sorted(present - _IMPLICIT_METHODS))}, so it limits nothing; name methods of the routes, "
+                "or leave methods out",
+                code="RL-128",
+            )
 
 
 def _is_strict(app: Flask) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Header
 from fastapi import WebSocket as FastAPIWebSocket
-from flask import Blueprint
+from flask import Blueprint, Flask
 from flask.views import MethodView
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -21,6 +21,7 @@ from starlette.routing import Mount, Route
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, MemoryStore, asgi, wsgi
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, limit
+from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.settings import Settings
@@ -214,6 +215,7 @@ def test_methods_of_a_websocket_are_those_of_its_handshake(caplog: pytest.LogCap
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let neither Flask nor Django report the limits of a test in other tests."""
     monkeypatch.setattr("ratelimit_mw.flask.endpoint_limits._unchecked", {})
+    monkeypatch.setattr("ratelimit_mw.flask.endpoint_limits._limited_apps", set())
     monkeypatch.setattr("ratelimit_mw.django.endpoint_limits.LOCATIONS", {})
 
 
@@ -416,3 +418,31 @@ def test_a_flask_class_may_limit_what_its_base_exempts() -> None:
 
     flask_exempt(Open)
     assert flask_limit("5/minute")(Closed) is Closed
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("on", ["a view", "a blueprint"])
+def test_methods_that_no_flask_route_has_are_told(on: str, caplog: pytest.LogCaptureFixture) -> None:
+    def app_with(*methods: str, strict: bool = False) -> Flask:
+        app = Flask(__name__)
+        RateLimiter(app, limits="9/minute", strict=strict)
+        shop = Blueprint("shop", __name__)
+        marked = flask_limit("5/minute", methods=["POST"])
+
+        def view() -> str:
+            return "x"
+
+        if on == "a blueprint":
+            marked(shop)
+        shop.add_url_rule("/", "view", marked(view) if on == "a view" else view, methods=list(methods))
+        app.register_blueprint(shop)
+        return app
+
+    text = "has methods = ['POST'], and its routes have GET, PUT, so it limits nothing; name methods of the routes, or"
+    assert app_with("GET", "PUT").test_client().get("/").status_code == 200
+    (told,) = caplog.messages
+    assert text in told
+    caplog.clear()
+    assert app_with("GET", "POST", strict=True).test_client().get("/").status_code == 200
+    assert caplog.messages == []
+    assert app_with("GET", strict=True).test_client().get("/").status_code == 500
