@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import cycle, islice
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from benchmarks.lab import Lab
 from benchmarks.ours import wsgi
@@ -102,11 +102,13 @@ def floor(scene: Scene) -> Setup:
     return lambda lab: in_turn(lab, bare, scene)
 
 
-def limited(scene: Scene, url: Callable[[Lab], str] = lambda _: "memory://") -> Setup:
-    """Our middleware, which was seen to know the client and the rule of some requests."""
+def limited(
+    scene: Scene, url: Callable[[Lab], str] = lambda _: "memory://", *, headers: Literal["ietf", "none"] = "ietf"
+) -> Setup:
+    """Our middleware, which was seen to know the client and the rule of some requests. `headers`: their style."""
 
     def setup(lab: Lab) -> Contender:
-        app = RateLimitMiddleware(bare, **scene.settings(url(lab)))
+        app = RateLimitMiddleware(bare, headers=headers, **scene.settings(url(lab)))
         lab.wait(_check(app, scene))
         return in_turn(lab, app, scene)
 

@@ -68,7 +68,16 @@ ROWS: Final[Sequence[Row]] = [
         ours=limited,
         peer=lambda lab: held(lab, _asgi_ratelimit(), NONE),
         floor=floor,
-        target=0.58,
+        target=0.55,
+    ),
+    Race(
+        name="asgi-no-headers",
+        what="added to a request, no headers / asgi-ratelimit, no headers",
+        ours=lambda lab: held(
+            lab, lambda quota: RateLimitMiddleware(bare, limits=f"{quota}/hour", headers="none"), NONE
+        ),
+        peer=lambda lab: held(lab, _asgi_ratelimit(), NONE),
+        floor=floor,
     ),
     Race(
         name="asgi-counted",
@@ -99,7 +108,7 @@ ROWS: Final[Sequence[Row]] = [
         ours=lambda lab: held(lab, _on_starlette),
         peer=lambda lab: held(lab, _slowapi(), LEGACY),
         floor=lambda lab: contender(lab, starlette()),
-        target=0.08,
+        target=0.06,
         calls=500,
     ),
     Race(

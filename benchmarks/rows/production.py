@@ -65,11 +65,19 @@ def _peer(lab: Lab) -> Contender:
 ROWS: Final[Sequence[Row]] = [
     Race(
         name="production-over-asgi-ratelimit",
-        what=f"added to a request: {HARDEST.what} / asgi-ratelimit's with the same rules and clients",
+        what=f"added to a request: {HARDEST.what}, headers on / asgi-ratelimit's with the same, no headers",
         ours=limited(HARDEST),
         peer=_peer,
         floor=floor(HARDEST),
         target=0.8,
+        calls=_CALLS,
+    ),
+    Race(
+        name="production-no-headers-over-asgi-ratelimit",
+        what=f"added to a request: {HARDEST.what}, no headers / asgi-ratelimit's with the same, no headers",
+        ours=limited(HARDEST, headers="none"),
+        peer=_peer,
+        floor=floor(HARDEST),
         calls=_CALLS,
     ),
     Race(

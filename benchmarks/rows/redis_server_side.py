@@ -72,6 +72,7 @@ ROWS: Final[Sequence[Row]] = [
         what="server time of a take (keeps every unit) / of the minimal log",
         ours=_by_server(our_script(ALGORITHMS[_KEEPS_ALL](*_PLENTY))),
         peer=_by_server(minimal_log(ALGORITHMS[_KEEPS_ALL](*_PLENTY))),
+        target=2.0,
         calls=300,
     ),
     Race(

@@ -185,6 +185,6 @@ def _each(batches: Sequence[Batch]) -> float | None:
 
 
 ROWS: Final[Sequence[Row]] = [
-    Served(name="served-memory", redis=False, target=0.80, over={"asgi-ratelimit": 1.0, "slowapi": None}),
-    Served(name="served-redis", redis=True, target=0.65, over={"asgi-ratelimit": None, "slowapi": None}),
+    Served(name="served-memory", redis=False, target=0.84, over={"asgi-ratelimit": 1.0, "slowapi": None}),
+    Served(name="served-redis", redis=True, target=0.72, over={"asgi-ratelimit": None, "slowapi": None}),
 ]
