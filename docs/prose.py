@@ -1,13 +1,14 @@
 """Checks the prose of README and docs: `python docs/prose.py`, in `tox -e docs`. Returns 1 if there is a finding.
 
-proselint checks each page without its code. The second list has words that our own guide to prose rules out.
+proselint checks each page without its code. The second list has words that our own guide to prose rules out. The docs
+have at most `MOST` words, so that they can be read. `--count` prints the words of each page.
 """  # noqa: INP001  # no package
 
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,12 @@ OWN: Final = re.compile(
     r"|he|his|him|nothing comes of|found .*, allowed is)\b",
     re.IGNORECASE,
 )
+MOST: Final = 24_000  # words of docs, without code blocks, generated parts, and the page that explains each message
+_UNCOUNTED: Final = re.compile(
+    r"^(`{3,})[^\n]*\n.*?^\1$|^ {4}.*?$|"
+    r"<!-- (?:table|figures|diagram|tests) .*?<!-- end -->|<!--.*?-->|(?<=\])\([^)]*\)",
+    re.MULTILINE | re.DOTALL,
+)
 _CODE: Final = re.compile(r"^(`{3,})[^\n]*\n.*?^\1$|`[^`]*`|\]\([^)]*\)|<!--.*?-->|^ {4}.*?$", re.MULTILINE | re.DOTALL)
 _PAUSED: Final = re.compile(r"^(#+ .*|\|.*|:::.*)$", re.MULTILINE)
 
@@ -32,6 +39,11 @@ def prose(text: str) -> str:
     return _PAUSED.sub(
         lambda line: f"{'' if line[0].startswith(':') else line[0].replace('|', ' / ')} …", without
     )  # no repetition from line to line
+
+
+def words(text: str) -> int:
+    """How many words a page has that someone wrote to be read."""
+    return len(re.findall(r"\S*\w\S*", _UNCOUNTED.sub(" ", text)))
 
 
 def findings(pages: dict[str, str]) -> Iterator[str]:
@@ -54,14 +66,26 @@ def findings(pages: dict[str, str]) -> Iterator[str]:
                 yield f"{page}:{number}: {found[0]!r}, which the guide to prose rules out"
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the findings. Returns the exit code."""
     files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     pages = [path for path in files if "_build" not in path.parts]
-    found = [*findings({str(path.relative_to(ROOT)): path.read_text("utf-8") for path in pages})]
+    texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in pages}
+    counts = {
+        name: words(text)
+        for name, text in texts.items()
+        if name.startswith("docs/") and name != "docs/reference/messages.md"
+    }
+    if "--count" in arguments:
+        sys.stdout.write("".join(f"{count:6} {name}\n" for name, count in counts.items()))
+        sys.stdout.write(f"{sum(counts.values()):6} of at most {MOST}\n")
+        return 0
+    found = [*findings(texts)]
+    if sum(counts.values()) > MOST:
+        found.append(f"docs: {sum(counts.values())} words, at most {MOST}; `python docs/prose.py --count` shows where")
     sys.stdout.write("".join(f"{line}\n" for line in found))
     return bool(found)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
