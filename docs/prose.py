@@ -23,6 +23,7 @@ OWN: Final = re.compile(
     r"|he|his|him|nothing comes of|found .*, allowed is)\b",
     re.IGNORECASE,
 )
+ON_PAGES: Final = re.compile(r"\bis (?:none|no [a-z]+)\b|(?:^|[.:] )(?:Who|What|Of what|Whose) [^?]*\.$")
 MOST: Final = 24_000  # words of docs, without code blocks, generated parts, and the page that explains each message
 _UNCOUNTED: Final = re.compile(
     r"^(`{3,})[^\n]*\n.*?^\1$|^ {4}.*?$|"
@@ -62,7 +63,7 @@ def findings(pages: dict[str, str]) -> Iterator[str]:
                 yield line.replace(f"{folder.resolve()}/", "")
     for page, text in pages.items():
         for number, line in enumerate(prose(text).splitlines(), 1):
-            for found in OWN.finditer(line):
+            for found in (*OWN.finditer(line), *ON_PAGES.finditer(line)):
                 yield f"{page}:{number}: {found[0]!r}, which the guide to prose rules out"
 
 
