@@ -98,6 +98,9 @@ def test_a_table_without_room_shows_rows_as_lists(page: Page, site: str) -> None
     assert "meaning" in page.value(label)
     assert page.value(f"{cell}.getBoundingClientRect().right") <= 390
     keep(page, "settings", 390)
+    look(page, site, "explanation/faults", 1300)  # long names are broken there, and the matrix stays a table
+    assert page.value("document.querySelectorAll('.broken-names').length") == 1
+    assert page.value("document.querySelectorAll('.rows-as-lists').length") == 0
 
 
 @pytest.mark.parametrize("width", WIDTHS)
