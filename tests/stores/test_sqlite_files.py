@@ -30,7 +30,7 @@ if os.getuid() == 0:
 os.umask(0o077)
 store = SQLiteStore(path, timeout=5)
 assert store.take([Charge("k", FixedWindow(10, 60))])[0].remaining == left
-print(*(f"{os.stat(path + ending).st_mode & 0o777:o}" for ending in ("", "-wal", "-shm", ".lock")))
+print(*(f"{os.stat(path + ending).st_mode & 0o777:o}" for ending in ("", "-wal", "-shm", ".lock")), flush=True)
 if left == 9:
     os._exit(0)  # without closing, so that the next worker finds all files
 """

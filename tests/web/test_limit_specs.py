@@ -229,7 +229,7 @@ def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], p
         (["5/minute", {"limit": "5/minute", "key": "ip"}],
          f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
         ([{"limit": "5/minute", "name": "a"}, {"limit": "5/minute", "name": "a"}],
-         f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
+         "limits[1].name: 'a' is also the name of limits[0]; choose another name"),
     ],
 )  # fmt: skip
 def test_what_is_no_list_of_limits(given: Any, message: str) -> None:

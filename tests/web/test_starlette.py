@@ -259,9 +259,16 @@ def only_an_item(item: int) -> None: ...
 def a_model_by_that_name(request: dict[str, str]) -> None: ...
 
 
-@pytest.mark.parametrize("endpoint", [nothing, only_an_item, a_model_by_that_name], ids=lambda one: one.__name__)
-def test_where_no_limit_could_act_is_told_at_import(endpoint: Any) -> None:
-    with pytest.raises(TypeError, match=r"has no parameter for the request, .*Depends\(RateLimit\(\.\.\.\)\)"):
+@pytest.mark.parametrize(
+    ("endpoint", "problem"),
+    [
+        (nothing, "has no parameter for the request, so"),
+        (only_an_item, "has no parameter that is known to be the request, so .*`item: Request`"),
+        (a_model_by_that_name, "has no parameter that is known to be the request, so .*`request: Request`"),
+    ],
+)
+def test_where_no_limit_could_act_is_told_at_import(endpoint: Any, problem: str) -> None:
+    with pytest.raises(TypeError, match=rf"{problem} .*Depends\(RateLimit\(\.\.\.\)\)"):
         limit("1/minute")(endpoint)
 
 

@@ -77,7 +77,7 @@ class AsyncOnly:
         ({"key": partial(later)}, "key: got partial, which is async; expected a plain function under WSGI"),
         (
             {"rules": [{"path": "/", "limits": [{"limit": "1/minute", "key": later}]}]},
-            "key: got later, which is async; expected a plain function under WSGI",
+            "key of rule root: got later, which is async; expected a plain function under WSGI",
         ),
         (
             {"store": AsyncOnly()},
