@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
@@ -55,6 +55,22 @@ def _workers_option(arguments: Sequence[str]) -> str:
     return value
 
 
+def _uvicorn_workers(names: Mapping[str, Any]) -> object:
+    """Return the setting of uvicorn, which ignores `workers` while it reloads."""
+    config = names.get("config")
+    return 1 if getattr(config, "should_reload", False) else getattr(config, "workers", None)
+
+
+_WORKERS_BY_CALL: Final[Mapping[str, Callable[[Mapping[str, Any]], object]]] = {
+    "gunicorn.arbiter": lambda names: getattr(getattr(names.get("self"), "cfg", None), "workers", None),
+    "uvicorn._subprocess": _uvicorn_workers,
+    "hypercorn.asyncio.run": lambda names: getattr(names.get("config"), "workers", None),
+    "hypercorn.trio.run": lambda names: getattr(names.get("config"), "workers", None),
+    "granian.server.common": lambda names: getattr(names.get("self"), "workers", None),  # the parent, where it forks
+}
+"""The modules of servers whose calls know the number of workers, each with a function that finds it in the locals."""
+
+
 def _running_workers() -> int | None:
     """Return the number of workers of a server, if one of its calls is on the stack of this thread.
 
@@ -65,22 +81,14 @@ def _running_workers() -> int | None:
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # finds the server's call
     at_least: int | None = None
     while frame is not None:
-        module, names = frame.f_globals.get("__name__"), frame.f_locals
-        workers: object = None
-        if module == "gunicorn.arbiter":
-            workers = getattr(getattr(names.get("self"), "cfg", None), "workers", None)
-        elif module == "uvicorn._subprocess":
-            config = names.get("config")
-            # uvicorn ignores `workers` while it reloads
-            workers = 1 if getattr(config, "should_reload", False) else getattr(config, "workers", None)
-        elif module in ("hypercorn.asyncio.run", "hypercorn.trio.run"):
-            workers = getattr(names.get("config"), "workers", None)
-        elif module == "granian.server.common":  # of the parent, where it forks
-            workers = getattr(names.get("self"), "workers", None)
-        elif module == "granian.server.mp" and isinstance(number := names.get("worker_id"), int):
-            at_least = number  # a spawned worker knows only its own number
-        if isinstance(workers, int):
-            return max(workers, 1)
+        module = str(frame.f_globals.get("__name__"))
+        if module == "granian.server.mp":
+            number = frame.f_locals.get("worker_id")
+            at_least = number if isinstance(number, int) else at_least  # a spawned worker knows only its own number
+        elif module in _WORKERS_BY_CALL:  # before Python 3.13, a frame whose locals were read keeps them alive
+            workers = _WORKERS_BY_CALL[module](frame.f_locals)
+            if isinstance(workers, int):
+                return max(workers, 1)
         frame = frame.f_back
     return at_least
 
