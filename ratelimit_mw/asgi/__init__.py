@@ -57,7 +57,7 @@ class RateLimitMiddleware:
         self.app = app
         self._error: ConfigError | None = None
         self._fast_rules: RuleSet | None = None  # None if the next request needs the general path
-        self._routes_checked = False  # as long as they are not, every request needs it
+        self._routes_checked = False  # until then, each request takes the general path, which checks them
         try:
             check_app(app, "ASGI")
             self._gate = AsyncGate(Settings.of(settings, options))

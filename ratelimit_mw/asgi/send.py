@@ -1,12 +1,23 @@
 """Sends rate limit headers and refusals to ASGI servers.
 
-`send_refusal` sends the refusals of `RateLimitMiddleware`, of Starlette's `RateLimit` and of `limit` on a class. Other
-refusals under ASGI are sent elsewhere, except where `send_refusal` says so:
+Each kind of refusal under ASGI, with the code that sends it:
 
-- `starlette/__init__.py`: `limit` on a function returns a Starlette response, so that outer decorators can change it.
-- `fastapi.py`: the dependency `RateLimit` raises an error, so that the app's error handlers can respond.
-- `messages.py`: the limits of messages close an open websocket.
-- `django/`: the middleware returns a response of Django, and the throttle lets REST framework create one.
+- by `RateLimitMiddleware`, Starlette's `RateLimit` or `limit` on a class: `send_refusal`;
+- by `limit` on a function: `starlette.respond_to_refused` returns a Starlette response, which outer decorators can
+  change. If `on_refused` is an ASGI app, or the request is a handshake, `send_refusal`;
+- by FastAPI's dependency `RateLimit`: `_refusal_error` in `fastapi.py` returns the error to raise, which handlers of
+  the app may handle. Its own handler calls `starlette.respond_to_refused`;
+- by `limit` on a function or the dependency, after the app accepted the websocket: `starlette.respond_to_refused`
+  closes it. If the app has no table of error handlers, `_refusal_error` returns a `WebSocketException`, for which
+  Starlette closes it;
+- by the limits of messages: `_drop_or_close` in `messages.py` drops the message, or closes the websocket;
+- by Django's middleware: `django.responses.to_django` makes the response;
+- by a throttle of REST framework: REST framework makes it, see `django/throttle.py`.
+
+To delay or change every refusal, begin where the verdict is known. Five functions see each refusal exactly once:
+`RateLimitMiddleware._decide` (`asgi/__init__.py`), `enforce` (`starlette/enforcement.py`), `_drop_or_close`
+(`asgi/messages.py`), `_conclude` (`django/middleware.py`) and `allow_request` (`django/throttle.py`). The service
+answers its own calls, in `service/requests.py`.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence

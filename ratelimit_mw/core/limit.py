@@ -44,10 +44,12 @@ class Decision(Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fi
     limit: int  # units from which `remaining` counts down: burst for buckets, quota for windows
     remaining: int  # whole units left; includes this charge only if the group was admitted
     retry_after: float  # 0.0 if this charge alone would pass, inf if it never can
-    next_after: float  # until one more unit than `remaining` could pass, if the client took `remaining` now
+    next_after: float  # if the client takes `remaining` now: until the next unit
     reset_after: float  # until the full quota is available again
     delay: float  # how long to delay the admitted request
-    at: int  # store time, microseconds; for buckets, the instant at which they have drained, this charge included
+    # The reference time of a refund, in microseconds of the store's clock: of a window, the time of this decision; of a
+    # bucket, the instant at which it has drained, this charge included.
+    at: int
 
 
 class _Rate(Struct, frozen=True, dict=True):
@@ -132,7 +134,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     @property
     def most(self) -> int:
-        """The largest cost that can ever pass, in units: the quota of a window, the burst of a bucket."""
+        """The largest cost that can pass at once, in units: the quota of a window, the burst of a bucket."""
         return self.quota
 
     @property
@@ -146,7 +148,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     @property
     def max_wait(self) -> float:
-        """Longest wait for one unit without debt, in seconds: the window."""
+        """Longest wait for one unit without debt, in seconds: by default the window."""
         return self.window
 
     @cached_property

@@ -13,14 +13,17 @@ from ratelimit_mw.core.limit import Charge, Decision
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
 """Where a verdict comes from.
 
-`store`: the configured store. Verdicts that need no store have this source, too, as for a client on the blocklist.
-`remembered`: the cache of refusals. `lease`: units that the store charged in advance. `local`: the fallback store in
-this process, because the store failed. `allowed_on_error`, `denied_on_error`: the setting `on_store_error`, because the
-store, or the callable of the default limits, failed."""
+`store`: the configured store; also used when no source was needed, e.g. for a refusal by the blocklist. `remembered`:
+the deny cache. `lease`: units that the store charged in advance. `local`: the fallback store in this process, because
+the store failed. `allowed_on_error`, `denied_on_error`: the setting `on_store_error`, because the store, or the
+callable of the default limits, failed."""
 
 
 class Answer(list[Decision]):
-    """Decisions that were made without the store. `source`: "remembered" (deny cache) or "lease"."""
+    """Decisions that a layer over the store made without a call of the store, so they tell nothing about its state.
+
+    `source`: "remembered" (deny cache) or "lease". Decisions of the store itself are in a plain sequence.
+    """
 
     __slots__ = ("source",)
 
@@ -80,10 +83,10 @@ class Verdict(Struct, frozen=True, gc=False):
         return self.charges[index].role == "penalty" and decision.allowed and not decision.remaining
 
     def _wait(self, index: int) -> float:
-        """Return the seconds for which this charge of a refused request goes on refusing.
+        """Return the wait of this charge of a refused request, in seconds: its `retry_after`, with one exception.
 
-        If a penalty's ban starts with this refusal, the penalty's `next_after` counts, which is the time until the ban
-        ends. The penalty's own `retry_after` is 0.0: the ban did not refuse this request, it refuses the next one.
+        If this refusal starts a penalty's ban, the wait is the penalty's `next_after`, the time until the ban ends. The
+        penalty's own `retry_after` is 0.0: the ban did not refuse this request, it refuses the next one.
         """
         decision = self.decisions[index]
         return decision.next_after if self._starts_ban(index) else decision.retry_after
@@ -175,7 +178,8 @@ def verdict_of(
 def refunds_for(verdict: Verdict) -> Sequence[Charge]:
     """Return the charges that refund everything an admitting verdict took."""
     pairs = list(zip(verdict.charges, verdict.decisions, strict=False))  # no decisions after a store error
-    shadows = all(one.allowed for charge, one in pairs if charge.role == "shadow")  # if one refuses, none is charged
+    # if one shadow refuses, no shadow was charged
+    shadows = all(one.allowed for charge, one in pairs if charge.role == "shadow")
     charged_pairs = [pair for pair in pairs if pair[0].cost and (pair[0].role == "limit" or shadows)]
     return [replace(charge, cost=-charge.cost, at=one.at) for charge, one in charged_pairs if charge.role != "penalty"]
 

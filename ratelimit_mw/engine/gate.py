@@ -91,7 +91,7 @@ class Gate(Flow):
     def admit_plan(self, charge_plan: Plan) -> Verdict | None:
         """Return the verdict on a plan of `fast_rules`. See `admit_by_address`."""
         try:
-            if charge_plan.is_single and not self._feeds_fallback:  # only a MemoryStore needs no fallback
+            if charge_plan.is_single and not self._feeds_fallback:  # the store is a `MemoryStore`, which cannot fail
                 (decision,) = decisions = self._store.take(charge_plan.charges)
                 if decision.allowed:
                     return Verdict(

@@ -50,7 +50,7 @@ def refusal_handler(value: object) -> RefusalHandler:
 
 
 async def wait(result: Awaitable[Any]) -> Any:
-    """Return what an awaitable returns."""
+    """Await an awaitable, and return its result."""
     return await result
 
 

@@ -1,10 +1,15 @@
 """Builds the rate limit headers and the refusal responses.
 
-A new header of all refusals is added in `problem_response`, which `refusal_response` calls for each kind of refusal,
-and one of some refusals in `refusal_response`. A new header of all responses is added in `headers`, in its faster form
-`raw_headers`, and in `django/responses.py`, which knows the two `RateLimit` fields by their position. Every new header
-needs its name in `_NAMES`. To be documented in OpenAPI, it also needs a text in `_DESCRIPTIONS`, and its name in
-`RESPONSES`.
+Where to add a new header:
+
+- to all refusals, with a constant value: in `problem_response`, which also builds the 400 and 404 of `service/`;
+- to refusals, with a value that depends on the verdict: at each `return` of `refusal_response`;
+- to all responses: in `headers`, in its faster form `raw_headers`, and in `django/responses.py`, which knows the two
+  `RateLimit` fields by their position.
+
+The 429 of a throttle in REST framework passes neither function: REST framework builds it, with the wait that
+`django/throttle.py` returns. Every new header needs its name in `_NAMES`. To be documented in OpenAPI, it also needs a
+text in `_DESCRIPTIONS`, and its name in `RESPONSES`. CONTRIBUTING.md lists the other files.
 
 `RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11 and are structured fields (RFC 9651).
 Bodies are problem details (RFC 9457).
@@ -180,7 +185,8 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
 def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = ()) -> RawFields:
     """Return an app's headers followed by `headers` in the style `ietf`, in ASGI form.
 
-    The app may have the same fields already. Both `RateLimit` fields are lists, so lines with the same name add up.
+    The app may have the same fields already. Both `RateLimit` fields are lists, so lines with the same name are joined
+    to one list.
     """
     if not verdict.allowed:
         app_headers = list(app_headers)
@@ -202,7 +208,7 @@ def raw(fields: HeaderList) -> RawFields:
 
 
 def non_conflicting(fields: HeaderList, app_headers: Iterable[str]) -> HeaderList:
-    """Return the fields that can be added to an app's fields.
+    """Return those fields of an admitting verdict that can be added to the app's response.
 
     `RateLimit` and `RateLimit-Policy` are lists, so they are added as further members. Other fields are dropped if the
     app has them; the three `X-RateLimit` fields are dropped together. `app_headers`: the names of the app's fields.
@@ -216,14 +222,17 @@ def non_conflicting(fields: HeaderList, app_headers: Iterable[str]) -> HeaderLis
 
 
 def addable(verdict: Verdict | None, fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
-    """Return the fields of a verdict that can be added to a response, which may be that of an inner refusal."""
+    """Return those fields of a verdict that can be added to a response.
+
+    The verdict may refuse although an app responds: its response may be that of a limit inside the app.
+    """
     return (non_conflicting if verdict is None or verdict.allowed else addable_to_refusal)(fields, own_headers)
 
 
 def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
-    """Return the fields of a refusal that can be added to the response that `on_refused` made of it.
+    """Return those fields of a refusal that can be added to another response to it, such as that of `on_refused`.
 
-    The fields of the response replace these. One of the two RateLimit fields replaces both.
+    A field that the response has wins; if it has one of the two `RateLimit` fields, neither is added.
     """
     present = {name.lower() for name in own_headers}
     both = {name.lower() for name in _LIST_FIELDS}
@@ -238,9 +247,9 @@ def refusal_response(
     """Return the response to a refused request: status 429, 503 or 403.
 
     503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
-    random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`, in seconds. If
-    an inner middleware or an endpoint limit refuses, this is the wait of the outer limits: these limits charge the
-    retry first.
+    random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`, in seconds. If an inner
+    middleware or an endpoint limit refuses, this is the wait of the outer limits: the retry must pass these first, so
+    their wait counts too.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."

@@ -136,7 +136,7 @@ class Match:
         return [limit for limits in by_limit_set.values() for limit in limits]
 
     def plan_for_address(self, client: str | None) -> "Plan":
-        """Return what `plans_by_address` caches; only where that is not None."""
+        """Make the plan of a client address. Call it only if `plans_by_address`, which caches it, is not None."""
         limits = self._limits_by_ip
         if limits and client is not None and is_ipv4(client):  # as `_plan` does, in half the time
             tag = limits[0].tag_of(f"ip={client}")
@@ -220,7 +220,9 @@ class PlanCache(Memo[str | None, Plan]):
         return super().__missing__(client)
 
 
+# The settings refuse the request, so no source is needed: it gets a 403.
 _DENIED: Final = Plan((), (), (), denied_source="store")
+# The limits are unknown, because a callable failed: the request gets a 503, as if the store had failed.
 _UNKNOWN_LIMITS: Final = Plan((), (), (), denied_source="denied_on_error")
 
 

@@ -34,8 +34,9 @@ _PLAIN: Final = re.compile(r"/[A-Za-z0-9_.~/-]*")  # a path that reads the same 
 class Forwarded(Struct, frozen=True, gc=False):
     """A request that a proxy forwards.
 
-    `fields`: the headers of the proxy's call. `dropped`: the names of those that the request does not have. `host`: the
-    host of the request, if it is not that of the call. `address`: the proxy's header, None unless the call has it once.
+    `fields`: the headers of the proxy's call. `dropped`: names of headers to leave out: they belong to the
+    call, not to the request. `host`: the host of the request, if it is not that of the call. `address`: the proxy's
+    header, None unless the call has it once.
     """
 
     method: str

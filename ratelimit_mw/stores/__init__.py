@@ -20,7 +20,7 @@ class Store(Protocol):
     """A store for threads. Raises `StoreError` if it cannot decide, `ConfigError` for invalid charges."""
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Charge them all if all are admitted, else none. Return one decision per charge, in order."""
+        """Charge all limits if none of them refuses, else none. Return one decision per charge, in order."""
         ...
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:

@@ -1,7 +1,7 @@
 """A layer that stops querying a store that fails: a circuit breaker (M. Nygard, Release It!).
 
 After `FAILURES_TO_OPEN` consecutive failures the breaker opens for a pause, in which each call raises a `StoreError` at
-once. After the pause one request probes the store. If the store answers, the breaker closes; if not, the next pause is
+once. After the pause one request probes the store. If the store replies, the breaker closes; if not, the next pause is
 twice as long. `CircuitBreaker.on_failure` counts the failures.
 """
 
@@ -26,11 +26,11 @@ _LOG_INTERVAL: Final = 10.0  # seconds between two log lines about an outage: a 
 class CircuitBreaker(Layer):
     """Opens after consecutive failures and probes the store after a pause. See `layer.Layer`.
 
-    Requests that were in progress together count as one failure, however many of them fail: a failed request counts
-    only if it started after the latest failure that counted. An answer of the store
-    sets the count to 0; a server's error about a request's own arguments is an answer, too. If the clock steps back by
-    more than a pause, times that were recorded earlier are ignored. `jitter`: shortens a pause, by half at most
-    ("equal jitter"), so that processes do not probe in step.
+    A failed request counts only if it started after the latest failure that counted. So requests that were in progress
+    together count as one failure, however many of them fail. A reply of the store sets the count to 0; a server's error
+    about a request's own arguments is a reply, too. If the clock steps back by more than a pause, times that were
+    recorded earlier are ignored. `jitter`: shortens a pause, by half at most ("equal jitter"), so that processes do not
+    probe in step.
     """
 
     def __init__(self, jitter: Callable[[float, float], float] = uniform) -> None:
@@ -81,10 +81,10 @@ class CircuitBreaker(Layer):
         started_at: float,
         clock: Clock,
     ) -> None:
-        """Close the breaker if the store itself answered."""
+        """Close the breaker if the store itself replied."""
         if not self._failures:
             return
-        if isinstance(decisions, Answer):  # not from the store itself
+        if isinstance(decisions, Answer):  # from a layer, so the store has not replied
             self._allow_next_probe(started_at)
         else:
             self._record_answer(clock())

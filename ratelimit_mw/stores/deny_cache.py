@@ -29,8 +29,8 @@ Group = tuple[Charge, ...]
 class _Refusal(NamedTuple):
     """The decisions on a refused group and the time they are valid for. Times are in microseconds.
 
-    The store decided at some instant between `queried_at` and `answered_at`. The refusal expires as if it was the
-    former, and its waits shrink as if it was the latter, so that no wait is too short.
+    The store decided at some instant between `queried_at` and `answered_at`. Expiry counts from `queried_at`, waits
+    from `answered_at`, so that no refusal lasts too long and no wait is too short.
     """
 
     decisions: Sequence[Decision]

@@ -23,11 +23,15 @@ class _Generation(NamedTuple):
 class GenerationalMap:
     """Maps keys to states. New states go to the current generation.
 
-    The current generation closes in three cases: `set` finds that it has `size` states or is half a window old;
-    `expire_some` finds that `set` was not called for another window; or `find_evictable` has no closed generation
-    to search. A closed generation is due after a window. While the oldest one is due, each call of `expire_some`
-    removes two states from it: expired ones are dropped, the others move to the current generation. So expiry costs a
-    constant per call, and the oldest states are checked first.
+    The current generation closes in three cases:
+
+    - at a call of `set`, once it has `size` states or began half a window ago;
+    - at a call of `expire_some`, once it began one and a half windows ago, if no `set` has closed it before;
+    - at a call of `find_evictable` that has no closed generation to search.
+
+    A closed generation is due a window after it closed; in the second case that is at once. While the oldest one is
+    due, each call of `expire_some` removes two states from it: expired ones are dropped, the others move to the current
+    generation. So expiry costs a constant per call, and the oldest states are checked first.
 
     `size` is limited because growing or freeing a large dict delays the call in which it happens. A generation can
     have more than `size` states, because states that move to it are not counted until the next `set`.

@@ -161,7 +161,7 @@ class LayeredStore(_LayeredBase):
         super().__init__(store, layers, timeout, clock)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Charge them all if all are admitted, else none."""
+        """See `Store.take`."""
         for charge in charges:
             if charge.lease:
                 return run(self._take(charges))

@@ -46,7 +46,7 @@ class MemoryStore:
         REGISTRY.register(self)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Charge all limits if none of them refuses, else none. See `group.committed` for shadows and penalties.
+        """See `Store.take`, and `group.committed` for shadows and penalties.
 
         Raises `ConfigError` for a negative cost, and for charges of one bucket that `group.can_be_summed` rejects.
         """
@@ -69,12 +69,15 @@ class MemoryStore:
                         decision, new = limit.decide(old, now, cost, None)
                         states[key] = new
                         if not decision.allowed:
+                            # bound even after a KeyError: there is a state, so the limit was in `_maps`
                             if states is state_map.current:  # mark_refused(), inlined: a flood of refusals is common
                                 state_map.current_refusals[key] = new
                             else:
                                 state_map.mark_refused(key, new)
                         return (decision,)
-            elif (decisions := self._take_if_all_admitted(charges, now)) is not None:  # fast path for several charges
+            # More than one charge, or none: the fast path for groups. If a limit refuses, it returns None, and the
+            # general path decides the group a second time.
+            elif (decisions := self._take_if_all_admitted(charges, now)) is not None:
                 return decisions
             # the general path, for what neither fast path has decided
             return self._take(charges, now, commit=True)
@@ -177,9 +180,9 @@ class MemoryStore:
     def _find_older(self, limit: Limit, key: str, now: int) -> tuple[dict[str, State], State]:
         """Return the dict that holds a key's state, and the state. See `GenerationalMap.find_older`.
 
-        Returns None as the state if there is none, or if `_take` must find it: `_take` searches all generations. In a
-        full store that is always so, because `_take` moves the state to the current generation, where it is evicted
-        later than in an older one.
+        Returns None as the state if there is none, or if `_take` must find it: `_take` searches all generations. None
+        also in a full store, so that `_take` moves the state to the current generation, where it is evicted later than
+        in an older one.
         """
         state_map = self._maps.get(limit.bucket)
         return ({}, None) if state_map is None or self._free_keys <= 0 else state_map.find_older(key, now)

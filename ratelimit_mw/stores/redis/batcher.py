@@ -1,8 +1,11 @@
 """Sends the takes of one turn of the event loop together, because a call costs as much as several groups within it.
 
-A take waits only for the end of the turn, whatever calls are in flight. There is one exception. If more than
-`_MAX_GROUPS_AT_ONCE` groups are taken in one turn, the rest wait for the first reply: by then the deny cache may know
-their decisions.
+A take waits only for the end of the turn, even while other calls are in flight, except in three cases:
+
+- There is no connection. All takes wait until one is open.
+- The client was passed in, and is not of a cluster. It gets two calls at once; the rest wait for a reply.
+- More than `_MAX_GROUPS_AT_ONCE` groups are taken in one turn. The rest wait for the first reply: by then the deny
+  cache may know their decisions.
 """
 
 import asyncio

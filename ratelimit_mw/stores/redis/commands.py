@@ -213,7 +213,7 @@ class RedisCommands:
         return cursor, keys
 
     async def _scan_refusing(self, cursor: Cursor, kinds: Kinds, sender: Sender) -> tuple[Cursor, list[bytes]]:
-        """Do the same, without the keys of buckets that would admit one unit. Learns the limits of the others."""
+        """Do as `_scan`, but leave out buckets that would admit one unit. Learns the limits of the others."""
         now, charges = self._now(), kinds.charges
 
         def command() -> Command:

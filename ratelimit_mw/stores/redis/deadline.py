@@ -8,8 +8,8 @@ from typing import Final
 
 CONNECT_TIMEOUT: Final = 1.0  # seconds to open a connection and prepare it
 # Seconds for work that may go on after its request stopped waiting, so that it can still read replies and refund units.
-# In asyncio a late connection stays open, and a task goes on, for so long after the timeout of the request. In threads
-# each call of a part (`protocol.Part`) may take so long.
+# In asyncio a late connection stays open, and a task goes on, for up to this long after the timeout of the request. In
+# threads each call of a part (`protocol.Part`) may take up to this long.
 ORPHAN_TIMEOUT: Final = 1.0
 REPLY_GRACE: Final = 0.001  # seconds: even after a stall, a reply that is in the socket at the deadline is used
 FIND_INTERVAL: Final = 0.5  # seconds between checks of the address of a server that may move

@@ -57,7 +57,7 @@ end
 -- type or with invalid numbers counts as missing, and the next charge overwrites it. Raises any other error: a bucket
 -- that the script may not read must not pass for an unused one.
 local function load(key)
-  local text = redis.pcall("GET", key) -- or false, or an error, which has no length
+  local text = redis.pcall("GET", key) -- or false, or an error table, whose `#` is 0
   if not text then return nil end
   local n, a, b, c = #text / WIDTH, -1, nil, nil
   if n == 1 then

@@ -1,7 +1,9 @@
 -- Takes or peeks groups of charges: each group all or nothing, all groups at one time.
 -- KEYS: the bucket of each charge of each group. Groups with equal charges are sent once. Before the charges: for each
 -- group, the number of its distinct group, from 1; then the charges of each distinct group, in order. The two values of
--- a charge that depend on the script: cost, max_delay in us.
+-- a charge that depend on the script: cost, max_delay in us. For example, two requests of clients a and b take 1 unit
+-- each of 100 in a fixed window of 60 s, so both have distinct group 1, with one charge. KEYS: the buckets of a and b.
+-- args: 0, 1, 2, 1, 1, "fixed_window", "limit", 1, 1, 0, 60000000, 100, 1, 1, 1, 1
 -- Returns the decision on each key. The codec's file defines decision() and reply().
 
 if #KEYS == 1 and args[6] == "limit" then -- fast path for a single limit, without the bookkeeping of groups
@@ -72,7 +74,7 @@ end
 local keys = 0
 for g = 4, CHARGES - 1 do
   local first = distinct_groups[args[g]]
-  keys = keys + (first and args[first + 2] or 0 / 0)
+  keys = keys + (first and args[first + 2] or 0 / 0) -- NaN: the comparison below fails
 end
 if keys ~= #KEYS then error("ratelimit_mw: the groups have more or fewer charges than there are keys") end
 local before = 0

@@ -69,7 +69,8 @@ class WorkerPool:
     def run_all(self, tasks: Sequence[Callable[[], T]], deadline: Deadline) -> list[T | Exception]:
         """Return the outcome of each task: its result, its error, or a `StoreError` if it did not end in time.
 
-        A task that started goes on after the deadline. If no time is left from the start, all tasks still run.
+        A task that started goes on after the deadline. If no time is left from the start, all tasks still run, because
+        they may be refunds, which are due even if the request no longer waits.
         """
         waited = deadline.left > 0
         futures: list[Future[T]] = [self._submit(task) for task in tasks]
@@ -114,11 +115,11 @@ class ThreadStore(RedisCommands):
         self._workers = WorkerPool()
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Charge all limits if all admit, else none."""
+        """See `Store.take`."""
         return run(self._take(charges, self._sender(), commit=True))
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Return what `take` would return now, without charging."""
+        """See `Store.peek`."""
         return run(self._take(charges, self._sender(), commit=False))
 
     def settle(self, charges: Sequence[Charge]) -> None:
