@@ -325,10 +325,10 @@ def check_name(field: str, value: object) -> str:
     return value
 
 
-Bucket = tuple[str, str, str]
+RequestBucket = tuple[str, str, str]
 """Key, bucket id of the limit, and role: identifies a bucket among the charges of a request."""
 
 
-def bucket_of(charge: Charge) -> Bucket:
+def request_bucket(charge: Charge) -> RequestBucket:
     """Return the bucket of a charge within its request. Stores tell buckets apart by key and `limit.bucket` alone."""
     return charge.key, charge.limit.bucket, charge.role

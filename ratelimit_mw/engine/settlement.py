@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from ratelimit_mw.core.limit import Bucket, Charge, bucket_of
+from ratelimit_mw.core.limit import Charge, RequestBucket, request_bucket
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.http.response import Policy
@@ -37,9 +37,9 @@ class ChargedBucket(NamedTuple):
     policy: Policy
 
 
-def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[Bucket, ChargedBucket]:
+def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[RequestBucket, ChargedBucket]:
     """Return what the gates took from each bucket that can be settled, in order. Skips bans: they have no cost."""
-    buckets: dict[Bucket, ChargedBucket] = {}
+    buckets: dict[RequestBucket, ChargedBucket] = {}
     for gate, verdict in gate_verdicts:
         if not verdict.allowed or not verdict.decisions:
             continue
@@ -47,7 +47,7 @@ def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[Bucket, Charge
         for index, charge in enumerate(verdict.charges):
             policy = verdict.policies[index]
             if was_charged[index] and policy.settles:
-                bucket = bucket_of(charge)
+                bucket = request_bucket(charge)
                 earlier_parts = buckets[bucket].parts if bucket in buckets else ()
                 parts = [*earlier_parts, (charge.cost, verdict.decisions[index].at)]
                 buckets[bucket] = ChargedBucket(gate, verdict.source, charge, parts, policy)
@@ -64,7 +64,7 @@ class Corrected(NamedTuple):
 def settlements(
     gate_verdicts: Sequence[GateVerdict],
     actual_of: Callable[[Policy], int | None],
-    corrected: dict[Bucket, Corrected],
+    corrected: dict[RequestBucket, Corrected],
 ) -> Sequence[PendingSettlement]:
     """Return the settlements that bring the charges of a request to its true cost; empty if nothing changes.
 

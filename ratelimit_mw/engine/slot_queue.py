@@ -19,7 +19,7 @@ from ratelimit_mw.stores.lifecycle import after_fork_in_child, fork_safe_lock
 _PAUSES: Final = (0.1, 0.2, 0.4, 0.8, 1.0)  # seconds until a full bucket is tried again; the last one repeats
 _MAX_PAUSE: Final = 1.0  # seconds; the longest sleep of the first request in a queue
 
-Bucket = tuple[str, str]  # key, and bucket id of the limit
+SlotBucket = tuple[str, str]  # key, and bucket id of the limit
 
 
 class SlotDemand(Struct, frozen=True):
@@ -29,10 +29,10 @@ class SlotDemand(Struct, frozen=True):
     seconds. `keys`: the keys of the request; each key gets at most half of the places of a bucket in `shared`.
     """
 
-    buckets: Mapping[Bucket, int]
+    buckets: Mapping[SlotBucket, int]
     max_wait: float
     keys: Sequence[str] = ()
-    shared: frozenset[Bucket] = frozenset()
+    shared: frozenset[SlotBucket] = frozenset()
 
 
 class Waiter:
@@ -47,12 +47,12 @@ class Waiter:
         self.demand: Final = demand
         self.wake: Final = wake
         self.age: Final = age
-        self.refused_by: Sequence[Bucket] = ()
+        self.refused_by: Sequence[SlotBucket] = ()
         self.may_try = False
 
 
 _Queue = dict[Waiter, None]
-_QueuesByBuckets = dict[tuple[Bucket, ...], _Queue]
+_QueuesByBuckets = dict[tuple[SlotBucket, ...], _Queue]
 
 
 class _BucketState:
@@ -95,11 +95,11 @@ class Queues:
     def _reset(self) -> None:
         """Empty the queues, also after a fork: the child has none of the waiting threads."""
         self._queues: _QueuesByBuckets = {}
-        self._by_bucket: dict[Bucket, _BucketState] = {}
+        self._by_bucket: dict[SlotBucket, _BucketState] = {}
         self._age = 0
         self.release_count = 0  # how many times slots were released
 
-    def must_wait(self, buckets: Iterable[Bucket]) -> bool:
+    def must_wait(self, buckets: Iterable[SlotBucket]) -> bool:
         """Return whether a request for slots of these buckets would overtake one that waits for them."""
         bucket_states = [
             bucket_state for bucket in buckets if (bucket_state := self._by_bucket.get(bucket)) is not None
@@ -107,7 +107,11 @@ class Queues:
         return any(bucket_state.full or bucket_state.is_trying for bucket_state in bucket_states)
 
     def join(
-        self, demand: SlotDemand, full: Sequence[Bucket], wake: Callable[[], object], release_count: int | None = None
+        self,
+        demand: SlotDemand,
+        full: Sequence[SlotBucket],
+        wake: Callable[[], object],
+        release_count: int | None = None,
     ) -> Waiter | None:
         """Add a request to the end of its queue; return None if a queue has no place left.
 
@@ -132,7 +136,7 @@ class Queues:
         _wake_all(woken)
         return waiter
 
-    def record_refusal(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
+    def record_refusal(self, waiter: Waiter, full: Sequence[SlotBucket]) -> None:
         """Record that a request with `may_try` queried the store and these buckets refused it."""
         with self._lock:
             self._end_turn(waiter, full)
@@ -140,7 +144,7 @@ class Queues:
             woken = self._choose_next(waiter.demand.buckets)
         _wake_all(woken)
 
-    def leave(self, waiter: Waiter, full: Sequence[Bucket] = ()) -> None:
+    def leave(self, waiter: Waiter, full: Sequence[SlotBucket] = ()) -> None:
         """Remove a request. `full`: the buckets whose last slot it took."""
         with self._lock:
             buckets = tuple(waiter.demand.buckets)
@@ -162,7 +166,7 @@ class Queues:
             woken += self._choose_next(buckets)
         _wake_all(woken)
 
-    def wake(self, buckets: Sequence[Bucket]) -> None:
+    def wake(self, buckets: Sequence[SlotBucket]) -> None:
         """Record that slots of these buckets were released, and wake the next requests."""
         with self._lock:
             self.release_count += 1
@@ -190,7 +194,7 @@ class Queues:
         _wake_all([one for one in woken if one is not waiter])
         return rest
 
-    def _has_capacity(self, demand: SlotDemand, bucket: Bucket) -> bool:
+    def _has_capacity(self, demand: SlotDemand, bucket: SlotBucket) -> bool:
         bucket_state, capacity = self._by_bucket.get(bucket), demand.buckets[bucket]
         if bucket_state is None:
             return True
@@ -200,7 +204,7 @@ class Queues:
             bucket_state.waiters_by_key[one] < max(1, capacity // 2) for one in demand.keys
         )
 
-    def _update_counts(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
+    def _update_counts(self, waiter: Waiter, full: Sequence[SlotBucket]) -> None:
         """Replace the buckets that the request is counted for."""
         for buckets, one in ((waiter.refused_by, -1), (full, 1)):
             for bucket in buckets:
@@ -212,7 +216,7 @@ class Queues:
                         del bucket_state.waiters_by_key[key]
         waiter.refused_by = full
 
-    def _mark_full(self, full: Iterable[Bucket]) -> None:
+    def _mark_full(self, full: Iterable[SlotBucket]) -> None:
         now = self._clock()
         for bucket in full:
             bucket_state = self._by_bucket[bucket]
@@ -220,7 +224,7 @@ class Queues:
             bucket_state.retry_at = now + _PAUSES[min(bucket_state.failed_attempts, len(_PAUSES) - 1)]
             bucket_state.failed_attempts += 1
 
-    def _end_turn(self, waiter: Waiter, full: Sequence[Bucket]) -> None:
+    def _end_turn(self, waiter: Waiter, full: Sequence[SlotBucket]) -> None:
         waiter.may_try = False
         for bucket in waiter.demand.buckets:
             bucket_state = self._by_bucket[bucket]
@@ -230,7 +234,7 @@ class Queues:
             elif not bucket_state.stale:
                 self._mark_full([bucket])
 
-    def _choose_next(self, buckets: Iterable[Bucket]) -> list[Waiter]:
+    def _choose_next(self, buckets: Iterable[SlotBucket]) -> list[Waiter]:
         """Set `may_try` for requests that need these buckets. Return them: the caller wakes them without the lock."""
         firsts = {
             next(iter(queue)): None

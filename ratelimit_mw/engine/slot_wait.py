@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.engine.slot_queue import Bucket, Queues, SlotDemand, Waiter
+from ratelimit_mw.engine.slot_queue import Queues, SlotBucket, SlotDemand, Waiter
 from ratelimit_mw.rules.plan import Plan
 
 Query = Callable[[Plan], Awaitable[Verdict | None]]
@@ -31,8 +31,8 @@ class Event(Protocol):
 
 def slot_demand(plan: Plan, keys: Callable[[], Sequence[str]]) -> SlotDemand | None:
     """Return what a request may wait for; None if none of its limits has a queue. `keys`: see `SlotDemand`."""
-    buckets: dict[Bucket, int] = {}
-    shared, max_wait = set[Bucket](), math.inf
+    buckets: dict[SlotBucket, int] = {}
+    shared, max_wait = set[SlotBucket](), math.inf
     for charge, compiled_limit in zip(plan.charges, plan.compiled_limits, strict=True):
         if compiled_limit.queue:
             bucket = slot_bucket(charge)
@@ -96,7 +96,7 @@ class SlotWait:
 
     async def _wait_in_queue(self, waiter: Waiter) -> Verdict | None:
         deadline = self._clock() + self._demand.max_wait
-        exhausted: tuple[Bucket, ...] = ()
+        exhausted: tuple[SlotBucket, ...] = ()
         try:
             while True:
                 if waiter.may_try:
@@ -131,7 +131,7 @@ class SlotWait:
             return await self._take(self._plan)
         return verdict
 
-    async def _refuse_as_full(self, full_buckets: Collection[Bucket]) -> Verdict | None:
+    async def _refuse_as_full(self, full_buckets: Collection[SlotBucket]) -> Verdict | None:
         """Return the verdict on a request that stops waiting: a refusal, even if slots were released meanwhile."""
         charges = [
             replace(charge, cost=charge.limit.quota + 1) if slot_bucket(charge) in full_buckets else charge
@@ -146,11 +146,11 @@ class SlotWait:
         ]
         return replace(verdict, charges=self._plan.charges, decisions=decisions)
 
-    def _full_buckets(self, verdict: Verdict | None) -> tuple[Bucket, ...] | None:
+    def _full_buckets(self, verdict: Verdict | None) -> tuple[SlotBucket, ...] | None:
         """Return the buckets whose slots are all in use; None if anything else refuses."""
         if verdict is None or len(verdict.decisions) != len(self._plan.compiled_limits):
             return None
-        full: dict[Bucket, None] = {}
+        full: dict[SlotBucket, None] = {}
         for charge, compiled_limit, one in zip(
             self._uncounted_plan.charges, self._plan.compiled_limits, verdict.decisions, strict=True
         ):
@@ -161,7 +161,7 @@ class SlotWait:
             full[slot_bucket(charge)] = None
         return tuple(full)
 
-    def _exhausted(self, verdict: Verdict | None) -> tuple[Bucket, ...]:
+    def _exhausted(self, verdict: Verdict | None) -> tuple[SlotBucket, ...]:
         if verdict is None or len(verdict.decisions) != len(self._uncounted_plan.charges):
             return ()
         pairs = zip(self._uncounted_plan.charges, verdict.decisions, strict=True)
@@ -172,7 +172,7 @@ class SlotWait:
         )
 
 
-def slot_bucket(charge: Charge) -> Bucket:
+def slot_bucket(charge: Charge) -> SlotBucket:
     """Return the bucket of a charge, as the queues identify it."""
     return charge.key, charge.limit.bucket
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.core.limit import MAX_EXACT_INT, Bucket, Charge, bucket_of
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, RequestBucket, request_bucket
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.settlement import Corrected, GateVerdict, settlements
@@ -35,7 +35,7 @@ class RateLimitState(Struct, gc=False):
     entries: list[tuple[Any, Verdict]] | None = None
     tracker: Any = None
     actual_cost: int | None = None
-    corrected: dict[Bucket, Corrected] | None = None
+    corrected: dict[RequestBucket, Corrected] | None = None
 
     @property
     def charged(self) -> Sequence[Charge]:
@@ -134,9 +134,9 @@ class RateLimitState(Struct, gc=False):
 def _merged(outer: Verdict, inner: Verdict) -> Verdict:
     """Return `inner` followed by the charges of `outer`; a bucket that both charged has the decision of `inner`."""
     charges, decisions, policies = list(inner.charges[: len(inner.decisions)]), [*inner.decisions], [*inner.policies]
-    positions = {bucket_of(charge): index for index, charge in enumerate(charges)}
+    positions = {request_bucket(charge): index for index, charge in enumerate(charges)}
     for charge, decision, policy in zip(outer.charges, outer.decisions, outer.policies, strict=False):
-        index = positions.get(bucket_of(charge))
+        index = positions.get(request_bucket(charge))
         if index is None:
             charges.append(charge)
             decisions.append(decision)

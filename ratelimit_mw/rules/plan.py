@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.core.limit import Bucket, Charge, Decision, bucket_of
+from ratelimit_mw.core.limit import Charge, Decision, RequestBucket, request_bucket
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.verdict import Source, Verdict, verdict_of
@@ -319,14 +319,16 @@ def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:
     `charged`: the charges of the outer middleware. Penalties stay, because outer middleware cannot know whether this
     one refuses.
     """
-    paid = Counter[Bucket]()
+    paid = Counter[RequestBucket]()
     for charge in charged:
-        paid[bucket_of(charge)] += charge.cost
-    if not any(bucket_of(charge) in paid for charge in charge_plan.charges):
+        paid[request_bucket(charge)] += charge.cost
+    if not any(request_bucket(charge) in paid for charge in charge_plan.charges):
         return charge_plan
-    costs = [charge.cost - paid[bucket_of(charge)] for charge in charge_plan.charges]
+    costs = [charge.cost - paid[request_bucket(charge)] for charge in charge_plan.charges]
     indices = [
-        index for index, charge in enumerate(charge_plan.charges) if costs[index] > 0 or bucket_of(charge) not in paid
+        index
+        for index, charge in enumerate(charge_plan.charges)
+        if costs[index] > 0 or request_bucket(charge) not in paid
     ]
     if any(charge_plan.charges[index].role == "limit" for index in indices):  # this middleware may refuse
         penalties = [index for index, charge in enumerate(charge_plan.charges) if charge.role == "penalty"]

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.core.limit import bucket_of
+from ratelimit_mw.core.limit import request_bucket
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.on_refused import custom_refusal
@@ -15,7 +15,7 @@ from ratelimit_mw.rules.plan import Match, Plan, conclude
 from ratelimit_mw.service.answers import finite, numbers
 from ratelimit_mw.service.calls import CheckCall, RequestParts, cost_of
 from ratelimit_mw.service.hits import answered, reset
-from ratelimit_mw.stores.group import bucket_id
+from ratelimit_mw.stores.group import stored_bucket
 
 _OK: Final = 200
 
@@ -62,7 +62,7 @@ class Requests:
                 buckets.append([])
             else:
                 found.append((request, one[0], _at(one[1], cost)))
-                buckets.append([bucket_id(charge) for charge in one[1].charges])
+                buckets.append([stored_bucket(charge) for charge in one[1].charges])
         if not found:
             return None, buckets
         denied = [one for one in found if one[2].denied_source is not None]
@@ -132,6 +132,6 @@ def _joined(plans: Sequence[Plan]) -> Plan:
     first: dict[Any, tuple[Any, Any, Any]] = {}
     for one in plans:
         for parts in zip(one.charges, one.compiled_limits, one.policies, strict=True):
-            first.setdefault(bucket_of(parts[0]), parts)
+            first.setdefault(request_bucket(parts[0]), parts)
     charges, limits, policies = zip(*first.values(), strict=True) if first else ((), (), ())
     return Plan(charges, limits, policies)

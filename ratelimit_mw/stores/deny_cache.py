@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ratelimit_mw.algorithms.bucket import DelayableLimit
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, check_seconds, microseconds
 from ratelimit_mw.core.verdict import Answer
-from ratelimit_mw.stores.group import bucket_id
+from ratelimit_mw.stores.group import stored_bucket
 from ratelimit_mw.stores.layer import Clock, Layer
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
@@ -80,7 +80,7 @@ class DenyCache(Layer):
         for charge in charges if self._by_key else ():
             if charge.key in self._by_key:
                 with self._lock:
-                    self._drop_all(self._by_refusing_bucket.get(bucket_id(charge)))
+                    self._drop_all(self._by_refusing_bucket.get(stored_bucket(charge)))
 
     @property
     def has_entries(self) -> bool:
@@ -118,7 +118,7 @@ class DenyCache(Layer):
             for charge, decision in zip(group, decisions, strict=True):
                 self._by_key.setdefault(charge.key, set()).add(group)
                 if not decision.allowed:
-                    self._by_refusing_bucket.setdefault(bucket_id(charge), set()).add(group)
+                    self._by_refusing_bucket.setdefault(stored_bucket(charge), set()).add(group)
 
     def _evict(self, now: int) -> None:
         """Drop the oldest refusal of a full cache, and up to two expired ones: the cache shrinks after a flood."""
@@ -137,7 +137,7 @@ class DenyCache(Layer):
         if self._refusals.pop(group, None) is not None:
             for charge in group:
                 _discard(self._by_key, charge.key, group)
-                _discard(self._by_refusing_bucket, bucket_id(charge), group)
+                _discard(self._by_refusing_bucket, stored_bucket(charge), group)
 
 
 def _discard(groups: dict[T, set[Group]], key: T, group: Group) -> None:

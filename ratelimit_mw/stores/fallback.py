@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 
 from ratelimit_mw.core.limit import Charge, Decision, Limit, microseconds
 from ratelimit_mw.stores.deny_cache import aged
-from ratelimit_mw.stores.group import bucket_id
+from ratelimit_mw.stores.group import stored_bucket
 from ratelimit_mw.stores.lifecycle import StoreOverrides, fork_safe_lock
 from ratelimit_mw.stores.memory import MemoryStore
 
@@ -77,7 +77,7 @@ class FallbackStore(MemoryStore):
         """Forget these buckets and the store's refusals of them."""
         with self._refusals_lock:
             for charge in charges:
-                self._refusals.pop(bucket_id(charge), None)
+                self._refusals.pop(stored_bucket(charge), None)
         super().reset(self._scale(charges))
 
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
@@ -87,7 +87,7 @@ class FallbackStore(MemoryStore):
                 self._refusals.clear()
 
     def _remember(self, charge: Charge, decision: Decision, now: int) -> None:
-        bucket = bucket_id(charge)
+        bucket = stored_bucket(charge)
         refusal = self._refusals.get(bucket)
         if decision.allowed:
             if refusal is not None and charge.cost >= refusal.cost:  # the bucket was reset or refunded
@@ -110,7 +110,7 @@ class FallbackStore(MemoryStore):
         now = self._now()
         refusals = {}
         for index, charge in enumerate(charges):
-            refusal = self._refusals.get(bucket_id(charge))
+            refusal = self._refusals.get(stored_bucket(charge))
             if refusal is None or charge.role != "limit" or charge.cost < refusal.cost:
                 continue
             if refusal.observed_at <= now < refusal.expires_at:  # False if the clock stepped back

@@ -6,7 +6,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, Limit
 
 
-def bucket_id(charge: Charge) -> tuple[str, str]:
+def stored_bucket(charge: Charge) -> tuple[str, str]:
     """Return the pair that identifies the bucket of a charge in a store: its key, and the bucket id of its limit."""
     return charge.key, charge.limit.bucket
 

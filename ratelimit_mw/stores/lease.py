@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Answer
-from ratelimit_mw.stores.group import bucket_id
+from ratelimit_mw.stores.group import stored_bucket
 from ratelimit_mw.stores.layer import Clock
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
@@ -129,7 +129,7 @@ class LeaseManager:
         """Drop the allotments of buckets that were reset. There is nothing to refund."""
         with self._lock:
             for charge in charges:
-                if allotment := self._allotments.pop(bucket_id(charge), None):
+                if allotment := self._allotments.pop(stored_bucket(charge), None):
                     allotment.units = allotment.reserved = 0
 
     def clear(self) -> None:
@@ -148,12 +148,12 @@ class LeaseManager:
 
     def _allotment(self, charge: Charge, now: float) -> Allotment | None:
         """Return the present allotment of a bucket, or a new one; None if there are too many."""
-        allotment = self._allotments.get(bucket_id(charge))
+        allotment = self._allotments.get(stored_bucket(charge))
         if allotment is not None and not allotment.is_valid(now):
             self._expire(allotment)
             allotment = None
         if allotment is None and len(self._allotments) < _MAX_ALLOTMENTS:
-            allotment = self._allotments[bucket_id(charge)] = Allotment(charge, now)
+            allotment = self._allotments[stored_bucket(charge)] = Allotment(charge, now)
             self.next_expiry = min(self.next_expiry, allotment.valid_until)
         return allotment
 
@@ -211,11 +211,11 @@ class LeaseManager:
 
     def _refund_if_dropped(self, allotment: Allotment) -> None:
         """Refund the units of an allotment that has expired, or whose bucket was reset, in the meantime."""
-        if self._allotments.get(bucket_id(allotment.charge)) is not allotment:
+        if self._allotments.get(stored_bucket(allotment.charge)) is not allotment:
             self._refund(allotment)
 
     def _expire(self, allotment: Allotment) -> None:
-        del self._allotments[bucket_id(allotment.charge)]
+        del self._allotments[stored_bucket(allotment.charge)]
         self._refund(allotment)
 
     def _refund(self, allotment: Allotment) -> None:

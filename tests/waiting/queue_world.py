@@ -7,7 +7,7 @@ from types import coroutine
 from typing import Any
 
 from ratelimit_mw import Charge, Concurrency, MemoryStore, Verdict
-from ratelimit_mw.engine.slot_queue import Bucket, Queues
+from ratelimit_mw.engine.slot_queue import Queues, SlotBucket
 from ratelimit_mw.engine.slot_wait import SlotWait, slot_bucket, slot_demand
 from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
 from ratelimit_mw.rules.rule_set import RuleSet
@@ -42,7 +42,7 @@ class Asked:
         yield seconds
 
     @property
-    def buckets(self) -> set[Bucket]:
+    def buckets(self) -> set[SlotBucket]:
         return {slot_bucket(charge) for charge in self.slots}
 
     @property
