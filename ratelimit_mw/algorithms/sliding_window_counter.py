@@ -80,7 +80,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     ) -> tuple[Decision, SubWindowState | None]:
         if (fast_steps := self._fast_steps) is None or state is None or not cost:
             return self._decide(state, now, cost)
-        clock, length, last, quota = fast_steps
+        clock, length, length_less_1, quota = fast_steps
         rest = state.start + length - (now if clock == 1 else now // clock)  # until the next sub-window starts
         if not 0 < rest <= length:
             return self._decide(state, now, cost)
@@ -102,8 +102,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             if newest + cost <= quota:  # it passes once the oldest counts less
                 retry = rest - 1 - ((quota - newest - cost + 1) * length - 1) // oldest
             else:
-                retry = rest + last - ((quota - cost + 1) * length - 1) // newest
-        reset = rest + last - last // newest
+                retry = rest + length_less_1 - ((quota - cost + 1) * length - 1) // newest
+        reset = rest + length_less_1 - length_less_1 // newest
         if clock > 1:
             phase = now % clock  # elapsed part of this clock step
             next_wait, reset, retry = next_wait * clock - phase, reset * clock - phase, retry and retry * clock - phase

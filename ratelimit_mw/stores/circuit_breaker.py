@@ -46,7 +46,8 @@ class CircuitBreaker(Layer):
             self._failures = 0  # consecutive
             self._pause = INITIAL_PAUSE
             self._pause_end: float | None = None  # the end of the pause; None while the breaker is closed
-            self._last_failure_or_probe = 0.0  # when the latest failure that counted was recorded, or a probe was sent
+            # when the latest failure that counted was recorded, or a probe was sent: earlier calls' failures do not count
+            self._ignore_started_before = 0.0
             self._since = 0.0  # when the first of the consecutive failures was recorded
             self._error = ""
             self._rejected = False  # the latest failure was a rejection
@@ -67,7 +68,7 @@ class CircuitBreaker(Layer):
             if self._pause_end is None:
                 return
             # the others stay paused until this probe ends; if its end is never reported, MAX_PAUSE ends the pause
-            self._pause_end, self._last_failure_or_probe = now + MAX_PAUSE, now
+            self._pause_end, self._ignore_started_before = now + MAX_PAUSE, now
         self._notify("probe", now)
 
     def before_peek(self, now: float) -> None:
@@ -87,14 +88,14 @@ class CircuitBreaker(Layer):
         if isinstance(decisions, Answer):  # from a layer, so the store has not replied
             self._allow_next_probe(started_at)
         else:
-            self._record_answer(clock())
+            self._record_reply(clock())
 
     def on_failure(self, charges: Sequence[Charge], error: BaseException, started_at: float, now: float) -> None:  # noqa: ARG002
         """Count a failure of the store. Canceled requests and invalid charges do not count."""
         if not isinstance(error, StoreError) or isinstance(error, StoreNotAsked):
             self._allow_next_probe(started_at)
         elif SCRIPT_ERROR in str(error):
-            self._record_answer(now)
+            self._record_reply(now)
         else:
             self._record_failure(error, started_at, now)
 
@@ -106,10 +107,10 @@ class CircuitBreaker(Layer):
     def _allow_next_probe(self, started_at: float) -> None:
         """Let the next request probe, if this one was the probe."""
         with self._lock:
-            if self._pause_end is not None and started_at >= self._last_failure_or_probe:
+            if self._pause_end is not None and started_at >= self._ignore_started_before:
                 self._pause_end = started_at
 
-    def _record_answer(self, now: float) -> None:
+    def _record_reply(self, now: float) -> None:
         with self._lock:
             was_open, was_logged, since = self._pause_end is not None, self._outage_logged, self._since
             self._failures, self._pause_end, self._pause, self._outage_logged = 0, None, INITIAL_PAUSE, False
@@ -125,10 +126,10 @@ class CircuitBreaker(Layer):
             if not self._failures:
                 self._since = now
             # a recorded time beyond now + MAX_PAUSE shows that the clock stepped back; it is ignored
-            overlaps = started_at < self._last_failure_or_probe < now + MAX_PAUSE
+            overlaps = started_at < self._ignore_started_before < now + MAX_PAUSE
             if not self._failures or not overlaps:
                 self._failures += 1
-                self._last_failure_or_probe = now
+                self._ignore_started_before = now
                 opens = self._failures >= FAILURES_TO_OPEN
             if opens:
                 pause = self._jitter(self._pause / 2, self._pause)

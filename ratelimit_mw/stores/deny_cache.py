@@ -20,13 +20,13 @@ from ratelimit_mw.stores.layer import Clock, Layer
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _MAX_GROUPS: Final = 10_000  # cached refusals
-_MAX_SETTLED_KEYS: Final = 1_000  # keys whose latest settlement is remembered
+_MAX_SETTLED_KEYS: Final = 1_000  # keys whose latest settlement is recorded
 
 T = TypeVar("T")
 Group = tuple[Charge, ...]
 
 
-class _Refusal(NamedTuple):
+class _CachedRefusal(NamedTuple):
     """The decisions on a refused group and the time they are valid for. Times are in microseconds.
 
     The store decided at some instant between `queried_at` and `answered_at`. Expiry counts from `queried_at`, waits
@@ -44,7 +44,7 @@ class DenyCache(Layer):
 
     def __init__(self, max_seconds: float) -> None:
         self._max_seconds: Final = check_seconds("deny_cache", max_seconds)
-        self._refusals: OrderedDict[Group, _Refusal] = OrderedDict()  # oldest first
+        self._refusals: OrderedDict[Group, _CachedRefusal] = OrderedDict()  # oldest first
         self._by_key: dict[str, set[Group]] = {}  # by the key of each charge
         self._by_refusing_bucket: dict[tuple[str, str], set[Group]] = {}  # by each refusing bucket
         self._settled_at: OrderedDict[str, float] = OrderedDict()  # by key, oldest first
@@ -75,7 +75,7 @@ class DenyCache(Layer):
         """Cache a refusal. After a charge, drop its buckets' refusals: their waits are too short now."""
         for decision in decisions:
             if not decision.allowed:
-                self._remember(tuple(charges), decisions, started_at, clock())
+                self._cache(tuple(charges), decisions, started_at, clock())
                 return
         for charge in charges if self._by_key else ():
             if charge.key in self._by_key:
@@ -104,7 +104,7 @@ class DenyCache(Layer):
             self._by_key.clear()
             self._by_refusing_bucket.clear()
 
-    def _remember(self, group: Group, decisions: Sequence[Decision], started_at: float, now: float) -> None:
+    def _cache(self, group: Group, decisions: Sequence[Decision], started_at: float, now: float) -> None:
         queried_at = microseconds(started_at)
         expires_at = queried_at + microseconds(min(_refusal_seconds(group, decisions), self._max_seconds))
         if expires_at <= queried_at or isinstance(decisions, Answer):  # an `Answer` did not come from the state
@@ -114,7 +114,9 @@ class DenyCache(Layer):
                 return  # the decision may be older than the settlement
             self._drop(group)
             self._evict(queried_at)
-            self._refusals[group] = _Refusal(decisions, queried_at, max(queried_at, microseconds(now)), expires_at)
+            self._refusals[group] = _CachedRefusal(
+                decisions, queried_at, max(queried_at, microseconds(now)), expires_at
+            )
             for charge, decision in zip(group, decisions, strict=True):
                 self._by_key.setdefault(charge.key, set()).add(group)
                 if not decision.allowed:

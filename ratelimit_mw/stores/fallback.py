@@ -19,7 +19,7 @@ _LIMITS: Final = 4096  # scaled limits that are cached
 _DIGITS: Final = 9  # decimal places that are kept before rounding down: 0.29 of 100 is 29, not 28
 
 
-class _Refusal(NamedTuple):
+class _StoreRefusal(NamedTuple):
     """A decision of the store that refused `cost` units. Times are in microseconds."""
 
     decision: Decision
@@ -39,7 +39,7 @@ class FallbackStore(MemoryStore):
     def __init__(self, share: float = 1.0, *, clock: Callable[[], float] | None = None) -> None:
         super().__init__(clock=clock)
         self._share: Final = share
-        self._refusals: OrderedDict[tuple[str, str], _Refusal] = OrderedDict()  # by bucket, oldest first
+        self._refusals: OrderedDict[tuple[str, str], _StoreRefusal] = OrderedDict()  # by bucket, oldest first
         self._refusals_lock = fork_safe_lock()
 
     @property
@@ -97,7 +97,7 @@ class FallbackStore(MemoryStore):
         elif refusal is None or now >= refusal.expires_at or charge.cost <= refusal.cost:
             # keep the smallest refused cost: a refusal applies to larger costs too
             expires_at = now + microseconds(decision.retry_after)
-            self._refusals[bucket] = _Refusal(decision, charge.cost, now, expires_at)
+            self._refusals[bucket] = _StoreRefusal(decision, charge.cost, now, expires_at)
             self._refusals.move_to_end(bucket)
 
     def _scale(self, charges: Sequence[Charge]) -> Sequence[Charge]:

@@ -54,17 +54,17 @@ class _LayeredBase:
         for layer in self._layers:
             layer.clear()
 
-    def lookup(self) -> Lookup | None:
+    def find_lookup(self) -> Lookup | None:
         """Return a function that looks up decisions in a layer; None if no layer has any.
 
         A batcher uses it just before it sends waiting groups: another request may have been refused in the meantime.
         """
         for layer in self._layers:
             if layer.has_entries:
-                return partial(self._lookup_in, layer)
+                return partial(self._look_up, layer)
         return None
 
-    def _lookup_in(self, layer: Layer, charges: Sequence[Charge]) -> Sequence[Decision] | None:
+    def _look_up(self, layer: Layer, charges: Sequence[Charge]) -> Sequence[Decision] | None:
         return layer.before_take(charges, self._clock())
 
     def subscribe(self, listener: Listener) -> bool:
@@ -87,7 +87,7 @@ class _LayeredBase:
 
     async def _take_from_store(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         started_at = self._clock()
-        for before_take in self._before_take:  # lookup(), inlined: the call would double its cost
+        for before_take in self._before_take:  # _look_up(), inlined: the call would double its cost
             decisions = before_take(charges, started_at)
             if decisions is not None:
                 return decisions

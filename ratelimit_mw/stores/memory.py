@@ -40,7 +40,7 @@ class MemoryStore:
         self._free_keys = self._max_keys = check_int("max_keys", max_keys, 1)  # keys that can still be added
         self._configured_clock = self._clock = clock  # tests may replace `_clock`
         self._maps: dict[str, GenerationalMap] = {}
-        self._new_limit = False
+        self._limit_was_added = False
         self._largest: GenerationalMap | None = None  # the one with the most keys among those that grew
         self._lock = fork_safe_lock(on_interrupted_write=self._clear)
         REGISTRY.register(self)
@@ -189,7 +189,7 @@ class MemoryStore:
 
     def _take(self, requested: Sequence[Charge], now: int, *, commit: bool) -> Sequence[Decision]:
         """Decide a whole group, and then write it if `commit` is set. Requires the lock."""
-        if self._new_limit:  # before `_find_all`, because maps are deleted
+        if self._limit_was_added:  # before `_find_all`, because maps are deleted
             self._drop_empty(now)
         group = Group(requested)
         charges = group.charges
@@ -263,7 +263,7 @@ class MemoryStore:
     def _find(self, limit: Limit, key: str, now: int) -> Entry:
         state_map = self._maps.get(limit.bucket)
         if state_map is None:
-            self._new_limit = True
+            self._limit_was_added = True
             state_map = self._maps[limit.bucket] = GenerationalMap(limit, now, max(64, self._max_keys // _SIZE_DIVISOR))
         return state_map, key, state_map.get(key)
 
@@ -272,7 +272,7 @@ class MemoryStore:
 
         It runs at the first take or peek after a new limit was added, for apps that create limits.
         """
-        self._new_limit = False
+        self._limit_was_added = False
         for state_map in self._rotate(2):
             self._free_keys += state_map.expire_some(now)
             if not state_map.count:
@@ -316,9 +316,13 @@ class MemoryStore:
             expired, _ = other.find_evictable(now, protected, _PROBES)
             if expired is not None:
                 return other, expired
-        if not idle:
+        if idle is None or idle == _OVERFLOW_KEY:
             expired, idle = largest.find_evictable(now, protected, _MORE_PROBES)
-        return largest, expired or idle or None  # an overflow bucket is dropped only when it has expired
+        for victim in (expired, idle):
+            # an overflow bucket is dropped only when it has expired, as the first search finds out
+            if victim is not None and victim != _OVERFLOW_KEY:
+                return largest, victim
+        return largest, None
 
     def _rotate(self, number: int) -> list[GenerationalMap]:
         """Return the next few maps, round-robin."""

@@ -88,7 +88,7 @@ class AsyncRedisStore(AsyncLayeredStore):
     ) -> None:
         store = AsyncioStore(_async_transport(client_or_url, timeout), prefix, timeout, clock)
         super().__init__(store, _layers(deny_cache, is_cluster=store.is_cluster), timeout, clock)
-        store.lookup = self.lookup
+        store.find_lookup = self.find_lookup
         self.probe = _prober(client_or_url, prefix)
 
 

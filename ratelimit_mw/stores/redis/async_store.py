@@ -37,9 +37,9 @@ class AsyncioStore(RedisCommands):
         self._calls: set[asyncio.Task[Any]] = set()
         self._last_loop: asyncio.AbstractEventLoop | None = None
         self._batchers = PerLoop(
-            lambda: Batcher(transport, self._take_command, self._send_again, timeout, self._get_lookup)
+            lambda: Batcher(transport, self._take_command, self._send_again, timeout, self._find_lookup)
         )
-        self.lookup: Callable[[], Lookup | None] | None = None  # see `Batcher`
+        self.find_lookup: Callable[[], Lookup | None] | None = None  # see `Batcher`
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -97,8 +97,8 @@ class AsyncioStore(RedisCommands):
             batcher.close()
         await self._transport.close()
 
-    def _get_lookup(self) -> Lookup | None:
-        return None if self.lookup is None else self.lookup()
+    def _find_lookup(self) -> Lookup | None:
+        return None if self.find_lookup is None else self.find_lookup()
 
     async def _send_again(self, groups: Sequence[EncodedGroup], mode: TakeMode) -> Sequence[Outcome]:
         """Return the decisions on each group from one call.

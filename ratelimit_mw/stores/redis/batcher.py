@@ -44,7 +44,7 @@ class PendingTake(Struct, eq=False, gc=False):
     is_waiting: bool = True  # for the batcher; the request may have been canceled
 
 
-def _no_lookup() -> None:
+def _find_no_lookup() -> None:
     return None
 
 
@@ -52,8 +52,8 @@ class Batcher:
     """Sends the takes of one event loop in batches.
 
     `command`: makes the command of a batch. `resend`: sends a batch again that the server did not process, and returns
-    the outcome of each group. `timeout`: seconds that a request waits. `lookup` returns a `Lookup`, which can decide a
-    take that waits without sending it, or None if there is nothing to look up.
+    the outcome of each group. `timeout`: seconds that a request waits. `find_lookup` returns a `Lookup`, which can
+    decide a take that waits without sending it, or None if there is nothing to look up.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Batcher:
         command: Callable[[Sequence[EncodedGroup], TakeMode], Command],
         resend: Callable[[Sequence[EncodedGroup], TakeMode], Coroutine[Any, Any, Sequence[Outcome]]],
         timeout: float,
-        lookup: Callable[[], Lookup | None] = _no_lookup,
+        find_lookup: Callable[[], Lookup | None] = _find_no_lookup,
     ) -> None:
         self._transport, self._command, self._resend = transport, command, resend
-        self._timeout, self._lookup = timeout, lookup
+        self._timeout, self._find_lookup = timeout, find_lookup
         self._max_groups = 1 if transport.is_cluster else _MAX_GROUPS  # groups are in different slots
         self._loop = asyncio.get_running_loop()
         self._queue: deque[PendingTake] = deque()  # not sent yet
@@ -151,7 +151,7 @@ class Batcher:
         batches: list[list[PendingTake]] = []
         batch: list[PendingTake] = []
         groups, charges, mode = 0, 0, DEFAULT_MODE
-        queue, lookup = self._queue, self._lookup()
+        queue, lookup = self._queue, self._find_lookup()
         while queue and groups < _MAX_GROUPS_AT_ONCE:
             take = queue.popleft()
             if take.reply.done():

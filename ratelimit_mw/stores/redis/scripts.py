@@ -61,9 +61,11 @@ def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit:
 
 def join_groups(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> bytes:
     """Return ARGV[1] of take.lua for groups in the order of their keys. Equal groups are encoded once."""
-    kinds: dict[bytes, int] = {}
-    which = [kinds.setdefault(group, len(kinds) + 1) for group in groups]
-    return _encode_list(codec, [_encode_values(codec, [now, int(commit), len(which), *which]), *kinds])
+    numbers: dict[bytes, int] = {}  # by distinct group
+    group_numbers = [numbers.setdefault(group, len(numbers) + 1) for group in groups]
+    return _encode_list(
+        codec, [_encode_values(codec, [now, int(commit), len(group_numbers), *group_numbers]), *numbers]
+    )
 
 
 def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
