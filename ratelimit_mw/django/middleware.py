@@ -28,7 +28,7 @@ from ratelimit_mw.django.responses import (
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import custom_refusal, wait
+from ratelimit_mw.http.on_refused import await_result, custom_refusal
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings.loading import unread_settings
@@ -161,7 +161,7 @@ class RateLimitMiddleware:
         context.state.record(verdict, self._gate)
         if not verdict.allowed:
             default = self._gate.default_refusal(django_request, verdict)
-            waits = wait if self._is_async else wait_in_thread
+            waits = await_result if self._is_async else wait_in_thread
             context.refusal = await custom_refusal(self._gate.refusal_handler, django_request, verdict, default, waits)
         elif django_request.on_end is not None:
             loop = asyncio.get_running_loop() if self._is_async else None

@@ -11,7 +11,7 @@ from msgspec import Struct
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.response_tracking import EndReason, ResponseTracker
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import wait
+from ratelimit_mw.http.on_refused import await_result
 from ratelimit_mw.http.response import HeaderStyle, Response, addable, headers
 
 _LIMITS: Final = "ratelimit"
@@ -92,4 +92,4 @@ def to_django(request: HttpRequest, refusal: Response) -> HttpResponse:
 
 async def wait_in_thread(result: Awaitable[Any]) -> Any:
     """Return what an awaitable returns, in a thread without an event loop: one runs for it alone."""
-    return async_to_sync(wait)(result)
+    return async_to_sync(await_result)(result)

@@ -172,7 +172,7 @@ class BaseGate:
     def _use_store(self, store: Store | AsyncStore) -> None:
         """Set the store of this gate, and check it."""
         self._store = store
-        self._feeds_fallback = needs_fallback(store)
+        self._needs_fallback = needs_fallback(store)
         subscribe = getattr(store, "subscribe", None)
         if self._on_store_event is not None and callable(subscribe) and subscribe(self._on_store_event):
             self._on_store_event = None

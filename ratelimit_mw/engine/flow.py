@@ -23,7 +23,8 @@ from ratelimit_mw.engine.slot_wait import SlotWait, slot_bucket, slot_demand
 from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan, plan_on_store_error, without_charged
+from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan_on_store_error, without_charged
+from ratelimit_mw.rules.plan import plan as make_plan
 from ratelimit_mw.rules.rule_table import EndpointRules
 
 _NO_RESULTS: Final[CallResults] = {}
@@ -45,7 +46,7 @@ class Flow(BaseGate, ABC):
 
     async def plan(self, match: Match, request: Request) -> Plan:
         """Return the charges of a request, after calling the callables of its limits."""
-        return plan(match, request, await self._call(match.callables, request) if match.callables else _NO_RESULTS)
+        return make_plan(match, request, await self._call(match.callables, request) if match.callables else _NO_RESULTS)
 
     async def decide(
         self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep | None = None
@@ -92,7 +93,7 @@ class Flow(BaseGate, ABC):
             request.user  # noqa: B018
         # plan(), inlined: its coroutine would add to the time of every request
         results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
-        charge_plan = plan(match, request, results)
+        charge_plan = make_plan(match, request, results)
         if (outer := request.state) is not None and outer.verdict is not None:
             charge_plan = without_charged(charge_plan, outer.charged)
         verdict = await self.decide(match, charge_plan, request, sleep)
@@ -110,8 +111,8 @@ class Flow(BaseGate, ABC):
         try:
             decisions = await take(charge_plan.charges)
             verdict = conclude(match, charge_plan, decisions)
-            if self._feeds_fallback:
-                self._feed_fallback(charge_plan, decisions, verdict)
+            if self._needs_fallback:
+                self._pass_to_fallback(charge_plan, decisions, verdict)
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
             return self._without_store(match, charge_plan, error)
         return verdict
@@ -191,7 +192,7 @@ class Flow(BaseGate, ABC):
         """Wake requests that wait for the slots of this verdict, which were released."""
         self._queues.wake([slot_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
 
-    def _feed_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
+    def _pass_to_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
         """Pass the store's decisions to the fallback store, which repeats the refusals while the store fails."""
         if (not verdict.allowed or self._fallback.has_refusals) and verdict.source == "store":
             self._fallback.observe(charge_plan.charges, decisions)

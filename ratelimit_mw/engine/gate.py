@@ -91,7 +91,7 @@ class Gate(Flow):
     def admit_plan(self, charge_plan: Plan) -> Verdict | None:
         """Return the verdict on a plan of `fast_rules`. See `admit_by_address`."""
         try:
-            if charge_plan.is_single and not self._feeds_fallback:  # the store is a `MemoryStore`, which cannot fail
+            if charge_plan.is_single and not self._needs_fallback:  # the store is a `MemoryStore`, which cannot fail
                 (decision,) = decisions = self._store.take(charge_plan.charges)
                 if decision.allowed:
                     return Verdict(
@@ -141,7 +141,7 @@ class CountingGate(ObservedGate):
 
     def admit_plan(self, charge_plan: Plan) -> Verdict | None:
         """See `Gate.admit_plan`, whose first case is inlined: counting then takes 0.06 µs, a call of it 0.1 µs more."""
-        if not charge_plan.is_single or self._feeds_fallback:
+        if not charge_plan.is_single or self._needs_fallback:
             return super().admit_plan(charge_plan)
         match = charge_plan.match
         try:
@@ -247,8 +247,8 @@ class AsyncGate(Flow):
                     source,
                     charge_plan.policies,
                 )
-                if self._feeds_fallback:
-                    self._feed_fallback(charge_plan, decisions, single)
+                if self._needs_fallback:
+                    self._pass_to_fallback(charge_plan, decisions, single)
                 verdict: Verdict | None = single
             except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                 verdict = self._without_store(charge_plan.match, charge_plan, error)

@@ -49,25 +49,25 @@ def refusal_handler(value: object) -> RefusalHandler:
     raise ConfigError(f"got {value!r:.100}, expected {_KINDS}", code="RL-036")
 
 
-async def wait(result: Awaitable[Any]) -> Any:
+async def await_result(result: Awaitable[Any]) -> Any:
     """Await an awaitable, and return its result."""
     return await result
 
 
 async def custom_refusal(
-    refusal_handler: RefusalHandler | None,
+    handler: RefusalHandler | None,
     request: Request,
     verdict: Verdict,
     default: Response,
-    wait_for: Callable[[Awaitable[Any]], Awaitable[Any]] | None = wait,
+    wait_for: Callable[[Awaitable[Any]], Awaitable[Any]] | None = await_result,
 ) -> Response:
     """Return the response of a plain `on_refused`; `default` if it is missing, of another kind, or raises.
 
     `wait_for`: waits for a result that is awaitable; if None, such a result is invalid.
     """
-    if refusal_handler is None or refusal_handler.kind != "plain":
+    if handler is None or handler.kind != "plain":
         return default
-    call = refusal_handler.call
+    call = handler.call
     try:
         value = call(request, verdict)
         return _checked_response(

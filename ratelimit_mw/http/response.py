@@ -69,9 +69,9 @@ class PolicyFields(Struct, frozen=True, gc=False):
     """The constant parts of a policy's header fields."""
 
     policy: str
-    state: str  # a format of two numbers
+    rate_limit_format: str  # of the RateLimit field, with two %d: units left, seconds
     raw: tuple[bytes, bytes]  # the RateLimit-Policy field in ASGI form
-    raw_state: bytes
+    raw_rate_limit_format: bytes
 
 
 class Policy:
@@ -80,12 +80,12 @@ class Policy:
     __slots__ = (
         "burst",
         "fields",
-        "hidden_unless_refusing",
-        "hidden_when_admitted",
         "label",
         "limit",
         "max_wait_seconds",
+        "may_be_hidden",
         "name",
+        "only_in_refusals",
         "quota",
         "settle_policy",
         "settles",
@@ -96,7 +96,7 @@ class Policy:
         name: str,
         limit: Limit,
         *,
-        hidden_unless_refusing: bool = False,
+        only_in_refusals: bool = False,
         shadow: bool = False,
         settles: bool = True,
         settle_policy: Any = None,
@@ -109,9 +109,10 @@ class Policy:
         # units that can be admitted at one instant
         self.burst = min(getattr(limit, "burst", None) or limit.quota, _MAX_FIELD_INT)
         self.max_wait_seconds = ceil(limit.max_wait)  # the most that `t` of the RateLimit field shows
-        # shown only when it refuses, because its numbers reveal the traffic of other clients
-        self.hidden_unless_refusing = hidden_unless_refusing
-        self.hidden_when_admitted = hidden_unless_refusing or shadow  # not shown when it admits
+        # Whether only its own refusal shows it: the numbers of a limit for all clients reveal the traffic of others,
+        # and those of a penalty count refusals.
+        self.only_in_refusals = only_in_refusals
+        self.may_be_hidden = only_in_refusals or shadow  # no admitted response shows it
         self.fields: PolicyFields | None = None  # cache of `_fields_of`
         self.settles = settles  # whether the charge is settled when the true cost is known
         self.settle_policy = settle_policy  # the SettlePolicy of its rule, if any
@@ -155,22 +156,23 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     if style == "none" or verdict is None or not verdict.decisions:
         return []
     policies = verdict.policies
-    if style == "ietf" and len(policies) == 1 and not policies[0].hidden_when_admitted:  # fast path
+    if style == "ietf" and len(policies) == 1 and not policies[0].may_be_hidden:  # fast path
         policy, decision = policies[0], verdict.decisions[0]
         cached = policy.fields or _fields_of(policy)
         available, wait = decision.remaining, ceil(decision.next_after)
         if available > policy.quota or wait > policy.max_wait_seconds:
-            available, wait = _state(policy, decision)
-        return [("RateLimit-Policy", cached.policy), ("RateLimit", cached.state % (available, wait))]
+            available, wait = _rate_limit_numbers(policy, decision)
+        return [("RateLimit-Policy", cached.policy), ("RateLimit", cached.rate_limit_format % (available, wait))]
     visible = _visible_policies(verdict)
     fields: HeaderList = []
     if visible and style != "legacy":
-        states = [
-            (policy.fields or _fields_of(policy)).state % _state(policy, decision) for policy, decision in visible
+        values = [
+            (policy.fields or _fields_of(policy)).rate_limit_format % _rate_limit_numbers(policy, decision)
+            for policy, decision in visible
         ]
         fields += [
             ("RateLimit-Policy", _policy_list(tuple([policy for policy, _ in visible]))),
-            ("RateLimit", ", ".join(states)),
+            ("RateLimit", ", ".join(values)),
         ]
     if visible and style != "ietf":
         binding = visible[0][1]
@@ -193,13 +195,13 @@ def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = (
         names = (bytes(name).decode("latin-1") for name, _ in app_headers)
         return [*app_headers, *raw(addable_to_refusal(headers(verdict), names))]
     policies, decisions = verdict.policies, verdict.decisions
-    if len(policies) != 1 or not decisions or (policy := policies[0]).hidden_when_admitted:
+    if len(policies) != 1 or not decisions or (policy := policies[0]).may_be_hidden:
         return [*app_headers, *raw(headers(verdict))]
     cached, decision = policy.fields or _fields_of(policy), decisions[0]
     available, wait = decision.remaining, ceil(decision.next_after)
     if available > policy.quota or wait > policy.max_wait_seconds:
-        available, wait = _state(policy, decision)
-    return [*app_headers, cached.raw, (b"ratelimit", cached.raw_state % (available, wait))]
+        available, wait = _rate_limit_numbers(policy, decision)
+    return [*app_headers, cached.raw, (b"ratelimit", cached.raw_rate_limit_format % (available, wait))]
 
 
 def raw(fields: HeaderList) -> RawFields:
@@ -207,7 +209,7 @@ def raw(fields: HeaderList) -> RawFields:
     return [(_RAW_NAMES[name], value.encode()) for name, value in fields]
 
 
-def non_conflicting(fields: HeaderList, app_headers: Iterable[str]) -> HeaderList:
+def addable_to_app_response(fields: HeaderList, app_headers: Iterable[str]) -> HeaderList:
     """Return those fields of an admitting verdict that can be added to the app's response.
 
     `RateLimit` and `RateLimit-Policy` are lists, so they are added as further members. Other fields are dropped if the
@@ -226,7 +228,7 @@ def addable(verdict: Verdict | None, fields: HeaderList, own_headers: Iterable[s
 
     The verdict may refuse although an app responds: its response may be that of a limit inside the app.
     """
-    return (non_conflicting if verdict is None or verdict.allowed else addable_to_refusal)(fields, own_headers)
+    return (addable_to_app_response if verdict is None or verdict.allowed else addable_to_refusal)(fields, own_headers)
 
 
 def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
@@ -238,7 +240,7 @@ def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> Header
     both = {name.lower() for name in _LIST_FIELDS}
     if not present.isdisjoint(both):
         present |= both
-    return non_conflicting([pair for pair in fields if pair[0].lower() not in present], present)
+    return addable_to_app_response([pair for pair in fields if pair[0].lower() not in present], present)
 
 
 def refusal_response(
@@ -298,7 +300,7 @@ def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
     visible = [
         (index, policy, decisions[index])
         for index, policy in enumerate(_policies(verdict))
-        if charges[index].role != "shadow" and not (policy.hidden_unless_refusing and index not in refusing)
+        if charges[index].role != "shadow" and not (policy.only_in_refusals and index not in refusing)
     ]
     if len(visible) > 1:
         first = verdict.binding_of([index for index, *_ in visible])
@@ -324,12 +326,12 @@ def _fields_of(policy: Policy) -> PolicyFields:
         length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
     burst = f";{_BURST}={policy.burst}" if policy.burst != policy.quota else ""
     text = f"{name};q={policy.quota}{length}{burst}"
-    state = f"{name};r=%d;t=%d"  # a name never contains %
-    policy.fields = PolicyFields(text, state, (b"ratelimit-policy", text.encode()), state.encode())
+    rate_limit = f"{name};r=%d;t=%d"  # a name never contains %
+    policy.fields = PolicyFields(text, rate_limit, (b"ratelimit-policy", text.encode()), rate_limit.encode())
     return policy.fields
 
 
-def _state(policy: Policy, decision: Decision) -> tuple[int, int]:
+def _rate_limit_numbers(policy: Policy, decision: Decision) -> tuple[int, int]:
     """Return the units left, and the seconds until more are available.
 
     The seconds are capped, because rounding up can exceed the window by one.

@@ -72,7 +72,7 @@ class CompiledLimit:
         make_policy = partial(
             Policy,
             name,
-            hidden_unless_refusing=self.key.is_all or penalty,
+            only_in_refusals=self.key.is_all or penalty,
             shadow=self.shadow,
             settles=spec.settle,
             settle_policy=limit_set.settle_policy if spec.settle else None,

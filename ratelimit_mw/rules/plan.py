@@ -37,29 +37,25 @@ class Match:
     """
 
     __slots__ = (
-        *(
-            "callables",
-            "closes",
-            "defaults",
-            "denied",
-            "fixed_limits",
-            "settles",
-            "limit_sets",
-            "messages",
-            "policies",
-            "may_read_user",
-        ),
-        *(
-            "_limits_by_ip",
-            "has_slots",
-            "plans_by_address",
-            "prefix",
-            "has_queue",
-            "plan_cache",
-            "route",
-            "rule",
-            "may_delay",
-        ),
+        "_limits_by_ip",
+        "callables",
+        "closes",
+        "defaults",
+        "denied",
+        "fixed_limits",
+        "has_queue",
+        "has_slots",
+        "limit_sets",
+        "may_delay",
+        "may_read_user",
+        "messages",
+        "plan_cache",
+        "plans_by_address",
+        "policies",
+        "prefix",
+        "route",
+        "rule",
+        "settles",
     )
 
     def __init__(

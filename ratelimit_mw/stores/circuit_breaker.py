@@ -46,7 +46,7 @@ class CircuitBreaker(Layer):
             self._failures = 0  # consecutive
             self._pause = INITIAL_PAUSE
             self._pause_end: float | None = None  # the end of the pause; None while the breaker is closed
-            # when the latest failure that counted was recorded, or a probe was sent: earlier calls' failures do not count
+            # when the latest counted failure was recorded, or a probe was sent: failures of earlier calls do not count
             self._ignore_started_before = 0.0
             self._since = 0.0  # when the first of the consecutive failures was recorded
             self._error = ""

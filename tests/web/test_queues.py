@@ -11,7 +11,7 @@ from ratelimit_mw import MemoryStore, StoreError
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.engine.gate import Gate
-from ratelimit_mw.engine.slot_queue import Bucket, SlotDemand
+from ratelimit_mw.engine.slot_queue import SlotBucket, SlotDemand
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import BODY, HTTP, START, Talk
@@ -219,7 +219,7 @@ def test_of_a_body_one_message_is_heard_while_one_waits_and_the_app_gets_all_of_
     asyncio.run(run())
 
 
-def _bucket_of(middleware: RateLimitMiddleware) -> Bucket:
+def _bucket_of(middleware: RateLimitMiddleware) -> SlotBucket:
     """Of the one line there is."""
     (bucket,) = middleware._gate._queues._by_bucket
     return bucket

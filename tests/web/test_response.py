@@ -32,7 +32,7 @@ def verdict(*pairs: tuple[Limit, Decision], roles: str = "", hidden: str = "") -
         Policy(
             f"n{index}",
             limit,
-            hidden_unless_refusing=hidden[index : index + 1] == "h",
+            only_in_refusals=hidden[index : index + 1] == "h",
             shadow=roles[index : index + 1] == "s",
         )
         for index, (limit, _) in enumerate(pairs)
