@@ -22,6 +22,12 @@ class LastingStore(MemoryStore):
     of a log come long after the last one of their client.
     """
 
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        super().__init__(max_keys=MAX_KEYS, clock=clock)
+        # By the limit's id, with the limit, so that no other one can get its id. A bound method for each client would
+        # be one object more to load for each request.
+        self._shared: Final[dict[int, tuple[Limit, Decide, dict[str, State]]]] = {}
+
     def _find(self, limit: Limit, key: str, now: int) -> Entry:
         if limit.bucket not in self._maps:
             self._maps[limit.bucket] = GenerationalMap(limit, _NEVER, MAX_KEYS)
@@ -30,10 +36,15 @@ class LastingStore(MemoryStore):
     def _drop_empty(self, now: int) -> None:
         """Drop nothing: `ClientPlan` writes states that are not counted here."""
 
-    def states_of(self, limit: Limit) -> dict[str, State]:
-        """Return the states of a limit, by key."""
-        states = self._maps.get(limit.bucket)
-        return (self._find(limit, "", 0)[0] if states is None else states).current
+    def bucket_of(self, charge: Charge) -> "Bucket":
+        """Return what decides a charge. Its state can be looked up: None if there is none."""
+        limit = charge.limit
+        shared = self._shared.get(id(limit))
+        if shared is None:
+            shared = self._shared[id(limit)] = limit, limit.decide, self._find(limit, "", 0)[0].current
+        _, decide, states = shared
+        states.setdefault(charge.key)
+        return Bucket(decide, states, charge.key, charge.cost)
 
 
 class Bucket(NamedTuple):
@@ -75,16 +86,13 @@ class ClientPlan:
             buckets = {(charge.key, charge.limit.bucket) for charge in charges}
             is_plain = len(buckets) == len(charges) and all(charge.role == "limit" for charge in charges)
         if is_plain:
-            self.buckets = [
-                Bucket(charge.limit.decide, store.states_of(charge.limit), charge.key, charge.cost)
-                for charge in charges
-            ]
+            self.buckets = [store.bucket_of(charge) for charge in charges]
             self.decide_one, self.states, self.key, self.cost = self.buckets[0]
 
     def decide(self, now: int) -> Sequence[Decision]:
         """Decide all charges as a store does: charge all if all admit, else none."""
         results = [
-            (bucket, old := bucket.states.get(bucket.key), bucket.decide(old, now, bucket.cost, None))
+            (bucket, old := bucket.states[bucket.key], bucket.decide(old, now, bucket.cost, None))
             for bucket in self.buckets
         ]
         admitted = all(result[0].allowed for _, _, result in results)

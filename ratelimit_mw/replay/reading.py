@@ -18,7 +18,7 @@ from ratelimit_mw.replay.formats.base import DURATION, FIRST_EXTRA, STAMP, LogFo
 from ratelimit_mw.replay.times import LoggedTime, duration_us
 
 STDIN: Final = "-"
-_BLOCK: Final = 1 << 20  # bytes
+_BLOCK: Final = 1 << 17  # bytes: with what is made of them, they stay in a processor's cache
 _LONGEST_LINE: Final = 1 << 20  # characters; a longer line is unread
 _MAGIC: Final = b"\x1f\x8b"  # of gzip
 _SHOWN: Final = 3  # unread lines

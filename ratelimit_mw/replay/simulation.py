@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Final
 from zlib import crc32
 
@@ -11,7 +12,7 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.replay.assumptions import Assumed, replayed_settings
-from ratelimit_mw.replay.client_plans import MAX_KEYS, ClientPlan, LastingStore
+from ratelimit_mw.replay.client_plans import ClientPlan, LastingStore
 from ratelimit_mw.replay.formats.base import CLIENT, REQUEST, STATUS, USER, LogFormat, Record
 from ratelimit_mw.replay.reading import Group
 from ratelimit_mw.replay.records import RecordReader
@@ -29,6 +30,7 @@ _MAX_ROUTES: Final = 65_536  # remembered paths
 _MAX_PLANS: Final = 300_000  # remembered plans of clients
 _MAX_WAITING: Final = 1000  # delayed requests, as in the ASGI middleware
 _TOO_MANY: Final = "429"
+_status_of: Final = itemgetter(STATUS)
 _EXEMPT, _SAFE, _BLOCKED, _DENIED, _OTHER = "exempt", "safe", "blocked", "denied", "other"
 
 
@@ -57,7 +59,7 @@ class Simulation:
         self._watch: Final = watch
         self.rules: Final = RuleSet(replayed_settings(settings))
         self._now = 0.0  # seconds
-        self._store: Final = LastingStore(max_keys=MAX_KEYS, clock=lambda: self._now)
+        self._store: Final = LastingStore(clock=lambda: self._now)
         self._schedule: Final = Schedule(
             self._store, _MAX_WAITING if settings.max_waiting is None else settings.max_waiting, self._set_clock
         )
@@ -110,7 +112,7 @@ class Simulation:
         if tallies.first is None:
             tallies.first = us
         tallies.last = us
-        statuses = [record[STATUS] for record in records]
+        statuses = list(map(_status_of, records))
         tallies.logged_refusals += statuses.count(_TOO_MANY) + statuses.count(int(_TOO_MANY))
         if not self._is_static:
             for now, record in zip(_spread(us, len(records) if is_whole else 0), records, strict=False):
@@ -122,6 +124,7 @@ class Simulation:
     def _replay_all(self, us: int, is_whole: bool, records: Sequence[Record]) -> None:  # noqa: C901, FBT001, PLR0912
         """Decide requests whose rules depend on the path alone: the common case."""
         routes, events, watch, tallies = self._routes, self._schedule.events, self._watch, self.tallies
+        is_silent = watch is None and not self._keeps_times
         for now, record in zip(_spread(us, len(records) if is_whole else 0), records, strict=False):
             if events:
                 self._schedule.run_until(now)
@@ -135,15 +138,16 @@ class Simulation:
                     self._now = now / 1_000_000
                     self._decide(route, record, now)
                 continue
-            client, user = record[CLIENT], record[USER]
-            caller = client if user == "-" or not user else (client, user)
+            caller, user = record[CLIENT], record[USER]
+            if user and user != "-":
+                caller = caller, user
             try:
                 client_plan = route.entries[caller]
             except KeyError:
                 client_plan = self._remember_plan(route, caller, record)
             if client_plan.row is not None:  # a single limit: the common case, as in `ClientPlan.decide`
                 states, key = client_plan.states, client_plan.key
-                old = states.get(key)
+                old = states[key]
                 decision, new = client_plan.decide_one(old, now, client_plan.cost, None)
                 if new is not old:
                     states[key] = new
@@ -151,7 +155,9 @@ class Simulation:
                     client_plan.label = client_plan.label or self._label(identity_of(key), caller)
                     client_plan.row.refuse(client_plan.label, self._minute)
                     tallies.refused += 1
-                decisions: Sequence[Decision] = (decision,) if watch is not None else ()
+                if is_silent:
+                    continue
+                decisions: Sequence[Decision] = (decision,)
             elif client_plan.charges:
                 decisions = client_plan.decide(now) if client_plan.buckets else self._take(client_plan.charges, now)
                 for one in decisions:
