@@ -44,7 +44,7 @@ class Verdict(Struct, frozen=True, gc=False):
     allowed: bool
     charges: Sequence[Charge]
     decisions: Sequence[Decision]
-    rule: str | None = None
+    rule: str | None = None  # the rule that ended the search; the limit of another one may bind
     source: Source = "store"
     policies: Sequence[Any] = ()  # one per charge if the middleware decided
 
