@@ -27,7 +27,7 @@ from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.runtime import Sleep, async_sleep
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import raw_headers
-from ratelimit_mw.http.views import AsgiRequest, only_asgi_header
+from ratelimit_mw.http.views import AsgiRequest, is_peer_lost, only_asgi_header
 from ratelimit_mw.rules.deployment_checks import warn_of_authentication, warn_of_cors
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.rule_set import RuleSet
@@ -114,7 +114,7 @@ class RateLimitMiddleware:
             plans = rules.plans_by_address
             if plans is not None and scope.get("method") != "OPTIONS":  # _fast_plan(), inlined for its usual case
                 client = scope.get("client")
-                charge_plan: Plan | None = plans[client[0] if client else None]
+                charge_plan: Plan | None = plans[client[0]] if client else None
             else:
                 charge_plan = _fast_plan(rules, scope)
             if charge_plan is not None:
@@ -241,8 +241,8 @@ def _fast_plan(rules: RuleSet, scope: Scope) -> Plan | None:
     plans = rules.plans_for(scope.get("method", "GET"), path)
     if plans is None:
         return None
-    client = _client(rules, scope)
-    return None if client is None and rules.proxy_header is not None else plans[client]
+    client = None if is_peer_lost(scope) else _client(rules, scope)
+    return None if client is None else plans[client]
 
 
 def _client(rules: RuleSet | None, scope: Scope) -> str | None:

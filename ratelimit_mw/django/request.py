@@ -12,7 +12,7 @@ from django.utils.functional import LazyObject, SimpleLazyObject, empty
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request, user_id
-from ratelimit_mw.http.views import merges_underscores
+from ratelimit_mw.http.views import is_peer_lost, merges_underscores
 
 _NOT_LOADED: Final = object()
 _AUTHENTICATION: Final = "django.contrib.auth.middleware"  # the module of Django's AuthenticationMiddleware
@@ -55,6 +55,11 @@ class DjangoRequest(Request):
     def merges_underscores(self) -> bool:
         """Whether the WSGI server keeps names with underscores; under ASGI, Django drops them."""
         return not hasattr(self.raw, "scope") and merges_underscores(self.raw.META)
+
+    @property
+    def is_peer_lost(self) -> bool:
+        """Whether an ASGI server lost the client's address; see `http.views.is_peer_lost`."""
+        return self.client is None and is_peer_lost(getattr(self.raw, "scope", {}))
 
     @property
     def user(self) -> str | None:

@@ -84,7 +84,7 @@ class Gate(Flow):
         plans_by_address = (
             self._rules.plans_by_address_at(endpoint_rules) if endpoint_rules else self._rules.plans_by_address
         )
-        if plans_by_address is None or method == "OPTIONS" or self._on_decision is not None:
+        if plans_by_address is None or client is None or method == "OPTIONS" or self._on_decision is not None:
             return None
         return self.admit_plan(plans_by_address[client])
 

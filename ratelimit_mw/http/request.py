@@ -61,6 +61,11 @@ class Request(ABC):
         return False
 
     @property
+    def is_peer_lost(self) -> bool:
+        """Whether a TCP client reset its connection before the server read its address, as ASGI servers can report."""
+        return False
+
+    @property
     @abstractmethod
     def user(self) -> str | None:
         """The user that outer middleware authenticated; None for an anonymous request."""

@@ -30,6 +30,15 @@ def only_asgi_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str
     return values[0].decode("latin-1") if len(values) == 1 else None
 
 
+def is_peer_lost(scope: Mapping[str, Any]) -> bool:
+    """Return whether a TCP client reset its connection before the server read its address.
+
+    uvicorn then reports no client, as for a unix socket. But a unix socket has no port.
+    """
+    server = scope.get("server")
+    return not scope.get("client") and bool(server) and server[1] is not None
+
+
 class AsgiRequest(Request):
     """A view of an ASGI scope of HTTP or a websocket."""
 
@@ -66,6 +75,10 @@ class AsgiRequest(Request):
     def header_lines(self, name: str) -> Sequence[str]:
         wanted = name.encode("latin-1")
         return [value.decode("latin-1") for key, value in self.raw["headers"] if key.lower() == wanted]
+
+    @property
+    def is_peer_lost(self) -> bool:
+        return self.client is None and is_peer_lost(self.raw)
 
     @property
     def user(self) -> str | None:

@@ -59,6 +59,7 @@ class RuleSet:
         )
         self._table: Final = RuleTable(rules, app, default, preflight, settings)
         self._blocklist: Final = Match((), "blocklist", "unmatched", denied=True)
+        self._lost_peer: Final = Match((), "unmatched", "unmatched", denied=True)
         self.names: Counter[str] = Counter()  # limits per name in rules; endpoint limits get other names
         for rule in self._table.rules:
             self.names[rule.name] += len(rule.limit_set.fixed_limits or (rule,))
@@ -177,7 +178,7 @@ class RuleSet:
         `endpoint_rules`: the limits of its endpoint, if the integration knows it. Sets `request.client` to the address
         that the trusted proxies report.
         """
-        if self.single_match is not None and request.method != "OPTIONS":
+        if self.single_match is not None and request.method != "OPTIONS" and request.client is not None:
             if not endpoint_rules:
                 return self.single_match
             if (match := self._matches_by_endpoint(endpoint_rules)) is not None:
@@ -189,6 +190,8 @@ class RuleSet:
         return self._match_rules(request, endpoint_rules) if enabled else None
 
     def _match_rules(self, request: Request, endpoint_rules: EndpointRules) -> Match | None:
+        if request.is_peer_lost and not self._settings.shadow:
+            return self._lost_peer  # no limit could tell its client from others, and the response reaches no one
         if (proxy_check := self._proxy_check) is not None:  # read once: another thread may set it to None
             proxy_check.examine(request)
             if proxy_check.done:

@@ -299,10 +299,10 @@ def admit_by_address(scope: Scope, checks: Sequence[EndpointCheck]) -> Verdict |
     compiled = checks[0].compiled_for(scope, None)
     if (plans := compiled.known_plans) is None:
         plans = compiled.plans_by_address()
-    if compiled.sync_gate is None or plans is None or scope["method"] == "OPTIONS":
-        return None
     client = scope.get("client")
-    verdict = compiled.sync_gate.admit_plan(plans[client[0] if client else None])
+    if compiled.sync_gate is None or plans is None or not client or scope["method"] == "OPTIONS":
+        return None
+    verdict = compiled.sync_gate.admit_plan(plans[client[0]])
     if verdict is not None and verdict.allowed:
         scope[_ENFORCED] = checks[0].endpoint_limits
         state = scope[STATE_KEY] = RateLimitState(verdict, entries=[(compiled.gate, verdict)])

@@ -67,7 +67,7 @@ class CircuitBreaker(Layer):
             self._check(now)
             if self._pause_end is None:
                 return
-            # the others stay paused until this probe ends; if its end is never reported, MAX_PAUSE ends the pause
+            # the others stay paused until this probe has a result, or for MAX_PAUSE if none comes
             self._pause_end, self._ignore_started_before = now + MAX_PAUSE, now
         self._notify("probe", now)
 
@@ -125,9 +125,8 @@ class CircuitBreaker(Layer):
             self._error, self._rejected = error_summary(error), error.rejected
             if not self._failures:
                 self._since = now
-            # a recorded time beyond now + MAX_PAUSE shows that the clock stepped back; it is ignored
-            overlaps = started_at < self._ignore_started_before < now + MAX_PAUSE
-            if not self._failures or not overlaps:
+            clock_stepped_back = self._ignore_started_before >= now + MAX_PAUSE
+            if not self._failures or clock_stepped_back or started_at >= self._ignore_started_before:
                 self._failures += 1
                 self._ignore_started_before = now
                 opens = self._failures >= FAILURES_TO_OPEN

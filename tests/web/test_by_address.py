@@ -86,8 +86,8 @@ def test_it_says_what_admit_says(settings: dict[str, Any], gate: Make) -> None:
         assert told(short.admit_by_address(ADDRESS, "GET")) == told(long.admit(PlainRequest(client=ADDRESS)))
 
 
-@pytest.mark.parametrize("client", [ADDRESS, "2001:db8::1", "x" * 256, "x" * 5000, "", None])
-def test_whose_bucket_it_is(client: str | None, gate: Make) -> None:
+@pytest.mark.parametrize("client", [ADDRESS, "2001:db8::1", "x" * 256, "x" * 5000, ""])
+def test_whose_bucket_it_is(client: str, gate: Make) -> None:
     assert told(gate().admit_by_address(client, "GET")) == told(gate().admit(PlainRequest(client=client)))
 
 
@@ -124,11 +124,10 @@ def test_it_says_nothing_where_nothing_is_limited(gate: Make) -> None:
     assert gate(limits=[]).admit_by_address(ADDRESS, "GET") is None
 
 
-def test_a_client_without_a_key_is_refused_without_asking(gate: Make) -> None:
+def test_a_client_without_an_address_needs_the_general_path(gate: Make) -> None:
     store = RecordingStore()
-    verdict = gate(store=store, missing_key="deny").admit_by_address(None, "GET")
-    assert verdict is not None
-    assert (verdict.allowed, verdict.decisions, store.calls) == (False, (), [])
+    assert gate(store=store, missing_key="deny").admit_by_address(None, "GET") is None  # it may be a lost peer
+    assert store.calls == []
 
 
 @pytest.mark.promise(8)

@@ -229,8 +229,8 @@ class Batcher:
     def _check_deadlines(self) -> None:
         """Fail overdue requests, and schedule the next check while requests wait.
 
-        The first check after a request's deadline leaves it waiting, and the next check fails it. Between the two the
-        event loop reads the sockets, so a reply that had arrived is still used.
+        A request fails only if its deadline had passed at the previous check. Between the two checks the event loop
+        reads the sockets, so a reply that had arrived is still used.
         """
         takes, is_late = self._by_deadline, False
         while takes and (not takes[0].is_waiting or takes[0].deadline <= self._last_check):

@@ -8,8 +8,8 @@ from typing import Final
 
 CONNECT_TIMEOUT: Final = 1.0  # seconds to open a connection and prepare it
 # Seconds for work that may go on after its request stopped waiting, so that it can still read replies and refund units.
-# In asyncio a late connection stays open, and a task goes on, for up to this long after the timeout of the request. In
-# threads each call of a part (`protocol.Part`) may take up to this long.
+# In asyncio: how long a retired connection stays open, and how long a task goes on after the timeout of its request.
+# In threads: the timeout of each call of a part (`protocol.Part`).
 ORPHAN_TIMEOUT: Final = 1.0
 REPLY_GRACE: Final = 0.001  # seconds: even after a stall, a reply that is in the socket at the deadline is used
 FIND_INTERVAL: Final = 0.5  # seconds between checks of the address of a server that may move
@@ -19,8 +19,8 @@ _MAX_WAIT: Final = 0.005  # seconds of a slice
 class Deadline:
     """A deadline that ignores stalls of this process. `left`: seconds.
 
-    Waits are split into slices of 5 ms, and a slice never counts for more: a blocked event loop must not look like a
-    slow store.
+    Waits are split into slices. However long a slice really takes, at most 5 ms of it count: a blocked event loop must
+    not look like a slow store.
     """
 
     __slots__ = ("left",)

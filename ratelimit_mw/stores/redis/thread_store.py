@@ -69,16 +69,16 @@ class WorkerPool:
     def run_all(self, tasks: Sequence[Callable[[], T]], deadline: Deadline) -> list[T | Exception]:
         """Return the outcome of each task: its result, its error, or a `StoreError` if it did not end in time.
 
-        A task that started goes on after the deadline. If no time is left from the start, all tasks still run, because
-        they may be refunds, which are due even if the request no longer waits.
+        A task that started goes on after the deadline. If no time is left from the start, as for refunds of a request
+        that no longer waits, all tasks start, and none is waited for.
         """
-        waited = deadline.left > 0
+        had_time = deadline.left > 0
         futures: list[Future[T]] = [self._submit(task) for task in tasks]
         while not all(task.done() for task in futures) and deadline.left > 0:
             since = monotonic()
             wait(futures, timeout=deadline.next_wait())
             deadline.record_wait(since)
-        return [_outcome(task, cancel=waited) for task in futures]
+        return [_outcome(task, cancel=had_time) for task in futures]
 
     def close(self) -> None:
         """Let the threads end after the submitted tasks. The pool can be used again."""

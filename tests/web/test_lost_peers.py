@@ -1,0 +1,95 @@
+"""A TCP client that resets its connection before the server reads its address is refused, whatever its key."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from fastapi import Depends, FastAPI
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.starlette import limit
+
+pytestmark = pytest.mark.promise(10)
+
+LOST = ("127.0.0.1", 8000)  # what uvicorn reports as `server` of a TCP connection
+UNIX = ("/run/app.sock", None)
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"missing_key": "exempt"},
+    {"key": "header:x-key", "blocklist": ["192.0.2.1"]},
+    {"trusted_proxies": ["unix:"], "safelist": ["10.1.0.0/16"]},
+    {"rules": [{"path": "/", "limits": "9/minute"}]},
+]
+
+
+async def plain(scope: Any, receive: Any, send: Any) -> None:
+    await PlainTextResponse("hello")(scope, receive, send)
+
+
+async def home(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("hello")
+
+
+def dependency() -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/", dependencies=[Depends(RateLimit("9/minute"))])
+    async def view() -> str:
+        return "hello"
+
+    return app
+
+
+def status(app: Any, server: tuple[str, int | None] | None, client: tuple[str, int] | None = None) -> int:
+    """The status of one request; the client is lost unless it is given or the server is a unix socket."""
+    headers = [(b"host", b"h"), (b"x-key", b"k"), (b"x-forwarded-for", b"10.1.2.3")]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "method": "GET",
+        "path": "/", "raw_path": b"/", "query_string": b"", "root_path": "", "headers": headers, "client": client,
+        "server": server,
+    }  # fmt: skip
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    found: int = sent[0]["status"]
+    return found
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_middleware_refuses(settings: dict[str, Any]) -> None:
+    app = RateLimitMiddleware(plain, limits="9/minute", **settings)
+    assert status(app, LOST, ("192.0.2.7", 5)) == 200  # the checks of the first request are over
+    assert status(app, LOST) == 403
+    assert status(app, UNIX) == 200
+    assert status(app, None) == 200
+
+
+def test_shadow_refuses_nothing() -> None:
+    assert status(RateLimitMiddleware(plain, limits="9/minute", shadow=True), LOST) == 200
+
+
+def test_what_is_off_refuses_nothing() -> None:
+    assert status(RateLimitMiddleware(plain, limits="9/minute", enabled=False), LOST) == 200
+
+
+@pytest.mark.parametrize(
+    "app",
+    [lambda: Starlette(routes=[Route("/", limit("9/minute")(home))]), dependency],
+    ids=["starlette", "fastapi"],
+)
+def test_limits_of_endpoints_refuse(app: Any) -> None:
+    made = app()
+    assert status(made, UNIX) == 200
+    assert status(made, LOST) == 403
+    assert status(made, LOST, ("192.0.2.7", 5)) == 200
