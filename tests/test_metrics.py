@@ -364,6 +364,24 @@ class TestFolder:
             "disk of this host, such as one in /run or /tmp"
         )
 
+    @pytest.mark.parametrize("name", ["", "folding.lock"], ids=["the folder", "a file in it"])
+    def test_another_owner(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        prepare(tmp_path)
+        opens = os.open
+
+        def only_for_their_owner(path: Path, *rest: int) -> int:
+            if not name or path.name == name:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return opens(path, *rest)
+
+        monkeypatch.setattr(os, "open", only_for_their_owner)
+        with pytest.raises(ConfigError) as error:
+            prepare(tmp_path)
+        assert str(error.value) == (
+            f"metrics_folder: got {str(tmp_path)!r}, which cannot be used: Permission denied; check the owner and the "
+            f"permissions of {tmp_path / name}"
+        )
+
     def test_locks_that_others_do_not_see(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fcntl, "flock", lambda *_: None)
         with pytest.raises(ConfigError, match="where file locks have no effect, as on network disks; choose a folder"):

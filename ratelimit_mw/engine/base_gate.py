@@ -51,7 +51,7 @@ class BaseGate:
     on.
     """
 
-    _probes_store = True  # whether the start checks the store's file, and with `strict` probes a server
+    _probes_store = True  # whether the start opens files and `metrics_folder`, and with `strict` probes a server
     _default_max_waiting: int  # requests; for when `max_waiting` is None
     _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that are supported
     _expected_handler: str
@@ -70,7 +70,7 @@ class BaseGate:
         warn_or_fail(findings, strict=settings.strict)
         self._fallback: Final = FallbackStore(settings.local_share) if fallback is None else fallback
         self._on_decision: Final = _hook("on_decision", settings.on_decision)
-        self._observe: Final = observer(settings)
+        self._observe: Final = observer(settings, opens_folder=self._probes_store and rules is None)
         if rules is None:
             record_policy(settings)
         # `_use_store` resets it to None if the store calls the hook itself

@@ -25,15 +25,17 @@ def is_observed(settings: Settings) -> bool:
     return settings.metrics or settings.span_attributes != "none"
 
 
-def observer(settings: Settings) -> Observer | None:
+def observer(settings: Settings, *, opens_folder: bool = True) -> Observer | None:
     """Return the function that a gate calls with each verdict, or None. Starts to count, if the settings want it.
 
-    Raises `ConfigError` if the counts cannot be kept, or if OpenTelemetry is missing.
+    `opens_folder`: whether to count in `metrics_folder`, which creates it. Raises `ConfigError` if the counts cannot be
+    kept, or if OpenTelemetry is missing.
     """
     spans = _span_observer(settings)
     if not settings.metrics:
         return spans
-    COUNTS.open(settings.metrics_folder)
+    if opens_folder:
+        COUNTS.open(settings.metrics_folder)
     STORE_CALLS.enabled = True
     if spans is None:
         return count_decision

@@ -33,6 +33,7 @@ _FOLDING: Final = "folding.lock"
 _ABANDONED_AFTER: Final = 60.0  # seconds; a file is made in less than one
 _ATTEMPTS: Final = 20  # to read the folder while no file is folded
 _MAX_FOLDED: Final = 900  # series; more than that count as `other`
+_OWNER: Final = "check the owner and the permissions of {}"
 _LOCAL: Final = "choose a folder on a disk of this host, such as one in /run or /tmp"
 
 Cells = Sequence[int]
@@ -80,8 +81,14 @@ def prepare(folder: Path) -> None:
         text = "metrics_folder: this system has no file locks (flock); leave it out, and scrape each process"
         raise ConfigError(text, code="RL-054") from None
     except OSError as error:
-        text = f"metrics_folder: got {str(folder)!r}, which cannot be used: {error.strerror or error}; {_LOCAL}"
+        advice = _OWNER.format(_existing(error.filename or folder)) if isinstance(error, PermissionError) else _LOCAL
+        text = f"metrics_folder: got {str(folder)!r}, which cannot be used: {error.strerror or error}; {advice}"
         raise ConfigError(text, code="RL-054") from error
+
+
+def _existing(path: str | Path) -> str:
+    """Return the path, or that of its folder if nothing is there."""
+    return str(path) if os.path.exists(path) else os.path.dirname(path)  # noqa: PTH110, PTH120  # Path.exists may raise
 
 
 def _check_locks(probe: Path, first: int) -> None:

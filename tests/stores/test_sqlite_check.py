@@ -45,6 +45,14 @@ def test_a_file_that_is_not_there_is_not_created(
     assert [*path.parent.iterdir()] == []
 
 
+@pytest.mark.parametrize("options", [(), ("--wsgi",), ("--request", "GET /"), ("--store",)])
+def test_a_folder_for_metrics_is_not_created(tmp_path: Path, options: tuple[str, ...]) -> None:
+    file, folder = tmp_path / "limits.toml", tmp_path / "counts"
+    file.write_text(f'limits = "5/minute"\nmetrics = true\nmetrics_folder = "{folder}"\n', "utf-8")
+    assert main(["check", str(file), *options]) == 0
+    assert [*tmp_path.iterdir()] == [file]
+
+
 def test_a_folder_that_is_not_there_is_a_warning(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.parent.rmdir()
     problem = "store: there is no folder FOLDER; create it, with write permission for the app's user"
