@@ -112,7 +112,13 @@ def test_a_url_may_escape_characters(tmp_path: Path) -> None:
         ("sqlite:///run/app/", "path '/run/app/', expected that of a file"),
         ("sqlite:///run/app/x.db?max_keys=5", "sqlite:// has no options; create a SQLiteStore with them"),
         ("sqlite:///no/such/folder/x.db", "there is no folder /no/such/folder; create it, with write permission"),
-        ("sqlite:///usr", "/usr is a folder, expected the path of a file"),
+        ("sqlite:///usr/bin", "/usr/bin is a folder, expected the path of a file"),
+        (
+            "sqlite:///limits.db",
+            "path '/limits.db', directly in /, expected a file in a folder: paths begin at the root, so sqlite:///run/app",
+        ),
+        ("sqlite:////limits.db", "got the path '/limits.db', directly in /, expected a file in a folder"),
+        ("sqlite:///run/../limits.db", "got the path '/limits.db', directly in /, expected a file in a folder"),
         ("sqlit:///run/app/x.db", "got the scheme 'sqlit', did you mean"),
     ],
 )

@@ -92,7 +92,8 @@ def checked_path(path: "str | os.PathLike[str]") -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"path: got {path!r}, expected the path of a file", code="RL-043")
     text = os.fspath(path)
-    if isinstance(text, str) and text.startswith(_SCHEME):
+    is_url = isinstance(text, str) and text.startswith(_SCHEME)
+    if isinstance(text, str) and is_url:
         text = unquote(text[len(_SCHEME) :])
         if "?" in text or "#" in text:
             raise ConfigError("store: sqlite:// has no options; create a SQLiteStore with them", code="RL-038")
@@ -106,7 +107,14 @@ def checked_path(path: "str | os.PathLike[str]") -> Path:
             f"store: got the path {text!r}, expected that of a file, from the root: {_SCHEME}/run/app/limits.db",
             code="RL-038",
         )
-    return Path(os.path.normpath(f"/{text.lstrip('/')}"))
+    absolute = Path(os.path.normpath(f"/{text.lstrip('/')}"))
+    if is_url and absolute.parent == Path("/"):  # three slashes begin a relative path in other packages' URLs
+        raise ConfigError(
+            f"store: got the path {str(absolute)!r}, directly in /, expected a file in a folder: paths begin at the "
+            f"root, so {_SCHEME}/run/app/limits.db is the file /run/app/limits.db",
+            code="RL-038",
+        )
+    return absolute
 
 
 def check_place(path: Path) -> None:
