@@ -321,7 +321,7 @@ def test_a_password_that_the_url_lacks_is_a_rejection(check: Check, server: Redi
     ]
     assert line.startswith(
         f"rejects this app: 127.0.0.1:{server.port}: the server requires a password; write user and password into the "
-        "store's URL: redis://USER:PASSWORD@HOST:PORT"
+        "store's URL: redis://USER:PASSWORD@HOST:PORT, or redis://:PASSWORD@HOST:PORT without a user"
     )
 
 

@@ -21,6 +21,7 @@ _ALL_KINDS: Final = frozenset({"server", "cluster", "master", "sentinel"})
 _SERVERS: Final = _ALL_KINDS - {"sentinel"}
 _SENTINELS: Final = frozenset({"sentinel"})
 _LOGIN: Final = "the store's URL: redis://USER:PASSWORD@HOST:PORT"
+_NO_USER: Final = ", or redis://:PASSWORD@HOST:PORT without a user"
 _LOGIN_OF_SENTINELS: Final = "sentinel_username and sentinel_password in the store's URL"
 _NO_TLS: Final = "the server does not speak TLS on this port; name its TLS port, or begin the store's URL with redis"
 _LOGIN_REJECTED: Final = r"WRONGPASS|invalid (username-)?password|Invalid Username or Password"
@@ -45,7 +46,7 @@ _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
         _SENTINELS,
         "the store's URL has a sentinel_password, and the Sentinel has none; remove it, or set one on the Sentinel",
     ),
-    (_LOGIN_REQUIRED, _SERVERS, f"the server requires a password; write user and password into {_LOGIN}"),
+    (_LOGIN_REQUIRED, _SERVERS, f"the server requires a password; write user and password into {_LOGIN}{_NO_USER}"),
     (_LOGIN_REQUIRED, _SENTINELS, f"the Sentinel requires a password; set {_LOGIN_OF_SENTINELS}"),
     (
         r"(permissions? to|can't) access",
