@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, most_refused
-from ratelimit_mw.admin.buckets import Bucket, RequestBuckets, find_buckets, look, split_key
+from ratelimit_mw.admin.buckets import Bucket, RequestBuckets, find_buckets, look, rule_spellings, split_key
 from ratelimit_mw.admin.described import DescribedRequest
 from ratelimit_mw.admin.listing import Listing, inventory_of
 from ratelimit_mw.admin.output import bucket_row, json_text, printable, refusal_row, table, write_line
@@ -58,7 +58,7 @@ def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> N
     parser.add_argument("--since", type=_seconds, default=KEPT_SECONDS, metavar="10m", help="s, m or h; at most 1h")
     parser.add_argument("--most", type=_positive, default=DEFAULT_MOST, metavar="N", help="default: %(default)s")
     parser = add("tail", "show refusals as they happen; needs the setting remember_refused", _tail)
-    parser.add_argument("--rule", metavar="NAME", help="only refusals by this rule")
+    parser.add_argument("--rule", metavar="NAME", help="only refusals by this rule; `login` also finds `@login`")
     parser.add_argument("--most", type=_positive, metavar="N", help="stop after N refusals")
 
 
@@ -216,10 +216,12 @@ def _tail(args: argparse.Namespace, target: Target) -> int:
     with target.open_store() as store:
         inventory = inventory_of(store)
         after, some = None, inventory.latest_refusals(None, _FIRST_REFUSALS)
+        if args.rule is not None:
+            _mention_rules(args.rule, target, some)
         while True:
             for one in some:
                 after = one.number
-                if args.rule is not None and split_key(one.refusal.key)[1] != args.rule:
+                if args.rule is not None and args.rule not in rule_spellings(split_key(one.refusal.key)[1]):
                     continue
                 write_line(_refusal_text(one, as_json=args.json))
                 left = None if left is None else left - 1
@@ -228,6 +230,16 @@ def _tail(args: argparse.Namespace, target: Target) -> int:
             if len(some) < _PER_CALL:
                 time.sleep(_POLL_INTERVAL)
             some = inventory.latest_refusals(after, _PER_CALL) if after else inventory.latest_refusals(None, _PER_CALL)
+
+
+def _mention_rules(name: str, target: Target, some: Iterable[NumberedRefusal]) -> None:
+    """Print the names of the known rules, if none has this name. A rule that refused nothing lately may be unknown."""
+    limit_sets = target.rules.all_limit_sets
+    known = {limit_set.bucket for limit_set in limit_sets if limit_set.known_limits or limit_set.callables}
+    known.update(split_key(one.refusal.key)[1] for one in some)
+    if not any(name in rule_spellings(rule) for rule in known):
+        names = ", ".join(map(printable, sorted(known))) or "none"
+        print(f"no rule {printable(name)} in the settings and the latest refusals; they have {names}", file=sys.stderr)
 
 
 def _refusal_text(one: NumberedRefusal, *, as_json: bool) -> str:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from ratelimit_mw import Charge, ConfigError, FixedWindow, MemoryStore, StoreError, admin
+from ratelimit_mw.admin.buckets import rule_spellings
 from ratelimit_mw.admin.described import DescribedRequest
 from ratelimit_mw.admin.listing import Pace
 from ratelimit_mw.admin.output import duration, retry
@@ -466,6 +468,39 @@ def test_tail_follows_and_leaves_out_other_rules(app: App, file: str) -> None:
         keys = [line.split()[2] for line in tail.stdout]
         assert tail.wait(60) == 0
     assert keys == ["login", "login"]
+
+
+def test_tail_names_the_rules_that_there_are_if_none_has_the_name(
+    app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
+        store.add_refused({}, [admin_refusal("{ip=192.0.2.7}:@\x1b[2Jview()")])
+    monkeypatch.setattr("ratelimit_mw.admin.commands.time", SimpleNamespace(sleep=interrupted))
+    code, out, err = run(capsys, "tail", file, "--rule", "lgin")
+    assert (code, out) == (130, "")
+    assert err == (
+        "no rule lgin in the settings and the latest refusals; they have "
+        "@\\x1b[2Jview(), default, login, login/preflight, preflight\n"
+    )
+    assert run(capsys, "tail", file, "--rule", "login") == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("rule", "spellings"),
+    [
+        ("login", {"login"}),
+        ("c++", {"c++"}),
+        ("@login", {"@login", "login"}),
+        ("@login+", {"@login+", "@login", "login"}),
+        ("@shop.search()", {"@shop.search()", "shop.search()", "@shop.search", "shop.search"}),
+    ],
+)
+def test_the_spellings_of_a_rule(rule: str, spellings: set[str]) -> None:
+    assert rule_spellings(rule) == spellings
+
+
+def interrupted(_: float) -> None:
+    raise KeyboardInterrupt
 
 
 # What an attacker can put into a store

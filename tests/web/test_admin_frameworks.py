@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,11 @@ def app(redis_url: str) -> Iterator[Flask]:
     @limiter.limit("3/hour using fixed_window", name="login")
     def login(number: int) -> str:
         return "in"
+
+    @app.post("/search")
+    @limiter.limit("3/hour using fixed_window")
+    def search() -> str:
+        return "found"
 
     @app.get("/")
     def index() -> str:
@@ -62,6 +68,33 @@ def test_flask_finds_the_limits_of_a_view(app: Flask) -> None:
     assert (done.exit_code, done.output.split(";")[0]) == (0, "1 bucket forgotten")
     done = run(args=["ratelimit", "peek", *LOGIN, "--json"])
     assert found(done.output) == [("@login", DETAIL, 3)]
+
+
+def interrupted(_: float) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("stored", "names"),
+    [
+        ("@login", ["@login", "login"]),
+        ("@search()", ["@search()", "search()", "@search", "search"]),
+    ],
+)
+def test_flask_tail_finds_a_limit_by_each_of_its_names(
+    app: Flask, stored: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "ratelimit_mw.admin.commands.time", SimpleNamespace(sleep=interrupted)
+    )  # after the refusals that are there
+    client = app.test_client()
+    for target in ("/login/7", "/search"):
+        codes = [client.post(target, environ_overrides={"REMOTE_ADDR": "192.0.2.7"}).status_code for _ in range(4)]
+        assert codes == [200, 200, 200, 429]
+    app.extensions["ratelimit_mw"].gate.reporter.flush()
+    for name in names:
+        done = app.test_cli_runner().invoke(args=["ratelimit", "tail", "--rule", name, "--most", "1", "--json"])
+        assert (done.exit_code, done.stderr, json.loads(done.stdout)["rule"]) == (0, "", stored)
 
 
 def test_flask_finds_the_default_limits_elsewhere(app: Flask) -> None:
