@@ -1,7 +1,7 @@
 """Finds the buckets of a described request, and reads what is left in buckets."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.admin.described import DescribedRequest
 from ratelimit_mw.admin.target import Endpoint, Target
-from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.errors import ConfigError, with_code
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import callable_place
@@ -46,19 +46,29 @@ class RequestBuckets(Struct, frozen=True):
     """The buckets that a request would charge.
 
     `charges`: one for each bucket, with the cost of the request. `names`: the names of their limits in headers.
-    `reason`: why there are none; empty otherwise.
+    `reason`: why there are none; empty otherwise. `missing`: a message for each limit whose bucket cannot be found.
     """
 
     charges: Sequence[Charge]
     names: Sequence[str]
     reason: str = ""
+    missing: Sequence[str] = ()
 
 
-def find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets:
+def find_buckets(target: Target, described: DescribedRequest, *, need_all: bool = True) -> RequestBuckets:
     """Return the buckets that a request would charge: in all rules, and of its messages if it opens a websocket.
 
-    Raises `ConfigError` if the description lacks a key that a limit needs.
+    Raises `ConfigError` if the description lacks a key that a limit needs, unless `need_all` is false and another limit
+    has a bucket.
     """
+    with target.context_of(described):
+        found = _find_buckets(target, described)
+    if found.missing and (need_all or not found.charges):
+        raise ConfigError(*found.missing)
+    return found
+
+
+def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets:
     rules, route = _NO_ENDPOINT if target.endpoint_of is None else target.endpoint_of(described)
     request = described.request(route)
     match = target.rules.match(request, rules)
@@ -71,14 +81,17 @@ def find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets:
     matches = [match, *([match.messages] if match.messages is not None and request.method == "GET" else [])]
     results = _results([call for one in matches for call in one.callables], request)
     found: dict[tuple[str, str], tuple[Charge, str]] = {}
+    missing: dict[str, str] = {}
     for one in matches:
-        _check_keys(one, request, results, may_be_shared=described.ip == "")
+        missing.update(_missing_keys(one, request, results, may_be_shared=described.ip == ""))
         charge_plan = plan(one, request, results)
         for charge, compiled in zip(charge_plan.charges, charge_plan.compiled_limits, strict=True):
+            if compiled.policy.name in missing:
+                continue
             found.setdefault((charge.key, charge.limit.bucket), (_as_limit(charge), compiled.policy.name))
-    if not found:
-        return RequestBuckets((), (), "no limit applies to this request")
-    return RequestBuckets([charge for charge, _ in found.values()], [name for _, name in found.values()])
+    charges, names = [charge for charge, _ in found.values()], [name for _, name in found.values()]
+    reason = "" if found else "no limit applies to this request"
+    return RequestBuckets(charges, names, reason, list(missing.values()))
 
 
 def look(store: Store, charges: Sequence[Charge], only: Callable[[Decision], bool] | None = None) -> list[Bucket]:
@@ -151,10 +164,16 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-def _check_keys(match: Match, request: Request, results: CallResults, *, may_be_shared: bool) -> None:
-    """Raise `ConfigError` if a key is missing: an operator hardly means the bucket that clients without it share."""
+def _missing_keys(match: Match, request: Request, results: CallResults, *, may_be_shared: bool) -> Mapping[str, str]:
+    """Return a message for each limit whose key is missing, by its name.
+
+    An operator hardly means the bucket that clients without the key share.
+    """
     if may_be_shared:
-        return
-    for limit in match.limits_for(request, request.route or match.route, results) or ():
-        if limit.key.identity(request, request.route or match.route, results) is None:
-            raise ConfigError(_MISSING.format(key=limit.key.text, name=limit.policy.name), code="RL-051")
+        return {}
+    route = request.route or match.route
+    return {
+        limit.policy.name: with_code(_MISSING.format(key=limit.key.text, name=limit.policy.name), "RL-051")
+        for limit in match.limits_for(request, route, results) or ()
+        if limit.key.identity(request, route, results) is None
+    }

@@ -119,11 +119,11 @@ def _described(args: argparse.Namespace) -> DescribedRequest:
 
 
 def _peek(args: argparse.Namespace, target: Target) -> int:
-    found = find_buckets(target, _described(args))
+    found = find_buckets(target, _described(args), need_all=False)
     with target.open_store() as store:
         _show(found, look(store, found.charges), as_json=args.json)
     _mention_endpoints(args, target)
-    return 0
+    return _fail(ConfigError(*found.missing), _FAILED) if found.missing else 0
 
 
 def _reset(args: argparse.Namespace, target: Target) -> int:

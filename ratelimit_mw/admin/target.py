@@ -1,7 +1,7 @@
 """The target of an operator's commands: the settings, the compiled rules, and the store that an app uses."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +26,16 @@ SettingsSource = Settings | Mapping[str, Any] | str | Path  # a text or a Path n
 
 
 class Target(Struct, frozen=True):
-    """An app's settings and rules. `endpoint_of`: finds the endpoint of a request, if the framework's app is known."""
+    """An app's settings and rules.
+
+    `endpoint_of`: finds the endpoint of a request, if the framework's app is known. `context_of`: what the framework
+    offers to callables while it handles the request, such as `flask.request`; `endpoint_of` runs in it, too.
+    """
 
     settings: Settings
     rules: RuleSet
     endpoint_of: Callable[[DescribedRequest], Endpoint] | None = None
+    context_of: Callable[[DescribedRequest], AbstractContextManager[object]] = nullcontext
 
     @classmethod
     def of(cls, source: SettingsSource) -> "Target":

@@ -1,5 +1,6 @@
 """`flask ratelimit`: the commands of `ratelimit_mw.admin` for the app that Flask loads."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ratelimit_mw.admin.commands import run_commands
@@ -31,11 +32,19 @@ def ratelimit_command(context: click.Context, words: tuple[str, ...]) -> None:
 def _target(app: Flask) -> Target:
     hooks: Any = app.extensions["ratelimit_mw"]
 
-    def endpoint_of(described: DescribedRequest) -> Endpoint:
+    def context_of(described: DescribedRequest) -> AbstractContextManager[object]:
         method, target = described.method_and_target
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in described.raw_headers]
-        with app.test_request_context(target, method=method, headers=headers):
-            rule = request.url_rule
-            return ((), None) if rule is None else (hooks.limits_of(rule, method), rule.rule)
+        environ = {"REMOTE_ADDR": described.ip, "REMOTE_USER": described.user}
+        return app.test_request_context(
+            target,
+            method=method,
+            headers=headers,
+            environ_overrides={name: value for name, value in environ.items() if value},
+        )
 
-    return Target(hooks.gate.settings, hooks.gate.rule_set, endpoint_of)
+    def endpoint_of(described: DescribedRequest) -> Endpoint:
+        rule = request.url_rule
+        return ((), None) if rule is None else (hooks.limits_of(rule, described.method_and_target[0]), rule.rule)
+
+    return Target(hooks.gate.settings, hooks.gate.rule_set, endpoint_of, context_of)

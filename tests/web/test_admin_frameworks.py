@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.http import HttpResponse
 from django.test import Client, override_settings
 from django.urls import path
-from flask import Flask
+from flask import Flask, request
 
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.django.management.commands.ratelimit import Command
@@ -95,6 +95,39 @@ def test_flask_tail_finds_a_limit_by_each_of_its_names(
     for name in names:
         done = app.test_cli_runner().invoke(args=["ratelimit", "tail", "--rule", name, "--most", "1", "--json"])
         assert (done.exit_code, done.stderr, json.loads(done.stdout)["rule"]) == (0, "", stored)
+
+
+def test_flask_runs_callables_in_the_context_of_the_described_request(redis_url: str) -> None:
+    app = Flask("shop")
+    limiter = RateLimiter(app, limits="50/minute", key="ip", store=redis_url, store_timeout=5.0)
+
+    def account(_: Any) -> str | None:
+        name = request.headers.get("X-Account")
+        return name and f"{name} {request.method} {request.path} {request.remote_addr} {request.view_args}"
+
+    @app.post("/login/<int:number>")
+    @limiter.limit("3/hour using fixed_window", name="login", key=account)
+    @limiter.limit("7/hour using fixed_window", name="address", key="ip")
+    def login(number: int) -> str:
+        return "in"
+
+    run = app.test_cli_runner().invoke
+    told = {"headers": {"X-Account": "ann"}, "environ_overrides": {"REMOTE_ADDR": "192.0.2.7"}}
+    assert [app.test_client().post("/login/7", **told).status_code for _ in range(4)] == [200, 200, 200, 429]
+    both = {("@login", DETAIL, 0), ("@address", "7/3600s using fixed_window", 4)}
+    done = run(args=["ratelimit", "peek", *LOGIN, "--header", "X-Account: ann", "--json"])
+    assert (done.exit_code, done.stderr, set(found(done.stdout))) == (0, "", both)
+
+    done = run(args=["ratelimit", "peek", *LOGIN, "--json"])
+    assert (done.exit_code, found(done.stdout)) == (1, [("@address", "7/3600s using fixed_window", 4)])
+    assert done.stderr.startswith("ratelimit_mw: the request has no value for the key ")
+    assert " of login; " in done.stderr
+    done = run(args=["ratelimit", "reset", *LOGIN, "--yes"])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert " of login; " in done.stderr
+    done = run(args=["ratelimit", "peek", *LOGIN, "--header", "X-Account: ann", "--json"])
+    assert set(found(done.stdout)) == both
+    app.extensions["ratelimit_mw"].close()
 
 
 def test_flask_finds_the_default_limits_elsewhere(app: Flask) -> None:
