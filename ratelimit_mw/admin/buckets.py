@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.admin.described import DescribedRequest
 from ratelimit_mw.admin.target import Endpoint, Target
-from ratelimit_mw.core.errors import ConfigError, with_code
+from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import callable_place
@@ -173,7 +173,9 @@ def _missing_keys(match: Match, request: Request, results: CallResults, *, may_b
         return {}
     route = request.route or match.route
     return {
-        limit.policy.name: with_code(_MISSING.format(key=limit.key.text, name=limit.policy.name), "RL-051")
+        limit.policy.name: ConfigError(
+            _MISSING.format(key=limit.key.text, name=limit.policy.name), code="RL-051"
+        ).problems[0]
         for limit in match.limits_for(request, route, results) or ()
         if limit.key.identity(request, route, results) is None
     }
