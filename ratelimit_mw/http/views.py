@@ -35,8 +35,8 @@ def is_peer_lost(scope: Mapping[str, Any]) -> bool:
 
     uvicorn then reports no client, as for a unix socket. But a unix socket has no port.
     """
-    server = scope.get("server")
-    return not scope.get("client") and bool(server) and server[1] is not None
+    server: Sequence[Any] = scope.get("server") or ("", None)
+    return not scope.get("client") and server[1] is not None
 
 
 class AsgiRequest(Request):
