@@ -123,8 +123,8 @@ def _name_of(target: Callable[..., Any] | Blueprint) -> str:
 def _check_enforced(sender: Flask, **_: object) -> None:
     """Report limits that no app enforces, and extensions without an app.
 
-    Runs at the first request to any app after a limit was attached or a RateLimiter was created. With `strict`,
-    requests fail until every limit is enforced.
+    Runs at the first request to any app after a limit was attached or a RateLimiter was created. Requests to an app
+    with `strict` fail until every limit is enforced.
     """
     with _lock:
         enforced = {endpoint_limit for app in list(_limited_apps) for endpoint_limit in _limits_in(app)}
@@ -139,7 +139,10 @@ def _check_enforced(sender: Flask, **_: object) -> None:
         ]
         findings += [finding for app in list(_limited_apps) for finding in _idle_methods(app)]
         findings += [_NO_APP] * bool(_without_app)
-        warn_or_fail(findings, strict=any([*map(_is_strict, {sender, *_limited_apps}), *_without_app.values()]))
+        strict = _is_strict(sender) or any(_without_app.values())
+        if findings and not strict and any(map(_is_strict, list(_limited_apps))):
+            return  # requests to the strict app fail, not those to this one
+        warn_or_fail(findings, strict=strict)
         _unchecked.clear()
         _without_app.clear()
         request_started.disconnect(_check_enforced)

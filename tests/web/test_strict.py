@@ -258,6 +258,20 @@ def test_a_limit_that_a_decorator_hides_from_flask() -> None:
             app.test_client().get("/login")
 
 
+def test_a_strict_app_of_flask_fails_no_other_app() -> None:
+    strict, other = Flask("strict"), Flask("other")
+    strict.testing = other.testing = True
+    RateLimiter(strict, limits="9/hour", strict=True)
+    RateLimiter(other, limits="9/hour")
+    hidden: Any = flask_limit("1/minute")(lambda: "in")
+    strict.add_url_rule("/", "home", lambda: hidden())  # noqa: PLW0108  # it hides the limit
+    other.add_url_rule("/", "home", lambda: "hello")
+    assert other.test_client().get("/").status_code == 200
+    with pytest.raises(ConfigError, match=r"@limit on .*: nothing enforces it"):
+        strict.test_client().get("/")
+    assert other.test_client().get("/").status_code == 200
+
+
 @pytest.mark.promise(9)
 def test_a_django_project_without_the_middleware(tmp_path: Path) -> None:
     strict = 'RATELIMIT_MW = {"limits": "9/minute", "key": "ip", "strict": True}'
