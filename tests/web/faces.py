@@ -154,8 +154,8 @@ ANSWERED_OUTSIDE = (
 def asgi_parts(step: Step, path: str) -> dict[str, Any]:
     """What a step says of a scope. `path`: below the root."""
     user = SimpleNamespace(is_authenticated=True, identity=step.user) if step.user else None
-    client = (step.client, 50000) if step.client else None
-    return {"path": step.root + path, "root_path": step.root, "client": client, "user": user}
+    parts = {"path": step.root + path, "root_path": step.root, "client": (step.client, 50000), "user": user}
+    return parts if step.client else {**parts, "client": None, "server": None}  # as on a unix socket
 
 
 def wsgi_parts(step: Step) -> dict[str, Any]:
