@@ -56,7 +56,8 @@ class Key:
     """A compiled key. `identity(request, route, results)` returns the encoded identity, or None if it is missing.
 
     `callables`: the callables whose results it needs. `headers`, `cookies`: the names of those that it reads.
-    `is_shared`: all clients have the same identity. `prefix`: the bits of an IPv6 address that it reads; 0 without
+    `is_shared`: all clients have the same identity. `is_ip_without_user`: of a request with an address and without a
+    user, it reads the address only. `prefix`: the bits of an IPv6 address that it reads; 0 without
     `ip`.
     """
 
@@ -68,6 +69,7 @@ class Key:
         "headers",
         "identity",
         "is_all",
+        "is_ip_without_user",
         "is_shared",
         "prefix",
         "text",
@@ -94,6 +96,8 @@ class Key:
             raise ConfigError(f"got {spec!r}, expected a callable, or text made of {_SYNTAX}", code="RL-029")
         self.identity: Final = _first_present([_all_joined([read for _, read in parts]) for parts in alternatives])
         kinds = [tuple(kind for kind, _ in parts) for parts in alternatives]
+        without_user = next((one for one in kinds if "user" not in one), ())
+        self.is_ip_without_user: Final = without_user == ("ip",)
         self._kinds = {*kinds}
         parts = {part.partition(":")[::2] for one in kinds for part in one}
         self.headers = {name for kind, name in parts if kind == "header"}
@@ -107,11 +111,6 @@ class Key:
     def is_cacheable(self) -> bool:
         """Whether it reads only user, client and route: their identities are short and recur."""
         return all(kind in ("ip", "user", "route", "all") for kinds in self._kinds for kind in kinds)
-
-    @property
-    def is_ip(self) -> bool:
-        """Whether it is the client's address and nothing else."""
-        return self._kinds == {("ip",)}
 
     @property
     def may_read_user(self) -> bool:

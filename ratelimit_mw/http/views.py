@@ -35,8 +35,10 @@ def is_peer_lost(scope: Mapping[str, Any]) -> bool:
 
     uvicorn then reports no client, as for a unix socket. But a unix socket has no port.
     """
+    if scope.get("client"):
+        return False
     server: Sequence[Any] = scope.get("server") or ("", None)
-    return not scope.get("client") and server[1] is not None
+    return server[1] is not None
 
 
 class AsgiRequest(Request):

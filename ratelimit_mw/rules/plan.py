@@ -107,8 +107,8 @@ class Match:
         self.plans_by_address: PlanCache | None = (
             PlanCache(self.plan_for_address, self.prefix) if has_fast_path else None
         )
-        self._limits_by_ip: Sequence[CompiledLimit] = ()  # all limits, if all have the key `ip` and their own buckets
-        if has_fast_path and all(limit.key.is_ip for limit in self.fixed_limits or ()):
+        self._limits_by_ip: Sequence[CompiledLimit] = ()  # all limits, if all read the address, each in its own bucket
+        if has_fast_path and all(limit.key.is_ip_without_user for limit in self.fixed_limits or ()):
             samples = [limit.charge("{}", limit.cost_of({})) for limit in self.fixed_limits or ()]
             if len({(charge.key, charge.limit.bucket) for charge in samples}) == len(samples):
                 self._limits_by_ip = self.fixed_limits or ()
