@@ -112,8 +112,9 @@ class RateLimitMiddleware:
         verdict, rules = None, self._fast_rules
         if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
             plans = rules.plans_by_address
-            if plans is not None and scope.get("method") != "OPTIONS":  # _fast_plan(), inlined for its usual case
-                client = scope.get("client")
+            # _fast_plan(), inlined for its usual case; `in` and a subscript take two thirds of the time of get()
+            if plans is not None and ("method" not in scope or scope["method"] != "OPTIONS"):
+                client = scope["client"] if "client" in scope else None  # noqa: SIM401  # see above
                 charge_plan: Plan | None = plans[client[0]] if client else None
             else:
                 charge_plan = _fast_plan(rules, scope)
