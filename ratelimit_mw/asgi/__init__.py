@@ -162,7 +162,10 @@ class RateLimitMiddleware:
         return self._decide(verdict, scope, receive, send)
 
     async def _decide_with_delay(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Decide a request that may be delayed or wait in a queue, and end it early if its client disconnects."""
+        """Decide a request that may be delayed, and end it early if its client disconnects.
+
+        A delay paces a request that will be admitted, or lets it wait in a queue.
+        """
         watcher = DisconnectWatcher(scope, receive)
         try:
             await self._decide(None, scope, watcher.receive, send, watcher.sleep)
@@ -182,7 +185,8 @@ class RateLimitMiddleware:
         if scope["type"] not in self._limited_types:
             await self._handle_other_scope(scope, receive, send)
             return
-        # `on_refused` finds the client that the fast path has found; the general path finds it itself
+        # After a refusal of the fast path, `on_refused` gets the client that the fast path found. Otherwise the
+        # general path finds the client.
         client = _client(None if verdict is None else self._fast_rules, scope)
         request = AsgiRequest(scope, client, scope.get(STATE_KEY))
         if verdict is None:

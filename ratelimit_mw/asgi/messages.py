@@ -98,9 +98,10 @@ class _LimitedWebSocket:
         return await asyncio.shield(task)
 
     async def _drop_or_close(self, verdict: Verdict) -> None:
-        """Close the websocket, unless its rule only drops messages.
+        """Close the websocket after a refused message, unless its rule only drops messages.
 
-        A verdict without decisions always closes it: the message has no key, or the store failed under `deny`.
+        The caller drops the message in both cases. A verdict without decisions always closes the websocket: the
+        message has no key, or the store failed under `deny`.
         """
         if self._app_ended or (verdict.decisions and not self._match.closes):
             return

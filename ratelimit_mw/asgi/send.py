@@ -1,10 +1,10 @@
 """Sends rate limit headers and refusals to ASGI servers.
 
-Each kind of refusal under ASGI, with the code that sends it:
+Each kind of refusal under ASGI and in Django, with the code that sends it:
 
 - by `RateLimitMiddleware`, Starlette's `RateLimit` or `limit` on a class: `send_refusal`;
 - by `limit` on a function: `starlette.respond_to_refused` returns a Starlette response, which outer decorators can
-  change. If `on_refused` is an ASGI app, or the request is a handshake, `send_refusal`;
+  change. `send_refusal` sends it if `on_refused` is an ASGI app, or the request is a handshake;
 - by FastAPI's dependency `RateLimit`: `_refusal_error` in `fastapi.py` returns the error to raise, which handlers of
   the app may handle. Its own handler calls `starlette.respond_to_refused`;
 - by `limit` on a function or the dependency, after the app accepted the websocket: `starlette.respond_to_refused`
@@ -14,10 +14,18 @@ Each kind of refusal under ASGI, with the code that sends it:
 - by Django's middleware: `django.responses.to_django` makes the response;
 - by a throttle of REST framework: REST framework makes it, see `django/throttle.py`.
 
-To delay or change every refusal, begin where the verdict is known. Five functions see each refusal exactly once:
-`RateLimitMiddleware._decide` (`asgi/__init__.py`), `enforce` (`starlette/enforcement.py`), `_drop_or_close`
-(`asgi/messages.py`), `_conclude` (`django/middleware.py`) and `allow_request` (`django/throttle.py`). The service
-answers its own calls, in `service/requests.py`.
+To delay or change every refusal, begin where the verdict is known. Each refusal passes exactly one of these five
+functions, once; all but `_drop_or_close` see admitted requests, too:
+
+- `RateLimitMiddleware._decide` (`asgi/__init__.py`),
+- `enforce` (`starlette/enforcement.py`),
+- `_drop_or_close` (`asgi/messages.py`),
+- `_conclude` (`django/middleware.py`),
+- `allow_request` (`django/throttle.py`).
+
+This list is without WSGI (`wsgi/__init__.py`), Flask (`flask/hooks.py`) and the service. In the service,
+`Requests.refusal` (`service/requests.py`) builds the refusals of checks and of gRPC calls (`service/grpc.py`).
+`service/forwarded.py` adapts refusals to nginx and Envoy.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
@@ -50,7 +58,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-STATE_KEY = "ratelimit_mw"  # in the scope itself: a faulty server may share scope["state"] between requests
+# The key of the `RateLimitState` in the scope. It is in the scope itself, because a faulty server may share
+# scope["state"] between requests.
+STATE_KEY = "ratelimit_mw"
 _TRY_AGAIN_LATER, _POLICY_VIOLATION = 1013, 1008  # websocket close codes
 _FORBIDDEN = 403
 

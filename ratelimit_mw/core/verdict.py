@@ -13,14 +13,14 @@ from ratelimit_mw.core.limit import Charge, Decision
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
 """Where a verdict comes from.
 
-`store`: the configured store; also used when no source was needed, e.g. for a refusal by the blocklist. `remembered`:
-the deny cache. `lease`: units that the store charged in advance. `local`: the fallback store in this process, because
-the store failed. `allowed_on_error`, `denied_on_error`: the setting `on_store_error`, because the store, or the
-callable of the default limits, failed."""
+`store`: the configured store; also the default if no store was called, e.g. because the blocklist refused.
+`remembered`: the deny cache. `lease`: units that the store charged in advance. `local`: the fallback store in this
+process, because the store failed. `allowed_on_error`, `denied_on_error`: the setting `on_store_error`, because the
+store failed, or the callable of the default limits."""
 
 
 class Answer(list[Decision]):
-    """Decisions that a layer over the store made without a call of the store, so they tell nothing about its state.
+    """Decisions made without the store, by a layer over it. They do not show whether the store works.
 
     `source`: "remembered" (deny cache) or "lease". Decisions of the store itself are in a plain sequence.
     """
@@ -103,7 +103,7 @@ class Verdict(Struct, frozen=True, gc=False):
     def _binding_order(self, index: int) -> tuple[float, float]:
         """Return the sort key by which charges bind: the smallest first."""
         decision = self.decisions[index]
-        if not self.allowed:  # refusing charges come before admitting ones
+        if not self.allowed:  # refusing charges first, and of these the one with the longest wait
             return float(decision.allowed and not self._starts_ban(index)), -self._wait(index)
         return decision.remaining / (decision.limit or 1), -decision.next_after
 
@@ -123,7 +123,7 @@ class Verdict(Struct, frozen=True, gc=False):
 
     @property
     def retry_after(self) -> float:
-        """Seconds until the same request is admitted if no other comes first; 0.0 if it was admitted, inf for never."""
+        """Seconds until a refused request would be admitted if no other comes first; 0.0 if admitted, inf for never."""
         binding = None if self.allowed else self.binding
         return 0.0 if binding is None else self._wait(binding)
 

@@ -133,7 +133,7 @@ class RateLimitMiddleware:
     async def _decide_generally(self, request: HttpRequest) -> HttpResponse | None:
         """Decide on the general path, or respond to a refusal of the fast path.
 
-        In a sync middleware it never awaits anything unfinished: a delay blocks the thread.
+        In a sync middleware this coroutine must never suspend, because `run` drives it. So a delay blocks the thread.
         """
         context = self._context(request)
         if not context.is_decided:

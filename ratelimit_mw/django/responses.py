@@ -16,7 +16,7 @@ from ratelimit_mw.http.response import HeaderStyle, Response, addable, headers
 
 _LIMITS: Final = "ratelimit"
 _POLICIES: Final = "ratelimit-policy"
-_LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # Django's keys, in the order of `response.headers`
+_LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # Django's keys, in the order in which `headers()` returns the fields
 _KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), dict)
 
 
@@ -62,14 +62,17 @@ def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
 
 
 def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: HeaderStyle) -> None:
-    """Add the rate limit headers. Fields that are lists are appended to the view's."""
+    """Add the rate limit headers. Fields that are lists are appended to the view's.
+
+    Also completes the 429 that REST framework builds for a throttle.
+    """
     theirs, added = response.headers, headers(verdict, style)
     # Setting a field by name costs as much as making it: Django encodes name and value, and looks for line ends. These
     # fields have none, so they go straight into the dict of Django's own class, if it still keeps its fields there.
     if style == "ietf" and type(theirs) is ResponseHeaders and _KEEPS_DICT:
         fields: dict[str, tuple[str, str]] = theirs._store  # noqa: SLF001  # see above
         if _LIMITS not in fields and _POLICIES not in fields:
-            fields.update(zip(_LOWER_NAMES, added, strict=False))  # `added` may be empty
+            fields.update(zip(_LOWER_NAMES, added, strict=False))  # `added` is empty or these two
             return
     for name, value in addable(verdict, added, theirs):
         theirs[name] = f"{theirs[name]}, {value}" if name in theirs else value

@@ -2,13 +2,13 @@
 
 Where to add a new header:
 
-- to all refusals, with a constant value: in `problem_response`, which also builds the 400 and 404 of `service/`;
-- to refusals, with a value that depends on the verdict: at each `return` of `refusal_response`;
+- to all refusals, with a constant value, if the 400 and 404 of `service/` shall have it, too: in `problem_response`;
+- to all refusals otherwise: at each `return` of `refusal_response`;
+- to the 429 of a throttle in REST framework, which REST framework builds: in `add_headers` of `django/responses.py`;
 - to all responses: in `headers`, in its faster form `raw_headers`, and in `django/responses.py`, which knows the two
   `RateLimit` fields by their position.
 
-The 429 of a throttle in REST framework passes neither function: REST framework builds it, with the wait that
-`django/throttle.py` returns. Every new header needs its name in `_NAMES`. To be documented in OpenAPI, it also needs a
+Every new header needs its name in `_NAMES`. To be documented in OpenAPI, it also needs a
 text in `_DESCRIPTIONS`, and its name in `RESPONSES`. CONTRIBUTING.md lists the other files.
 
 `RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11 and are structured fields (RFC 9651).
@@ -215,7 +215,8 @@ def addable_to_app_response(fields: HeaderList, app_headers: Iterable[str]) -> H
     `RateLimit` and `RateLimit-Policy` are lists, so they are added as further members. Other fields are dropped if the
     app has them; the three `X-RateLimit` fields are dropped together. `app_headers`: the names of the app's fields.
     """
-    if len(fields) == len(_LIST_FIELDS) and fields[-1][0] == _LIST_FIELDS[0]:  # fast path
+    # fast path: exactly RateLimit-Policy, RateLimit
+    if len(fields) == len(_LIST_FIELDS) and fields[-1][0] == _LIST_FIELDS[0]:
         return fields
     present = {name.lower() for name in app_headers}
     if not present.isdisjoint(_LEGACY):
@@ -226,15 +227,16 @@ def addable_to_app_response(fields: HeaderList, app_headers: Iterable[str]) -> H
 def addable(verdict: Verdict | None, fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
     """Return those fields of a verdict that can be added to a response.
 
-    The verdict may refuse although an app responds: its response may be that of a limit inside the app.
+    The verdict may refuse although the app responds, because a limit inside the app refused the request.
     """
     return (addable_to_app_response if verdict is None or verdict.allowed else addable_to_refusal)(fields, own_headers)
 
 
 def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
-    """Return those fields of a refusal that can be added to another response to it, such as that of `on_refused`.
+    """Return those fields of a refusal that can be added to a response built elsewhere, e.g. by `on_refused`.
 
-    A field that the response has wins; if it has one of the two `RateLimit` fields, neither is added.
+    A field that the response already has stays unchanged. If it has one of the two `RateLimit` fields, neither is
+    added.
     """
     present = {name.lower() for name in own_headers}
     both = {name.lower() for name in _LIST_FIELDS}
@@ -249,9 +251,9 @@ def refusal_response(
     """Return the response to a refused request: status 429, 503 or 403.
 
     503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
-    random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`, in seconds. If an inner
-    middleware or an endpoint limit refuses, this is the wait of the outer limits: the retry must pass these first, so
-    their wait counts too.
+    random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`, in seconds. It is
+    the wait of the outer limits if an inner middleware or an endpoint limit refuses, because the retry must pass the
+    outer limits first; otherwise 0.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."
@@ -261,7 +263,7 @@ def refusal_response(
             "Request cannot be satisfied due to temporary server capacity constraints",
         )
         return problem_response(status, _PROBLEMS + kind, title, detail, (), [("Retry-After", str(_STORE_DOWN_RETRY))])
-    if not verdict.decisions:
+    if not verdict.decisions:  # blocked, or without a key
         detail = _BLOCKED if verdict.rule == "blocklist" else "The request does not say whose it is."
         return problem_response(403, "about:blank", "Forbidden", detail, (), [])
     policies = _policies(verdict)

@@ -29,8 +29,8 @@ Group = tuple[Charge, ...]
 class _CachedRefusal(NamedTuple):
     """The decisions on a refused group and the time they are valid for. Times are in microseconds.
 
-    The store decided at some instant between `queried_at` and `answered_at`. Expiry counts from `queried_at`, waits
-    from `answered_at`, so that no refusal lasts too long and no wait is too short.
+    The store decided at some instant between `queried_at` and `answered_at`. The refusal expires counted from
+    `queried_at`, so that it does not last too long. Waits count from `answered_at`, so that none is too short.
     """
 
     decisions: Sequence[Decision]
@@ -72,7 +72,7 @@ class DenyCache(Layer):
     def after_take(
         self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float, clock: Clock
     ) -> None:
-        """Cache a refusal. After a charge, drop its buckets' refusals: their waits are too short now."""
+        """Cache a refusal. After an admitted group, drop the refusals by its buckets: their waits are too short now."""
         for decision in decisions:
             if not decision.allowed:
                 self._cache(tuple(charges), decisions, started_at, clock())
@@ -152,8 +152,8 @@ def _discard(groups: dict[T, set[Group]], key: T, group: Group) -> None:
 def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
     """Return for how many seconds the store would refuse the group again and change nothing.
 
-    0 if each refusal has to be counted: a penalty counts refusals until it bans, and none during the ban. Also 0 for
-    concurrency slots, because a slot may be released at any time.
+    With a penalty, only its ban counts: until then the store has to count each refusal; during the ban it counts none.
+    0 without such a refusal. Also 0 for concurrency slots, because a slot may be released at any time.
     """
     waits: dict[str, list[float]] = {}
     for charge, decision in zip(group, decisions, strict=True):
@@ -166,7 +166,7 @@ def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
 def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
     """Return the decision as of `elapsed_us` microseconds later. `remaining` is unchanged; it may be more by then.
 
-    `allowed` turns true if this charge alone would pass by then. Another charge of the group still refuses it.
+    `allowed` turns true if this charge alone would pass by then. Another charge still refuses the group.
     """
     if not elapsed_us:
         return decision

@@ -51,8 +51,8 @@ class GenerationalMap:
         self._cursor: Iterator[tuple[str, State]] | None = None  # over the oldest generation; removed states are None
         # The keys of this generation whose last request was refused, each with the state that this request left. A full
         # store must not evict them. An entry counts only if its state `is` still the key's. The next charge that
-        # is admitted stores another object, which invalidates the entry. An admitted cost of 0 stores none, so the key
-        # stays marked.
+        # is admitted stores another object, which invalidates the entry. An admitted cost of 0 leaves the same object,
+        # so the key stays marked.
         self.current_refusals: dict[str, State] = {}
 
     def get(self, key: str) -> State:
@@ -73,7 +73,8 @@ class GenerationalMap:
         generation. A state of a younger generation does not move: if a limit has more keys than one generation holds,
         they would all move again and again.
         """
-        # a generation is due a window after it closed: due within half a window, it closed at least half a window ago
+        # A generation is due a window after it closes. If it is due by `due_limit`, it closed at
+        # least half a window ago.
         due_limit = now + self.limit.window_us // 2
         for generation in reversed(self._older):
             if generation.due_at <= due_limit:

@@ -19,7 +19,7 @@ def hash_tag(key: str) -> str:
 
 
 def cost_to_decide(charge: Charge) -> int:
-    """Return the cost to decide a charge with. A penalty refuses during its ban, even at cost 0."""
+    """Return the cost to decide a charge with: 1 for a penalty of cost 0, so that it refuses during its ban."""
     return 1 if charge.role == "penalty" and not charge.cost else charge.cost
 
 

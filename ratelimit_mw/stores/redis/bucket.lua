@@ -7,7 +7,8 @@
 
 local refuse_or_delay
 if decide.gcra or decide.token_bucket then
-  -- Returns allowed, retry_after and delay of a charge that exceeds a full bucket by `over` ticks, more than 0.
+  -- Returns allowed, retry_after and delay of a charge with which the bucket exceeds its capacity by `over` ticks.
+  -- `over` is more than 0.
   -- leaky_bucket.lua computes its own waits, because there a charge that fits may be delayed, too.
   -- A wait is ceil(over / drain) clock steps, less the elapsed part of the present one.
   function refuse_or_delay(cost, over, max_delay, phase, clock, drain, burst)

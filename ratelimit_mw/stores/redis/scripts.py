@@ -22,13 +22,13 @@ Codec = Literal["msgpack", "text"]
 arguments are JSON, replies are RESP lists, states are decimal digits.
 """
 
-_SETTLE: Final = 2  # modes of a script; 0 is peek, 1 is take
+_SETTLE: Final = 2  # the modes of a script: 0 peek, 1 take, 2 settle, 3 list
 _LIST: Final = 3
 _CACHED_CHARGES: Final = 4096  # encoded charges
 _FIXARRAY_LIMIT: Final = 16  # a msgpack list of fewer values has a head of one byte, a longer one of three
 _SEPARATORS: Final = {"msgpack": b"", "text": b","}  # between values
 SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a Lua implementation
-# For replies of the codec `msgpack`: its script replies with durations in seconds. For `text`, `_decision` converts.
+# For the codec `msgpack`, whose scripts reply with durations in seconds. For `text`, `_decision` converts the times.
 _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
 
 
