@@ -56,8 +56,8 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self._error: ConfigError | None = None
-        self._fast_rules: RuleSet | None = None  # None if the next request needs the general path
-        self._routes_checked = False  # until then, each request takes the general path, which checks them
+        self._fast_rules: RuleSet | None = None  # None: every request takes the general path
+        self._routes_checked = False  # while false, requests take the general path, which checks the routes
         try:
             check_app(app, "ASGI")
             self._gate = AsyncGate(Settings.of(settings, options))
@@ -86,14 +86,14 @@ class RateLimitMiddleware:
         self._may_delay = self._tracks_all = False
 
     def track_all(self) -> None:
-        """Track every response: only routing shows whether an endpoint limit needs it."""
+        """Track every response, because only routing shows whether an endpoint limit needs it."""
         self._fast_rules, self._tracks_all = None, True
 
     def _check_routes(self, scope: Scope) -> None:
-        """Report limits on routes that nothing enforces, once: at startup, else at the first request.
+        """Report limits on routes that nothing enforces. Runs once: at startup, or else at the first request.
 
-        Servers may run no lifespan, and mounted apps have none. Raises `ConfigError` under trio and for what `strict`
-        makes an error, and fails every later request.
+        Some servers run no lifespan, and mounted apps have none. Raises `ConfigError` under trio, and for a finding
+        that `strict` makes an error; every later request then fails with this error.
         """
         self._routes_checked = True
         if self._error is not None:
@@ -112,7 +112,7 @@ class RateLimitMiddleware:
         verdict, rules = None, self._fast_rules
         if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
             plans = rules.plans_by_address
-            # _fast_plan(), inlined for its usual case; `in` and a subscript take two thirds of the time of get()
+            # _fast_plan(), inlined for its most common case; `in` and a subscript take two thirds of the time of get()
             if plans is not None and ("method" not in scope or scope["method"] != "OPTIONS"):
                 client = scope["client"] if "client" in scope else None  # noqa: SIM401  # see above
                 charge_plan: Plan | None = plans[client[0]] if client else None
@@ -126,8 +126,9 @@ class RateLimitMiddleware:
             return
         state = RateLimitState(verdict, self._gate, self._adds_headers, True)
         if self._style == "ietf":
-            # with_headers() and _scope_with_state(), inlined: calls would add 1/40 to the time of this class per
-            # request. Default arguments are faster than closure cells; quoted annotations are not evaluated for each.
+            # with_headers() and _scope_with_state(), inlined: calling them would add 1/40 to the time that this class
+            # takes per request. Default arguments are faster than closure cells. Annotations are quoted, so that they
+            # are not evaluated for each request.
             def send_with_headers(
                 message: "Message", send: "Send" = send, state: "RateLimitState" = state
             ) -> "Awaitable[None]":
@@ -148,7 +149,7 @@ class RateLimitMiddleware:
         try:
             await self.app(scope, receive, send)
         finally:
-            if state.actual_cost is None:  # the usual case of end_app(), inlined
+            if state.actual_cost is None:  # the most common case of end_app(), inlined
                 state.in_app = False
             else:
                 state.end_app()
@@ -158,13 +159,13 @@ class RateLimitMiddleware:
         if not self._routes_checked and scope["type"] in _KINDS:
             self._check_routes(scope)
         if self._may_delay and verdict is None and scope["type"] == "http":
-            return self._decide_with_delay(scope, receive, send)
+            return self._decide_with_watcher(scope, receive, send)
         return self._decide(verdict, scope, receive, send)
 
-    async def _decide_with_delay(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Decide a request that may be delayed, and end it early if its client disconnects.
+    async def _decide_with_watcher(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Decide an HTTP request that may be delayed. End it early if its client disconnects.
 
-        A delay paces a request that will be admitted, or lets it wait in a queue.
+        A delay either paces an admitted request, or is the time that a request waits in a queue.
         """
         watcher = DisconnectWatcher(scope, receive)
         try:
@@ -179,14 +180,14 @@ class RateLimitMiddleware:
     ) -> None:
         """Decide on the general path. `verdict`: the fast path's refusal, if any. `sleep`: see `AsyncGate.admit`.
 
-        Sends every refusal of a request or handshake by the middleware's own limits. The limits of endpoints refuse
-        later, inside the app. The limits of messages close an open websocket in `asgi/messages.py`.
+        Sends the refusal if the middleware's own limits refuse a request or a handshake. Limits on endpoints refuse
+        later, inside the app. Limits on messages act later, too, in `asgi/messages.py`.
         """
         if scope["type"] not in self._limited_types:
             await self._handle_other_scope(scope, receive, send)
             return
-        # After a refusal of the fast path, `on_refused` gets the client that the fast path found. Otherwise the
-        # general path finds the client.
+        # After a refusal by the fast path, `on_refused` needs the client that the fast path found. Otherwise the
+        # general path finds the client, starting from the peer.
         client = _client(None if verdict is None else self._fast_rules, scope)
         request = AsgiRequest(scope, client, scope.get(STATE_KEY))
         if verdict is None:
@@ -225,7 +226,7 @@ class RateLimitMiddleware:
                 return
             await self.app(scope, receive, self._close_store_on_shutdown(send))
         else:
-            if scope["type"] in _KINDS and STATE_KEY not in scope:  # `enabled` is off for endpoint limits too
+            if scope["type"] in _KINDS and STATE_KEY not in scope:  # `enabled = False` also turns endpoint limits off
                 scope = _scope_with_state(scope, RateLimitState(None, self._gate))
             await self.app(scope, receive, send)
 
@@ -253,7 +254,7 @@ def _fast_plan(rules: RuleSet, scope: Scope) -> Plan | None:
 
 
 def _client(rules: RuleSet | None, scope: Scope) -> str | None:
-    """Return the client's address; without `rules`, that of the peer.
+    """Return the client's address; without `rules`, the peer's address.
 
     Returns None, too, if only the general path can read the address from the proxy's header.
     """
@@ -271,7 +272,7 @@ def _check_asyncio() -> None:
 
 
 def _scope_with_state(scope: Scope, state: RateLimitState) -> Scope:
-    """Return the scope for the app, with this state, which has no verdict if nothing limits the request."""
+    """Return the scope for the app, with this state. The state has no verdict if nothing limits the request."""
     if "state" not in scope:  # otherwise the server made one for this request
         return {**scope, "state": {"ratelimit": state}, STATE_KEY: state}
     scope["state"]["ratelimit"] = scope[STATE_KEY] = state

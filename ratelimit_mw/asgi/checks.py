@@ -45,7 +45,7 @@ def warn_not_tracked() -> None:
 
 
 _MAX_DEPTH: Final = 20  # nested apps
-WRAPPED: Final = WeakSet[Any]()  # undecorated functions, whose limits only their wrappers enforce
+WRAPPED: Final = WeakSet[Any]()  # functions that `limit` has wrapped; only the wrapper enforces the limit
 
 
 class AsgiLimit:
@@ -55,7 +55,7 @@ class AsgiLimit:
 
 
 class HonorsExempt:
-    """Base class of limits that are placed around endpoints and skip those that are exempt."""
+    """Base class of limits that are placed around endpoints, and skip exempt endpoints."""
 
     __slots__ = ()
 
@@ -68,7 +68,8 @@ class HonorsExempt:
 def warn_of_unenforced(app: Any, *, strict: bool) -> None:
     """Report routes whose limits or exemptions nothing enforces.
 
-    Raises `ConfigError` for limits of other frameworks, even if not `strict`: nothing else says that they are wrong.
+    Raises `ConfigError` for a limit made by another framework's decorator, even if not `strict`: nothing else reports
+    this mistake.
     """
     layers = [one.cls for inner in _apps_inside(app) for one in getattr(inner, "user_middleware", ())]
     around_all = any(isinstance(layer, type) and issubclass(layer, HonorsExempt) for layer in layers)
@@ -115,11 +116,11 @@ def _unenforced(info: RouteInfo, *, around_all: bool) -> Iterator[Finding]:
 
 
 def _idle_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
-    """Yield a finding for each limit whose `methods` none of its routes has."""
+    """Yield a finding for each limit whose `methods` do not occur in any of its routes."""
     routes: dict[EndpointLimit, list[RouteInfo]] = {}
     for info in infos:
         if getattr(info.route, "routes", ()):
-            continue  # a mount, whose routes come by themselves
+            continue  # a mount; `infos` also contains its routes
         around = [limit for place in _places_of_limits(info) for limit in place.limits_around]
         for limit in dict.fromkeys([*limits_on(info.endpoint), *around]):
             routes.setdefault(limit, []).append(info)

@@ -17,19 +17,20 @@ class ClientDisconnected(Exception):
 class DisconnectWatcher:
     """Watches one HTTP request for a disconnect while it is delayed.
 
-    `receive` replays the messages read meanwhile to the app, once and in order. At most one body message is read, so
-    that no body is buffered.
+    To notice a disconnect, it reads messages before the app does. `receive` then passes these messages to the app, once
+    and in order. It reads at most one message of the body, so a large body is not buffered.
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive: Final = receive
         self._buffered: Final[deque[Message]] = deque()
         self._next: asyncio.Future[Message] | None = None  # a pending receive, not yet passed to the app
-        # receiving makes the server answer "100 Continue", and the client send the body: that is for the app to decide
+        # With `Expect: 100-continue`, receiving makes the server ask the client for the body. Only the app may decide
+        # that.
         self._may_receive = not any(name.lower() == b"expect" for name, _ in scope["headers"])
 
     async def sleep(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
-        """Sleep as `Sleep` describes; may be called repeatedly. Raises `ClientDisconnected`."""
+        """Sleep, see `engine.runtime.Sleep`. Can be called repeatedly. Raises `ClientDisconnected`."""
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
         while self._may_receive and (left := due - loop.time()) > 0:
@@ -53,7 +54,7 @@ class DisconnectWatcher:
         """Return the next message."""
         if self._buffered:
             return self._buffered.popleft()
-        receiving, self._next = self._next, None  # a concurrent second receive() gets the message after this one
+        receiving, self._next = self._next, None  # a second receive() at the same time gets the next message
         if receiving is None:
             return await self._receive()
         try:

@@ -21,8 +21,8 @@ async def with_messages(
 ) -> tuple[Receive, Send]:
     """Return the `receive` and `send` that limit an admitted websocket's messages.
 
-    Returns the server's own if no message is limited. Keys, costs and tiers are evaluated here, once per websocket, so
-    that a message costs no more than one call of the store.
+    Returns the server's own `receive` and `send` if no message is limited. Keys, costs and tiers are evaluated here,
+    once per websocket, so that each message needs at most one call of the store.
     """
     try:
         plan = await gate.plan(request.messages, request)
@@ -37,7 +37,7 @@ async def with_messages(
 
 
 class _LimitedWebSocket:
-    """One websocket with limited messages. `_disconnect`: what `receive` returns after this class has closed it."""
+    """One websocket with limited messages."""
 
     def __init__(
         self, gate: AsyncGate, request: Request, plan: Plan, state: RateLimitState, receive: Receive, send: Send
@@ -53,7 +53,7 @@ class _LimitedWebSocket:
         state.message = self._message_state
         self._pending: tuple[Message, Awaitable[Verdict | None]] | None = None
         self._app_ended = False  # the app has ended the websocket
-        self._disconnect: Message | None = None
+        self._disconnect: Message | None = None  # what `receive` returns once this class has closed the websocket
 
     async def receive(self) -> Message:
         """Return the next admitted message. Events other than `websocket.receive` pass unchanged."""
@@ -63,7 +63,7 @@ class _LimitedWebSocket:
                 if message["type"] != "websocket.receive":
                     return message
                 verdict = await self._decide(message)
-            else:  # a canceled receive() had read it before the store replied
+            else:  # an earlier receive() read this message, and was canceled before the store replied
                 message, deciding = self._pending
                 verdict = await asyncio.shield(deciding)
             self._pending = None
@@ -77,7 +77,7 @@ class _LimitedWebSocket:
         return self._disconnect
 
     async def send(self, message: Message) -> None:
-        """Pass on a message of the app; drop it once the websocket is closed here."""
+        """Pass on a message of the app. Drops it if this class has closed the websocket."""
         if self._disconnect is not None:
             return
         if message["type"] in _ENDS:
@@ -86,7 +86,7 @@ class _LimitedWebSocket:
             await self._send(message)
         except Exception:
             if self._disconnect is None:
-                raise  # otherwise the websocket was closed here while the message was being sent
+                raise  # otherwise this class closed the websocket while the message was being sent
 
     async def _decide(self, message: Message) -> Verdict | None:
         plan = self._plan if self._outer_state is None else without_charged(self._plan, self._outer_state.charged)
@@ -100,8 +100,8 @@ class _LimitedWebSocket:
     async def _drop_or_close(self, verdict: Verdict) -> None:
         """Close the websocket after a refused message, unless its rule only drops messages.
 
-        The caller drops the message in both cases. A verdict without decisions always closes the websocket: the
-        message has no key, or the store failed under `deny`.
+        The caller drops the message in either case. A verdict without decisions closes the websocket under every rule:
+        the message has no key, or the store failed and `on_store_error` is `deny`.
         """
         if self._app_ended or (verdict.decisions and not self._match.closes):
             return

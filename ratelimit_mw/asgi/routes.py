@@ -11,14 +11,14 @@ _ATTRIBUTE: Final = "__remembered_by_ratelimit_mw__"
 
 
 class NoApp:
-    """Owner of the caches that belong to no app."""
+    """Owner of the caches without an app."""
 
 
 _NO_APP: Final = NoApp()
 
 
 def app_cache(owner: object, what: str) -> dict[Any, Any]:
-    """Return the owner's dictionary named `what`. None, and objects without attributes, share one."""
+    """Return the owner's dictionary named `what`. None and all objects without attributes share one owner."""
     try:  # fast path
         cache: dict[Any, Any] = owner.__dict__[_ATTRIBUTE][what]
     except (AttributeError, KeyError):
@@ -60,7 +60,7 @@ class RouteInfo(NamedTuple):
     name: str
 
     def has(self, path: str, host: str) -> bool:
-        """Return whether a path and host belong to this place, among several of the same route."""
+        """Return whether a path and host belong to this place, if the route has several."""
         hosts = [one.host_regex for one in self.parents if hasattr(one, "host_regex")]
         return self.pattern.match(path) is not None and all(regex.match(host) for regex in hosts)
 
@@ -89,7 +89,10 @@ def all_routes(
 
 
 def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs: a route as Starlette matches it, and as the scope names it. FastAPI nests included routers."""
+    """Yield each route twice, as a pair: the object that Starlette matches, and the object in the scope.
+
+    They differ in FastAPI, which nests included routers.
+    """
     for route in routes:
         branch = getattr(route, "effective_route_contexts", None)
         for leaf in branch() if branch is not None else (route,):
@@ -98,7 +101,7 @@ def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 def _child_routes(one: Any) -> Sequence[Any]:
     routes = getattr(one, "routes", None)
-    return routes if isinstance(routes, (list, tuple)) else ()  # an attribute of another framework
+    return routes if isinstance(routes, (list, tuple)) else ()  # otherwise another framework's attribute
 
 
 def route_leaf(scope: Scope) -> Any:
@@ -112,7 +115,7 @@ def matched_route(scope: Scope) -> Any:
     route, leaf = scope.get("route"), route_leaf(scope)
     endpoint = scope.get("endpoint", route)
     if getattr(route, "endpoint", endpoint) is not endpoint or route is None:
-        return None  # the route of an outer mount
+        return None  # that route is an outer mount
     if leaf is not None and (leaf.original_route is route or leaf.starlette_route is route):
         return leaf
     return route
@@ -126,7 +129,7 @@ class _RouteTable:
     """The places of all routes of one app. `by_id`: keyed by the id of a route or an endpoint."""
 
     def __init__(self, routes: Sequence[Any], unknown: Sequence[Any] = ()) -> None:
-        self.unknown: Final = unknown  # not in the tree; referenced, so that no other object gets their ids
+        self.unknown: Final = unknown  # not in `routes`; referenced, so that no other object gets their ids
         self.by_id: Final[dict[int, list[RouteInfo]]] = {id(one): [] for one in unknown}
         for info in all_routes(routes):
             for one in {id(one): one for one in (info.route, _starlette_route(info.route), info.endpoint)}.values():
@@ -135,7 +138,7 @@ class _RouteTable:
 
 
 def route_info(scope: Scope) -> RouteInfo | None:
-    """Return the place of the matched route, with the mounts above; None if it is unknown."""
+    """Return the matched route with the mounts above it; None if it is unknown."""
     infos = route_infos(scope)
     return infos[0] if len(infos) == 1 else first_match(infos, scope)
 
@@ -158,7 +161,7 @@ def route_infos(scope: Scope) -> Sequence[RouteInfo]:
 
 
 def first_match(infos: Sequence[RouteInfo], scope: Scope) -> RouteInfo | None:
-    """Return the first place that matches the request's path and host, else the first one."""
+    """Return the first place that matches the request's path and host, or else the first place."""
     if len(infos) > 1:
         path = strip_root(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]

@@ -1,21 +1,21 @@
 """Sends rate limit headers and refusals to ASGI servers.
 
-Each kind of refusal under ASGI and in Django, with the code that sends it:
+Which code sends a refusal, under ASGI and in Django, depends on what refuses the request:
 
-- by `RateLimitMiddleware`, Starlette's `RateLimit` or `limit` on a class: `send_refusal`;
-- by `limit` on a function: `starlette.respond_to_refused` returns a Starlette response, which outer decorators can
-  change. `send_refusal` sends it if `on_refused` is an ASGI app, or the request is a handshake;
-- by FastAPI's dependency `RateLimit`: `_refusal_error` in `fastapi.py` returns the error to raise, which handlers of
-  the app may handle. Its own handler calls `starlette.respond_to_refused`;
-- by `limit` on a function or the dependency, after the app accepted the websocket: `starlette.respond_to_refused`
-  closes it. If the app has no table of error handlers, `_refusal_error` returns a `WebSocketException`, for which
-  Starlette closes it;
-- by the limits of messages: `_drop_or_close` in `messages.py` drops the message, or closes the websocket;
-- by Django's middleware: `django.responses.to_django` makes the response;
-- by a throttle of REST framework: REST framework makes it, see `django/throttle.py`.
+- `RateLimitMiddleware`, Starlette's `RateLimit`, and `limit` on a class call `send_refusal`.
+- `limit` on a function calls `starlette.respond_to_refused`. For HTTP it returns a Starlette response, which outer
+  decorators can change. For a handshake, or if `on_refused` is an ASGI app, `send_refusal` sends the response.
+- FastAPI's dependency `RateLimit` raises the error that `_refusal_error` in `fastapi.py` returns. A handler of the app
+  can respond to this error. Without one, the package's own handler calls `starlette.respond_to_refused`.
+- In a websocket that the app has accepted, `limit` on a function and the dependency cannot send a response. There,
+  `starlette.respond_to_refused` closes the websocket. The dependency needs a table of error handlers in the scope for
+  that. Without one, `_refusal_error` returns a `WebSocketException`, and Starlette closes the websocket.
+- A limit on messages calls `_drop_or_close` in `messages.py`.
+- Django's middleware calls `django.responses.to_django`.
+- A throttle of REST framework leaves the response to REST framework, see `django/throttle.py`.
 
-To delay or change every refusal, begin where the verdict is known. Each refusal passes exactly one of these five
-functions, once; all but `_drop_or_close` see admitted requests, too:
+To delay or change every refusal, start where the verdict is known. Under ASGI and in Django, each verdict that refuses
+passes through exactly one of five functions, once. All but `_drop_or_close` also see admitted requests:
 
 - `RateLimitMiddleware._decide` (`asgi/__init__.py`),
 - `enforce` (`starlette/enforcement.py`),
@@ -23,8 +23,8 @@ functions, once; all but `_drop_or_close` see admitted requests, too:
 - `_conclude` (`django/middleware.py`),
 - `allow_request` (`django/throttle.py`).
 
-This list is without WSGI (`wsgi/__init__.py`), Flask (`flask/hooks.py`) and the service. In the service,
-`Requests.refusal` (`service/requests.py`) builds the refusals of checks and of gRPC calls (`service/grpc.py`).
+WSGI (`wsgi/__init__.py`), Flask (`flask/hooks.py`) and the service send refusals on their own. In the service,
+`Requests.refusal` (`service/requests.py`) builds the refusals of checks and of gRPC calls (`service/grpc.py`), and
 `service/forwarded.py` adapts refusals to nginx and Envoy.
 """
 
@@ -68,8 +68,8 @@ _FORBIDDEN = 403
 def with_headers(state: RateLimitState, style: HeaderStyle, send: Send) -> Send:
     """Return a `send` that adds the rate limit headers to the start of the app's response.
 
-    They describe all that is charged for the request by then. Other messages pass unchanged. The style `none` has no
-    headers, and returns `send` itself.
+    The headers describe everything charged for the request by then. Other messages pass unchanged. In the style `none`
+    there are no headers, and `send` itself is returned.
     """
     if style == "none":
         return send
@@ -79,7 +79,7 @@ def with_headers(state: RateLimitState, style: HeaderStyle, send: Send) -> Send:
     def send_with_headers(message: Message) -> "Awaitable[None]":  # quoted: not evaluated for each request
         """Return the awaitable of `send`; a coroutine around it would cost more."""
         if message["type"] == "http.response.start" and state.verdict is not None:
-            # both fields are lists, so that they are valid beside the app's
+            # both fields are lists, so they are valid beside the same fields of the app
             message = {**message}  # a copy: an app may send the same message again
             message["headers"] = raw_headers(state.verdict, message.get("headers", ()))
         return send(message)
@@ -104,9 +104,7 @@ def _names(fields: Sequence[tuple[bytes, bytes]]) -> Iterator[str]:
 async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
     """Send the response to a refused request, or let `on_refused` send it.
 
-    `RateLimitMiddleware`, Starlette's `RateLimit` and `limit` on a class call it for every refused request and
-    handshake. `limit` on a function and FastAPI's `RateLimit` call it through `starlette.respond_to_refused` in two
-    cases: a refused handshake, and an HTTP request if `on_refused` is an ASGI app.
+    The docstring of this module lists the callers.
     """
     scope, refusal, refusal_handler = request.raw, gate.default_refusal(request, verdict), gate.refusal_handler
     if scope["type"] == "websocket":
@@ -122,7 +120,7 @@ async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, rece
         return
     refusal = await custom_refusal(gate.refusal_handler, request, verdict, refusal)
     prefix = "http" if scope["type"] == "http" else "websocket.http"
-    # not raw(): on_refused may add names that it does not know
+    # not raw(), which does not know the names that on_refused may add
     fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in refusal.headers]
     body = b"" if scope.get("method") == "HEAD" else refusal.body
     await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": fields})
@@ -160,7 +158,8 @@ async def _answered_by_app(app: App, refusal: Response, scope: Scope, receive: R
 async def fail_startup(error: ConfigError, scope: Scope, receive: Receive, send: Send) -> None:
     """Fail the lifespan startup because of invalid settings; raise the error for any other scope.
 
-    Starlette also raises when a lifespan fails, and its TestClient expects that, so the error is raised there too.
+    In a Starlette app (`app` in the scope) the error is raised for the lifespan, too: Starlette itself raises when a
+    startup fails, and its TestClient expects that.
     """
     if scope["type"] == "lifespan":
         await receive()

@@ -42,7 +42,7 @@ class TrackedApp:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass on a message of the app. The last one ends the response, even if the app continues."""
+        """Pass on a message of the app. The last message ends the response, even if the app continues to run."""
         kind, response = message["type"], self._tracker.response
         if kind in ("http.response.start", "websocket.http.response.start"):
             response.started(message.get("status"), message.get("headers", ()))
@@ -68,7 +68,7 @@ class TrackedApp:
         self._tracker.end("disconnected" if self._disconnected else "ended")
 
     def _is_last(self, message: Message) -> bool:
-        """Return whether no message follows. A websocket may also end when the app returns."""
+        """Return whether no message follows. A websocket can also end without such a message, when the app returns."""
         kind = message["type"]
         if kind == "http.response.trailers":
             return not message.get("more_trailers", False)

@@ -77,7 +77,8 @@ class RateLimitMiddleware:
         if self._off:
             environ.setdefault("ratelimit_mw", RateLimitState(None, self._gate))
             return self.app(environ, start_response)
-        # `on_refused` finds the client that the fast path has found; the general path finds it itself
+        # After a refusal by the fast path, `on_refused` needs the client that the fast path found. Otherwise the
+        # general path finds the client, starting from the peer.
         client = _client(None if verdict is None else self._fast_rules, environ)
         request = WsgiRequest(environ, client, environ.get("ratelimit_mw"))
         if verdict is None:
@@ -119,7 +120,7 @@ def _fast_plan(rules: RuleSet, environ: "WSGIEnvironment") -> Plan | None:
 
 
 def _client(rules: RuleSet | None, environ: "WSGIEnvironment") -> str | None:
-    """Return the client's address; without `rules`, that of the peer.
+    """Return the client's address; without `rules`, the peer's address.
 
     Returns None, too, if only the general path can read the address from the proxy's header.
     """

@@ -32,7 +32,7 @@ def send_refusal(
     refusal_handler: RefusalHandler | None,
     start_response: "StartResponse",
 ) -> Iterable[bytes]:
-    """Send the response to a refused request: that of `refusal_handler`, or else `refusal`."""
+    """Send the response to a refused request. `refusal`: the response if `refusal_handler` makes none."""
     if refusal_handler is not None and refusal_handler.kind == "wsgi":
         answer = _app_response(refusal_handler.call, request, refusal, start_response)
         if answer is not None:
@@ -50,7 +50,7 @@ def start_with_headers(
     fields: HeaderList,
     exc_info: Any = None,
 ) -> Callable[[bytes], object]:
-    """Call `start_response` with the rate limit headers added, for all that is charged by then."""
+    """Call `start_response` with the headers added. They describe everything charged for the request by then."""
     both = [*fields, *addable(state.verdict, headers(state.verdict, style), (name for name, _ in fields))]
     return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 

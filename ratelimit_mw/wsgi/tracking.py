@@ -15,9 +15,9 @@ _ERROR: Final = 500
 def call_tracked(
     app: "WSGIApplication", environ: "WSGIEnvironment", start_response: "StartResponse", tracker: ResponseTracker
 ) -> Iterable[bytes]:
-    """Call the app. Return its body, wrapped to report its end: the server's call of `close()`.
+    """Call the app. Return its body, wrapped so that its end is reported when the server calls `close()`.
 
-    A body with a Content-Length ends with its last part, because some callers never close it.
+    A body with a Content-Length also ends with its last part, because some callers never close it.
     """
 
     def start(status: str, fields: list[tuple[str, str]], *more: Any) -> Callable[[bytes], object]:
@@ -91,7 +91,7 @@ class _TrackedBody:
             if close is not None:
                 close()
         finally:
-            # servers do not iterate over a body that they do not send, such as that of HEAD
+            # servers do not iterate over a body that they do not send, e.g. after a HEAD request
             self._tracker.end("disconnected" if self._iterator is not None and not self._is_complete else "ended")
 
     def __del__(self) -> None:
