@@ -19,7 +19,7 @@ RequestCallable = Callable[[Request], Awaitable[Any] | Any]
 Predicate = Callable[[Request], bool] | str  # text is the name of a callable
 CallResults = Mapping[RequestCallable, Any]
 FAILED: Final = object()  # the result of a callable that raised
-WHEN_FAILURE: Final = "when", "the rule applies to the request"  # a setting, and the effect of its failure
+WHEN_FAILURE: Final = "when", "the rule applies to the request"  # the setting, and the effect if its callable fails
 ENABLED_FAILURE: Final = "enabled", "the request is limited"
 _PREFIX: Final = "call:"
 
@@ -143,7 +143,7 @@ def evaluate_predicate(call: RequestCallable, request: Request, setting: str, ef
 
 
 def close_unawaited(result: object) -> None:
-    """Close a coroutine that nothing awaits, so that Python does not warn about it as well."""
+    """Close a coroutine that will not be awaited. Otherwise Python would warn about it, in addition to this package."""
     if iscoroutine(result):
         result.close()
 

@@ -1,4 +1,4 @@
-"""Finds the address of a client behind trusted proxies, in the form that is counted."""
+"""Finds the address of a client behind trusted proxies, in the form that keys use."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ _LIST_PARSERS: dict[str, Callable[[str], Iterator[Address | None]]] = {
 
 
 def client_address(host: str | None, prefix: int) -> str | None:
-    """Return the address in `host` in the form that is counted, or None if it has no address.
+    """Return the address in `host` in the form that keys use, or None if it has no address.
 
     An IPv6 client usually owns a whole network, so only the first `prefix` bits count: `2001:db8::/64`. Ports, brackets
     and zones are accepted and dropped (uvicorn before 0.45 could leave the port on a forwarded address).
@@ -54,7 +54,7 @@ class ClientIPResolver:
             networks = Networks("trusted_proxies", listed, placeholders=(_UNIX,))
         mistakes.raise_if_any()
         parse_list = _LIST_PARSERS.get(self.header)
-        self._overlong_peer = (None, bool(hops))  # as `read_peer`, for a peer too long for an address
+        self._overlong_peer = (None, bool(hops))  # the result of `read_peer` for a text that is too long for an address
 
         def read_peer(peer: str | None) -> tuple[str | None, bool]:
             """Return the peer's own address, and whether its header is trusted."""
@@ -63,7 +63,7 @@ class ClientIPResolver:
             return str(address) if address else None, bool(hops) or trusted
 
         def read_header(text: str) -> str | None:
-            """Return the client's address from a header's value; None means the peer is the client."""
+            """Return the client's address from a header's value; None if the peer is the client."""
             if parse_list is None:
                 address = parse_address(text)  # None for a list
             elif hops:
@@ -109,7 +109,7 @@ class ClientIPResolver:
         if not values:
             return peer_address
         text = values[0] if len(values) == 1 else ",".join(values)  # one list (RFC 9110, 5.3), so not a single address
-        client = self._ipv4_from_header(text)  # not cached: each client of a proxy has another value
+        client = self._ipv4_from_header(text)  # not cached, because the value differs for each client of the proxy
         if client is None:
             client = self._cached_from_header(text) if len(text) <= _MAX_CACHED_LENGTH else self._from_header(text)
         return client or peer_address

@@ -67,7 +67,7 @@ class ClientList:
     def matches(self, request: Request, *, once: bool) -> bool:
         """Return whether the request's client is on the list. A callable that raises does not match.
 
-        `once`: a header counts only if the request has a single line of it; else any of its lines can match.
+        `once`: ignore a header with several lines in the request. Otherwise any of the lines can match.
         """
         client = request.client
         if (

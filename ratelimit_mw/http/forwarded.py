@@ -1,8 +1,8 @@
 """Parses X-Forwarded-For and Forwarded (RFC 7239) from right to left.
 
-Each proxy appends to the right end. Everything further left may come from the client, which can write anything.
-So each member is cut off at the right before the parser reads anything left of it: a quote, a comma or a megabyte
-from the client cannot change how a proxy's member is read.
+Each proxy appends one member at the right end. Anything to the left of that may come from the client. So the parser
+takes one member after another from the right, and reads each before it looks at the text to the left. A quote, a comma
+or a megabyte from the client therefore cannot change how a proxy's member is read.
 """
 
 import re
@@ -12,7 +12,7 @@ from ratelimit_mw.http.networks import Address, parse_address
 
 _WINDOW = 8192  # characters that are read, from the end
 _MAX_MEMBER_LENGTH = 512  # characters of one member
-_MAX_MEMBERS = 256  # of a list, including empty ones
+_MAX_MEMBERS = 256  # members of a list, including empty ones
 
 # One pair and the `;` after it (RFC 7239, 4). Also accepts what some proxies write: spaces around `;`, and unquoted
 # `[` and `:`. Rejects a backslash in quotes: no address needs one, and parsers differ in what it escapes.
@@ -41,8 +41,8 @@ def forwarded(text: str) -> Iterator[Address | None]:
 def _members_from_right(text: str, *, quotes: bool) -> Iterator[str | None]:
     """Yield the members of a list from right to left, without empty ones (RFC 9110, 5.6.1).
 
-    Yields None for a member that is too long, and a last None if the list exceeds the window or `_MAX_MEMBERS`.
-    `quotes`: a comma in quotes does not separate members.
+    Yields None for a member that is too long. Ends with None if the list exceeds `_WINDOW` or `_MAX_MEMBERS`. `quotes`:
+    a comma in quotes does not separate members.
     """
     floor, end = max(0, len(text) - _WINDOW), len(text)
     for _ in range(_MAX_MEMBERS):
@@ -75,7 +75,8 @@ def _member_start(text: str, floor: int, end: int) -> int:
 
 def _for_value(element: str) -> str | None:
     """Return the value of an element's only `for`; None if the element is malformed."""
-    # also counts a quoted `for=`: it may belong to another element that an unbalanced quote has swallowed
+    # A `for=` inside quotes counts, too: an unbalanced quote may have joined two elements, and it may belong to the
+    # other.
     if element.lower().count("for=") != 1:
         return None
     value, end = None, 0

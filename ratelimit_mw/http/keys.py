@@ -129,15 +129,15 @@ class Key:
 
     @property
     def is_client_controlled(self) -> bool:
-        """Whether headers and cookies alone can make up the identity, so that a client can choose any number of them.
+        """Whether headers and cookies can make up the whole identity. A client can then have any number of identities.
 
-        So does `header:x | ip`, but not `ip | header:x`, because `ip` is always present.
+        True for `header:x | ip`. False for `ip | header:x`, because `ip` is always present.
         """
         return any(all(kind.startswith(("header:", "cookie:")) for kind in kinds) for kinds in self._reachable)
 
     @property
     def needs_header(self) -> bool:
-        """Whether each alternative reads a header or a cookie, so that a request without them has no identity."""
+        """Whether each alternative reads a header or a cookie. A request without any of them has no identity."""
         return all(any(kind.startswith(("header:", "cookie:")) for kind in kinds) for kinds in self._kinds)
 
     def is_ambiguous(self, request: KeyContext) -> bool:
@@ -219,7 +219,7 @@ def _ip(prefix: int) -> _PartReader:
     def read(request: KeyContext, _: str, __: CallResults) -> str | None:
         host = request.client
         if host is not None and is_ipv4(host):
-            return f"ip={host}"  # what part() returns; not cached, because each client has another address
+            return f"ip={host}"  # the same as part(); not cached, because each client has another address
         return part(host) if host and len(host) <= MAX_ADDRESS_LENGTH else None  # bounds the size of a cache entry
 
     return read

@@ -13,8 +13,8 @@ MAX_ADDRESS_LENGTH = 64  # characters; no address is longer, and parsing takes t
 _NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052; other NAT64 prefixes look like any other network
 _IPV4_PREFIX_BITS = 96  # bits before an embedded IPv4 address, mapped or NAT64
 
-_PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]+))?"  # RFC 7239, 6: a number, or a name that hides it
-_ZONE = r'(?:%[^][\s,;"\\]*)?'  # an interface's name; excludes what ends a list member, so that no match runs past it
+_PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]+))?"  # RFC 7239, 6: a number, or a name in place of the number
+_ZONE = r'(?:%[^][\s,;"\\]*)?'  # an interface's name; without the characters that end a list member
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
 _ADDRESS = re.compile(rf"(?:([0-9.]+)|\[([0-9A-Fa-f:.]+){_ZONE}\]){_PORT}|([0-9A-Fa-f:.]+){_ZONE}")
@@ -56,9 +56,10 @@ def _embedded_ipv4(address: IPv6Address) -> Address:
 class Networks:
     """A set of networks. `address in networks` takes time proportional to the number of different prefix lengths.
 
-    `values`: CIDRs (`10.0.0.0/8`) and single addresses. `placeholders`: values to skip, which have a meaning of their
-    own for the caller. `::ffff:10.0.0.0/104` is `10.0.0.0/8`. Raises `ConfigError` at `place[index]` for an invalid
-    network, and for one that may hold more than it seems to: all addresses, host bits, a mapped prefix under 96 bits.
+    `values`: CIDRs (`10.0.0.0/8`) and single addresses. `placeholders`: values to skip, because the caller handles
+    them. `::ffff:10.0.0.0/104` is `10.0.0.0/8`. Raises `ConfigError` at `place[index]` for an invalid network, and for
+    one that may contain more than its author meant: one with all addresses, with host bits, or with a mapped prefix of
+    less than 96 bits.
     """
 
     def __init__(self, place: str, values: Sequence[str], placeholders: Sequence[str] = ()) -> None:
@@ -81,7 +82,7 @@ class Networks:
         self._prefixes = {version: tuple(networks.items()) for version, networks in prefixes.items()}
 
     def __contains__(self, address: Address) -> bool:
-        """Return whether a network holds this address. An IPv4 address embedded in IPv6 counts as IPv4."""
+        """Return whether a network contains this address. An IPv4 address embedded in IPv6 counts as IPv4."""
         if isinstance(address, IPv6Address):
             address = _embedded_ipv4(address)
         number = int(address)

@@ -46,7 +46,7 @@ class Segment(NamedTuple):
             if start <= end and text.endswith(self.after) and (level := self._match_converter(text, start, end)):
                 return level
             if text.endswith(self.after + "\n") and start < end and self._match_converter(text, start, end - 1):
-                return _LOOSELY  # in some routers, `$` matches before a final newline
+                return _LOOSELY  # because `$` in some routers matches before a final newline
         return _NO
 
     def _match_converter(self, text: str, start: int, end: int, *, empty: bool = False) -> int:
@@ -77,7 +77,7 @@ _ANY: Final = Segment("", "str")
 
 
 class _Node:
-    """A node of the tree. The templates' segments bound the number of nodes, and a walk visits each at most once."""
+    """A node of the tree. There are at most as many nodes as segments. A walk visits each node at most once."""
 
     __slots__ = ("any_child", "catch_all_ends", "catch_all_root", "ends", "literals", "parameters", "rest_ends")
 
@@ -85,12 +85,13 @@ class _Node:
         self.literals: dict[str, _Node] = {}
         self.parameters: dict[Segment, _Node] = {}  # equal parameters share a node
         self.ends: list[int] = []  # numbers of the templates that end here
-        # if {x:path} comes next: the root of a tree of the segments after it, from last to first
+        # The root of a second tree, if {x:path} comes next. It has the segments after {x:path}, from last to first.
         self.catch_all_root: _Node | None = None
-        # in that tree: the text before and after {x:path}, and the number
+        # in that second tree: the text before and after {x:path}, and the number of the template
         self.catch_all_ends: list[tuple[str, str, int]] = []
         self.any_child: _Node | None = None  # the child of `{x}`, if that is the only parameter
-        # numbers of the templates in which `{x:path}` comes next and last; None if others have one next
+        # Numbers of the templates in which `{x:path}` comes next and is last. None if in other templates it is next,
+        # not last.
         self.rest_ends: tuple[int, ...] | None = ()
 
     def prepare(self) -> None:
@@ -158,8 +159,8 @@ class PathTree:
     """An index of path templates, each with the number of its rule. `Paths` must have validated them.
 
     The cost of a lookup does not depend on the number of templates. It grows with their depth, with the branches that
-    match at the same time (`/{a}/x` and `/{b:int}/y` for `/1`), and with the different parameters of one node
-    (`/a-{x}` and `/b-{x}`). A check of a segment examines the text around the parameter and at most 64 characters.
+    match at the same time (`/{a}/x` and `/{b:int}/y` for `/1`), and with the different parameters of one node (`/a-{x}`
+    and `/b-{x}`). The check of a segment examines the text around the parameter and at most 64 characters.
     `ignore_case`: compares literal text as `re.IGNORECASE` does; parameters match as before. `empty`: whether `{x}`
     loosely matches an empty segment.
     """
@@ -213,9 +214,9 @@ class PathTree:
     def simple_matches(self, path: str) -> tuple[int, ...] | None:
         """Return the numbers of the rules that match the path exactly, if each segment leads to one node only.
 
-        It takes a fifth of the time of the general walk, and most tables need no other. Returns None if that walk must
-        decide: where literal text and a parameter can both match, or a parameter is more than `{x}` or a last
-        `{x:path}`. A number may be repeated, and they are not in order.
+        It takes a fifth of the time of the general walk, and is enough for most tables. Returns None if the general
+        walk must decide: if literal text and a parameter can both match a segment, or if a parameter is neither `{x}`
+        nor a last `{x:path}`. The numbers are not in order, and may repeat.
         """
         node = self._root
         matches: tuple[int, ...] = ()
@@ -264,7 +265,7 @@ def _add(root: _Node, segments: Sequence[Segment], number: int) -> None:
 
 
 def matches_catch_all(before: str, after: str, first: str, last: str, *, one: bool) -> bool:
-    """Return whether `before{x:path}after` matches the segments from `first` to `last`; `one`: both are the same."""
+    """Return whether `before{x:path}after` matches from segment `first` to `last`. `one`: they are the same segment."""
     long_enough = not one or len(first) >= len(before) + len(after)
     return long_enough and first.startswith(before) and last.endswith(after)
 

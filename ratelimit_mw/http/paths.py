@@ -1,4 +1,4 @@
-"""Path templates of the settings, and the forms in which a request's path is matched."""
+"""Validates the path templates of settings, and computes the forms of a request's path to match with them."""
 
 import re
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ _MISTAKES: Final = [  # a pattern that a template must not contain; what is allo
 class Paths:
     """One or more validated path templates. Raises `ConfigError` that names the place.
 
-    A path is matched both as received and normalized, each against the templates in the same form. So `/login/` in a
-    rule matches the app's `/login/`, and its normal form `/login` too. See `Forms`.
+    A path is matched both as received and normalized, each with the templates in the same form. So `/login/` in a rule
+    matches a request for `/login/` as received, and one for `/login` in its normal form. See `Forms`.
     """
 
     __slots__ = ("_normal", "_received", "has_two_forms", "normal_templates", "received_templates")
@@ -54,7 +54,7 @@ class Paths:
         mistakes.raise_if_any()
         template_forms = [dict.fromkeys((normal_path(each), merged_path(each))) for each in self.received_templates]
         self.normal_templates = [each for forms in template_forms for each in forms]
-        # if so, even a normal path must be looked up in both trees
+        # whether even a normal path must be looked up in both trees
         self.has_two_forms = self.received_templates != self.normal_templates
         self._received = PathTree((template, 0) for template in self.received_templates)
         self._normal = PathTree((template, 0) for template in self.normal_templates)
@@ -103,7 +103,7 @@ def is_normal(path: str) -> bool:
     Every router reads such a path unchanged.
     """
     if path[:1] == "/" and path[-1:] != "/" and "//" not in path and "/." not in path and "\n" not in path:
-        return True  # nearly all paths: a third of the time of the pattern
+        return True  # true for nearly all paths, in a third of the time of the pattern
     return _NORMAL.fullmatch(path) is not None
 
 

@@ -7,18 +7,18 @@ from uuid import UUID
 
 from ratelimit_mw.core.log import warn_throttled
 
-_LARGEST: Final = 10**100  # no real id is larger; to convert much larger integers to text is slow or fails
+_LARGEST: Final = 10**100  # no real id is larger, and converting a much larger integer to text is slow or fails
 _USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
 
 
 class Request(ABC):
-    """A view of one request. All but the client's address is read on demand; the body is never read.
+    """A view of one request. Everything except the client's address is read on demand. The body is never read.
 
-    `raw`: the ASGI scope or the WSGI environ. `client`: the client's address, which is the socket's peer as the server
-    reports it, or the address from a trusted proxy; None without an address, as on a unix socket. `route`: the
-    framework's route template, if the integration knows it. `state`: the state of outer middleware, if any.
-    `messages`: the limits on a websocket's messages, set when rules are matched; None without such limits. `on_end`:
-    callbacks for the end of an admitted request's response; None without callbacks.
+    `raw`: the ASGI scope or the WSGI environ. `client`: the client's address: that of the socket's peer as the server
+    reports it, or that in the header of a trusted proxy. None without an address, as on a unix socket. `route`: the
+    framework's route template, if the integration knows it. `state`: the state of outer middleware, if any. `messages`:
+    the limits on a websocket's messages, set when rules are matched; None without such limits. `on_end`: callbacks for
+    the end of an admitted request's response; None without callbacks.
     """
 
     __slots__ = ("client", "messages", "on_end", "raw", "route", "state")

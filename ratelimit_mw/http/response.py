@@ -1,15 +1,15 @@
 """Builds the rate limit headers and the refusal responses.
 
-Where to add a new header:
+To add a header to
 
-- to all refusals, with a constant value, if the 400 and 404 of `service/` shall have it, too: in `problem_response`;
-- to all refusals otherwise: at each `return` of `refusal_response`;
-- to the 429 of a throttle in REST framework, which REST framework builds: in `add_headers` of `django/responses.py`;
-- to all responses: in `headers`, in its faster form `raw_headers`, and in `django/responses.py`, which knows the two
-  `RateLimit` fields by their position.
+- all refusals, with a constant value, and to the 400 and 404 of `service/`: change `problem_response`;
+- all refusals, with any other value, or not to those 400 and 404: change each `return` of `refusal_response`;
+- the 429 of a throttle, which REST framework builds: change `add_headers` in `django/responses.py`;
+- all responses: change `headers`, its faster form `raw_headers`, and `django/responses.py`, where the two `RateLimit`
+  fields are known by their position.
 
-Every new header needs its name in `_NAMES`. To be documented in OpenAPI, it also needs a
-text in `_DESCRIPTIONS`, and its name in `RESPONSES`. CONTRIBUTING.md lists the other files.
+Every new header needs its name in `_NAMES`. For OpenAPI, it also needs a text in `_DESCRIPTIONS`, and its name in
+`RESPONSES`. CONTRIBUTING.md lists the other files to change.
 
 `RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11 and are structured fields (RFC 9651).
 Bodies are problem details (RFC 9457).
@@ -35,7 +35,7 @@ _SLOT_UNIT: Final = "concurrent-requests"  # the quota unit of slots; the unit o
 _BLOCKED: Final = "Requests from here are not answered."
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, because the end of the outage is unknown
 
-# every header name that is built here; raw() raises KeyError for others
+# the names of all headers that this module builds; raw() raises KeyError for others
 _NAMES: Final = (
     "Cache-Control",
     "Content-Length",
@@ -69,7 +69,7 @@ class PolicyFields(Struct, frozen=True, gc=False):
     """The constant parts of a policy's header fields."""
 
     policy: str
-    rate_limit_format: str  # of the RateLimit field, with two %d: units left, seconds
+    rate_limit_format: str  # the format of the RateLimit field, with two %d: units left, seconds
     raw: tuple[bytes, bytes]  # the RateLimit-Policy field in ASGI form
     raw_rate_limit_format: bytes
 
@@ -103,16 +103,16 @@ class Policy:
         label: str = "",
     ) -> None:
         self.name = name
-        self.label = label or name  # in metrics, whose labels no callable chooses
+        self.label = label or name  # the name in metrics; a callable must not choose the labels of metrics
         self.limit = limit
-        self.quota = min(limit.quota, _MAX_FIELD_INT)  # units; cut to what a header field can show
+        self.quota = min(limit.quota, _MAX_FIELD_INT)  # units, at most what a header field can show
         # units that can be admitted at one instant
         self.burst = min(getattr(limit, "burst", None) or limit.quota, _MAX_FIELD_INT)
         self.max_wait_seconds = ceil(limit.max_wait)  # the most that `t` of the RateLimit field shows
-        # Whether only its own refusal shows it: the numbers of a limit for all clients reveal the traffic of others,
-        # and those of a penalty count refusals.
+        # Whether headers show it only when it refuses: the numbers of a limit for all clients reveal the traffic of
+        # others, and those of a penalty count refusals.
         self.only_in_refusals = only_in_refusals
-        self.may_be_hidden = only_in_refusals or shadow  # no admitted response shows it
+        self.may_be_hidden = only_in_refusals or shadow  # whether the headers of an admitted request leave it out
         self.fields: PolicyFields | None = None  # cache of `_fields_of`
         self.settles = settles  # whether the charge is settled when the true cost is known
         self.settle_policy = settle_policy  # the SettlePolicy of its rule, if any
@@ -146,12 +146,12 @@ RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
-    """Return the rate limit fields of a verdict; empty if it has no decisions, or no policy to show.
+    """Return the rate limit fields of a verdict. Returns none if it has no decisions, or no policy to show.
 
-    A verdict has no decisions if it refuses with 403, or if the store failed and `on_store_error` allows the request or
-    denies it (503). With `local`, the default, the fallback store makes the decisions.
+    A verdict has no decisions in two cases: it refuses with 403, or the store failed and `on_store_error` is `allow` or
+    `deny` (503). With `on_store_error = "local"`, the default, the fallback store makes the decisions.
 
-    The style `ietf` has none or these two, in this order: RateLimit-Policy, RateLimit.
+    In the style `ietf`, it returns either no field or exactly two: RateLimit-Policy, then RateLimit.
     """
     if style == "none" or verdict is None or not verdict.decisions:
         return []
@@ -187,8 +187,8 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
 def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = ()) -> RawFields:
     """Return an app's headers followed by `headers` in the style `ietf`, in ASGI form.
 
-    The app may have the same fields already. Both `RateLimit` fields are lists, so lines with the same name are joined
-    to one list.
+    The app's headers may contain the two `RateLimit` fields already. Both are lists, so a client joins all lines of the
+    same name to one list.
     """
     if not verdict.allowed:
         app_headers = list(app_headers)
@@ -212,10 +212,11 @@ def raw(fields: HeaderList) -> RawFields:
 def addable_to_app_response(fields: HeaderList, app_headers: Iterable[str]) -> HeaderList:
     """Return those fields of an admitting verdict that can be added to the app's response.
 
-    `RateLimit` and `RateLimit-Policy` are lists, so they are added as further members. Other fields are dropped if the
-    app has them; the three `X-RateLimit` fields are dropped together. `app_headers`: the names of the app's fields.
+    `RateLimit` and `RateLimit-Policy` can always be added: both are lists, so these become further members of the
+    app's. Any other field is left out if the app has it. If the app has one of the three `X-RateLimit` fields, all
+    three are left out. `app_headers`: the names of the app's fields.
     """
-    # fast path: exactly RateLimit-Policy, RateLimit
+    # fast path: the fields are RateLimit-Policy and RateLimit, as in the style `ietf`
     if len(fields) == len(_LIST_FIELDS) and fields[-1][0] == _LIST_FIELDS[0]:
         return fields
     present = {name.lower() for name in app_headers}
@@ -227,16 +228,16 @@ def addable_to_app_response(fields: HeaderList, app_headers: Iterable[str]) -> H
 def addable(verdict: Verdict | None, fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
     """Return those fields of a verdict that can be added to a response.
 
-    The verdict may refuse although the app responds, because a limit inside the app refused the request.
+    `own_headers`: the names of the response's fields. The verdict may refuse even though the app made the response:
+    then a limit inside the app refused the request.
     """
     return (addable_to_app_response if verdict is None or verdict.allowed else addable_to_refusal)(fields, own_headers)
 
 
 def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
-    """Return those fields of a refusal that can be added to a response built elsewhere, e.g. by `on_refused`.
+    """Return those fields of a refusal that can be added to a response made elsewhere, e.g. by `on_refused`.
 
-    A field that the response already has stays unchanged. If it has one of the two `RateLimit` fields, neither is
-    added.
+    A field that the response already has is left out. If it has one of the two `RateLimit` fields, both are left out.
     """
     present = {name.lower() for name in own_headers}
     both = {name.lower() for name in _LIST_FIELDS}
@@ -250,10 +251,12 @@ def refusal_response(
 ) -> Response:
     """Return the response to a refused request: status 429, 503 or 403.
 
-    503 if the request is denied because the store failed; 403 if it has no key or is blocked. `jitter`: the maximum
-    random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`, in seconds. It is
-    the wait of the outer limits if an inner middleware or an endpoint limit refuses, because the retry must pass the
-    outer limits first; otherwise 0.
+    The status is 503 if the request is denied because the store failed, 403 if the request has no key or is blocked,
+    and otherwise 429.
+
+    `jitter`: the maximum of a random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`,
+    in seconds. If an inner middleware or an endpoint limit refuses, `at_least` is the wait of the outer limits, because
+    the retry has to pass these first. Otherwise it is 0.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."
@@ -297,7 +300,7 @@ def problem_response(
 
 
 def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
-    """Return the policies to show to the client with their decisions: the binding one first, the rest in order."""
+    """Return the policies that the client may see, with their decisions: the binding one first, the rest in order."""
     charges, decisions, refusing = verdict.charges, verdict.decisions, verdict.refusing
     visible = [
         (index, policy, decisions[index])
@@ -319,8 +322,8 @@ def _policy_list(policies: tuple[Policy, ...]) -> str:
 def _fields_of(policy: Policy) -> PolicyFields:
     """Render a policy's fields, such as `"default";q=100;w=60`, and cache them on the policy.
 
-    A burst is added if it differs from the quota. The window is left out unless it is whole seconds, because the field
-    has no fractions.
+    A burst is included only if it differs from the quota. A window is included only if it is a whole number of seconds,
+    because the field has no fractions.
     """
     window, name = policy.limit.window, f'"{policy.name}"'
     length = f";w={int(window)}" if window == int(window) else ""
@@ -346,7 +349,7 @@ def _rate_limit_numbers(policy: Policy, decision: Decision) -> tuple[int, int]:
 
 
 def _policies(verdict: Verdict) -> Sequence[Policy]:
-    """Return the policies of the charges; made from their keys if the verdict is not from the middleware."""
+    """Return the policies of the charges. If the middleware did not make the verdict, derives them from the keys."""
     return verdict.policies or _policies_of_charges(
         tuple([(charge.key.rpartition(":")[2], charge.limit) for charge in verdict.charges])
     )

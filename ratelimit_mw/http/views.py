@@ -11,10 +11,10 @@ from ratelimit_mw.core.log import Finding, warn_throttled
 from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
 
 _MERGING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01])\.", re.IGNORECASE)
-_DJANGO_SERVER: Final = "django.core.servers.basehttp"  # runserver is based on wsgiref's server, but drops such names
-_JOINED_VALUES: Final = re.compile(r",(?! )")  # these servers join lines without a space; proxies write one
+_DJANGO_SERVER: Final = "django.core.servers.basehttp"  # runserver: like wsgiref's server, but it drops such names
+_JOINED_VALUES: Final = re.compile(r",(?! )")  # these servers write no space after a comma, proxies do
 
-RawHeaders = Sequence[tuple[bytes, bytes]]  # of an ASGI scope; names in lower case
+RawHeaders = Sequence[tuple[bytes, bytes]]  # the headers of an ASGI scope; names in lower case
 
 UNDERSCORE_FINDING: Final = Finding(
     "trusted_proxies: this WSGI server reads a header X_Forwarded_For as X-Forwarded-For, so a client can forge its "
@@ -147,7 +147,7 @@ class WsgiRequest(Request):
 
 
 def _path_of_url(path: str) -> str:
-    """Return the path of an absolute-form target, which some servers pass on whole, as Quart extracts it."""
+    """Return the path. Some servers pass a whole URL (absolute form); its path is extracted as in Quart."""
     if path[:1] == "/":
         return path
     try:
@@ -178,7 +178,7 @@ def merges_underscores(environ: Mapping[str, Any]) -> bool:
 
 
 def unambiguous_values(name: str, values: Sequence[str]) -> Sequence[str]:
-    """Return the lines of a proxy's header; none if the server joined lines: that hides the proxy's own."""
+    """Return the lines of a proxy's header; none if the server joined lines, which hides the proxy's own line."""
     if not any(_JOINED_VALUES.search(value) for value in values):
         return values
     warn_throttled(
