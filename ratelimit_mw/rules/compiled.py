@@ -27,7 +27,7 @@ from ratelimit_mw.settings.rule import OnStoreError, Rule
 from ratelimit_mw.stores.fallback import scaled
 
 _WSGI: Final = " under WSGI"
-_CACHE_SIZE: Final = 1024  # lists of limits that a callable returned: each client may have its own
+_CACHE_SIZE: Final = 1024  # lists of limits that callables returned, perhaps another one for each client
 
 
 class CompiledLimit:
@@ -79,10 +79,10 @@ class CompiledLimit:
             label=label,
         )
         self.policy: Final = make_policy(spec.limit)
-        local_limit = scaled(spec.limit, settings.local_share)  # decides while the store fails
+        local_limit = scaled(spec.limit, settings.local_share)  # the limit that decides while the store fails
         self.local_policy: Final = self.policy if local_limit is spec.limit else make_policy(local_limit)
         self.tag_of: Final = limit_set.tag_of
-        self.missing_key_tag: Final = self.tag_of(encode([("missing", self.key.text)]))  # of all requests without a key
+        self.missing_key_tag: Final = self.tag_of(encode([("missing", self.key.text)]))  # for requests without a key
         role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
         limit, lease, lease_time, suffix = spec.limit, spec.lease, spec.lease_time, f":{limit_set.bucket}"
 
@@ -100,11 +100,11 @@ class LimitSet:
     """The limits of one rule: fixed, as `fixed_limits`, or chosen for each request by tier or callable.
 
     `name`: the name in headers. `rule`: None for limits of the global settings. `bucket`: the name in bucket keys, if
-    it differs from `name`. `concurrent`: the number of concurrency slots; 0 for no such limit.
+    it differs from `name`. `concurrent`: the number of concurrency slots; 0 without such a limit.
 
-    `callables`: all that the limits may call. `may_delay`: a request may be delayed. `settles`: a charge may be settled
-    after the response. `has_slots`: a request may hold slots until its response ended. `has_queue`: a request may wait
-    in a queue for a slot.
+    `callables`: all callables of the limits. `may_delay`: whether a request may be delayed. `settles`: whether a charge
+    may be settled after the response. `has_slots`: whether a request may hold slots until its response has ended.
+    `has_queue`: whether a request may wait in a queue for a slot.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class LimitSet:
         try:
             specs = self._selector.select(request, route, results)
             return None if specs is None else self._compiled_choice(tuple(specs))
-        except Exception as error:  # noqa: BLE001  # an invalid result must not free a request
+        except Exception as error:  # noqa: BLE001  # an invalid result must not exempt a request
             effect = (
                 "the request gets 503"
                 if self.rule is None and self.name == "default"
@@ -178,7 +178,7 @@ class LimitSet:
 
     def _compile_chosen(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
         """Compile the chosen limits. Raises `ConfigError` if two of them can share a bucket."""
-        if isinstance(self._selector, DynamicLimits):  # those of tiers are checked at startup
+        if isinstance(self._selector, DynamicLimits):  # the limits of tiers are checked at startup
             check_list_buckets("limits", specs, self._key)
         return self._compile(specs)
 
@@ -195,7 +195,7 @@ class LimitSet:
         return limits
 
     def named_callables(self) -> Iterator[tuple[str, RequestCallable]]:
-        """Yield each callable of a request, and that of `settle`, with the name of its setting."""
+        """Yield each callable of these limits, including that of `settle`, with the name of its setting."""
         yield from (("key", call) for key in self.keys for call in key.callables)
         costs = [self.cost, *(limit.cost for limit in self.known_limits)]
         yield from (("cost", cost) for cost in costs if not isinstance(cost, int))

@@ -16,8 +16,8 @@ from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.request import Request
 
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
-_MAX_REQUESTS: Final = 1000  # requests that are examined: the check costs time
-_MIN_PUBLIC_REQUESTS: Final = 100  # from public addresses: any client can send such a header, a proxy always does
+_MAX_REQUESTS: Final = 1000  # requests to examine; the check costs time
+_MIN_PUBLIC_REQUESTS: Final = 100  # with a proxy's header; a client may send one, a proxy always does
 _SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
 _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
 _DJANGO_TEST_SERVER: Final = "testserver"  # the name of Django's test client, which sets wsgi.multiprocess
@@ -28,7 +28,7 @@ _APP_ATTRIBUTES: Final = ("app", "application", "wsgi_app", "__wrapped__", "__se
 def configured_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
     """Return the number of processes that the server is configured to start; 1 if it is unknown.
 
-    It is read from the server that runs this code (gunicorn, uvicorn, hypercorn, granian), else from its command line,
+    Reads it from the running server (gunicorn, uvicorn, hypercorn, granian), or else from the server's command line,
     `GUNICORN_CMD_ARGS`, `GRANIAN_WORKERS` or `WEB_CONCURRENCY`.
     """
     running_workers = _running_workers()
@@ -56,7 +56,7 @@ def _workers_option(arguments: Sequence[str]) -> str:
 
 
 def _uvicorn_workers(names: Mapping[str, Any]) -> object:
-    """Return the setting of uvicorn, which ignores `workers` while it reloads."""
+    """Return the `workers` of uvicorn, which ignores this setting when it reloads code."""
     config = names.get("config")
     return 1 if getattr(config, "should_reload", False) else getattr(config, "workers", None)
 
@@ -68,15 +68,15 @@ _WORKERS_BY_CALL: Final[Mapping[str, Callable[[Mapping[str, Any]], object]]] = {
     "hypercorn.trio.run": lambda names: getattr(names.get("config"), "workers", None),
     "granian.server.common": lambda names: getattr(names.get("self"), "workers", None),  # the parent, where it forks
 }
-"""The modules of servers whose calls know the number of workers, each with a function that finds it in the locals."""
+"""Modules of servers with a call that knows the number of workers, and how to find it in the call's local variables."""
 
 
 def _running_workers() -> int | None:
-    """Return the number of workers of a server, if one of its calls is on the stack of this thread.
+    """Return the number of workers, if a call of a server is on the stack of this thread; None otherwise.
 
-    The servers load the app, and run its event loop, inside such a call. The number includes `gunicorn.conf.py`,
-    hypercorn's file of settings, `uvicorn.run(workers=...)` and `Granian(workers=...)`, which no command line shows.
-    Imports no server.
+    The servers load the app, and run its event loop, inside such a call. This also finds a number that no command line
+    shows: in `gunicorn.conf.py`, in hypercorn's file of settings, in `uvicorn.run(workers=...)` and in
+    `Granian(workers=...)`. Imports no server.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # finds the server's call
     at_least: int | None = None
@@ -94,7 +94,7 @@ def _running_workers() -> int | None:
 
 
 def multiple_workers_finding(workers: int | None) -> Finding:
-    """Return the finding that each process has its own memory store. `workers`: None if the number is unknown."""
+    """Return the finding on several processes with a memory store each. `workers`: None if the number is unknown."""
     return Finding(
         f"store: memory:// counts in one process, and there are {workers or 'several'}: clients get that many times "
         "the limits; set store to sqlite:///FOLDER/limits.db, a file that they share, or to a redis:// URL",
@@ -105,7 +105,8 @@ def multiple_workers_finding(workers: int | None) -> Finding:
 class ProcessCountCheck:
     """Warns once if a WSGI server has several processes, and `configured_workers` did not find them.
 
-    `done`: no request needs to be examined any more. Only a request shows it, so it is a warning even with `strict`.
+    `done`: no more requests need to be examined. Only a request shows the problem, so it is a warning even with
+    `strict`.
     """
 
     __slots__ = ("done",)
@@ -122,10 +123,10 @@ class ProcessCountCheck:
 
 
 class ProxyHeaderCheck:
-    """Looks in the first requests for a proxy whose header is not read: all of its clients share one bucket.
+    """Looks in the first requests for a proxy whose header is ignored, so that all its clients share one bucket.
 
     Either the proxy is not in `trusted_proxies`, or it sends another header than `proxy_header`. `done`: it has warned,
-    or has examined enough requests. Only requests show it, so it is a warning even with `strict`.
+    or has examined enough requests. Only requests show the problem, so it is a warning even with `strict`.
     """
 
     __slots__ = ("_finder", "_names", "_public_requests", "_seen", "done")
@@ -210,7 +211,7 @@ def _warn_of_headers(text: str, code: str) -> None:
 
 
 def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> None:
-    """Report a key that reads the user if the wrapped app authenticates users only later."""
+    """Report a key that reads the user if only the wrapped app authenticates users, which is too late."""
     key = next((key for key in keys if key.may_read_user), None)
     if key is not None and any(_is_named(kind, "AuthenticationMiddleware") for kind in _nested_classes(app)):
         finding = Finding(

@@ -17,11 +17,11 @@ from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue, Rule
 
 Endpoint = TypeVar("Endpoint")  # a function, a class, or a framework's group of these
 
-_PREFIX: Final = "__ratelimit_mw_"  # each limit has its own attribute: decorators that merge attributes lose none
+_PREFIX: Final = "__ratelimit_mw_"  # one attribute per limit, so that decorators that merge attributes keep all limits
 _sequence: Final = count()
 _EVERYWHERE: Final = "/{rest:path}"
 _WRAPPED_ATTRIBUTES: Final = ("__wrapped__",)  # where decorators keep the function that they wrap
-# where views of Flask and Django keep their class, which may have other views as well
+# also where views of Flask and Django keep their class, which other views may share
 _INNER_ATTRIBUTES: Final = (*_WRAPPED_ATTRIBUTES, "view_class")
 _MAX_NAME_LENGTH: Final = 64  # characters
 _MAX_DEPTH: Final = 50  # decorators on one endpoint
@@ -30,9 +30,9 @@ _NO_LIMITS: Final = Settings(limits=[])
 
 
 class EndpointLimit:
-    """A rule without a path, for one endpoint. Raises `ConfigError` for an invalid rule, or tiers without a `tier`.
+    """A rule without a path, for one endpoint. Raises `ConfigError` for an invalid rule, and for tiers without `tier`.
 
-    `limits` and `options`: as in a rule of the settings. Options that are not given are those of the settings.
+    `limits` and `options`: as in a rule of the settings. An option that is not given has its value from the settings.
     `version`: changes with each `attach`, so that caches of endpoint limits are rebuilt.
     """
 
@@ -53,7 +53,7 @@ class EndpointLimit:
         return endpoint_limit
 
     def reject_concurrency(self) -> Self:
-        """Return self; raise `ConfigError` if it has slots. For endpoints whose end of response is not observed."""
+        """Return self; raise `ConfigError` if it has slots. For endpoints without a tracked end of the response."""
         spec_lists = known_specs(self.rule.resolve_limits(None, None))
         if self.rule.concurrent or any(spec.limit.is_concurrency for specs in spec_lists for spec in specs):
             raise ConfigError(
@@ -71,7 +71,7 @@ class EndpointLimit:
     def attach(self, endpoint: Endpoint, *, deep: bool = True) -> Endpoint:
         """Attach this limit to a function or class. To attach it again has no effect.
 
-        `deep`: attach it to the wrapped functions as well; a framework may have registered one of them earlier. Raises
+        `deep`: attach it to the wrapped functions as well, because a framework may have registered one of them. Raises
         `TypeError` if the object does not accept attributes.
         """
         number = next(_sequence)
@@ -83,7 +83,7 @@ class EndpointLimit:
                 setattr(target, attribute, self)
             except (AttributeError, TypeError):
                 raise TypeError(f"a limit is attached to a function or a class; got {endpoint!r:.100}") from None
-        EndpointLimit.version = number  # last: a cache that is built meanwhile is then rebuilt
+        EndpointLimit.version = number  # last, so that a cache that was built meanwhile is rebuilt
         return endpoint
 
 
@@ -102,7 +102,7 @@ def limits_on(endpoint: object) -> tuple[EndpointLimit, ...]:
         for target in unwrap_chain(endpoint)
         for number, endpoint_limit in _attached_to(target).items()
     }
-    # decorators run from the bottom to the top, so the topmost was attached last
+    # decorators run from bottom to top, so the topmost limit was attached last
     return tuple(dict.fromkeys(by_number[number] for number in sorted(by_number, reverse=True)))
 
 
@@ -138,7 +138,7 @@ def unwrap_chain(endpoint: Any, inner: Sequence[str] = _INNER_ATTRIBUTES) -> Ite
 
 
 def name_for(text: str) -> str:
-    """Return a name for limits without one, made of the text that identifies their endpoint."""
+    """Return the name of limits that were given none. It is made from the text that identifies their endpoint."""
     name = re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_.") or "root"
     if len(name) > _MAX_NAME_LENGTH:
         name = f"{name[: _MAX_NAME_LENGTH - 9]}-{_digest(text)}"

@@ -1,4 +1,4 @@
-"""The limits of a websocket's messages, given the rules of its handshake. Pure: no store, no clock, no I/O."""
+"""Finds the limits of a websocket's messages from the rules of its handshake. Pure: no store, no clock, no I/O."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import parse_limits
 from ratelimit_mw.settings.rule import OnMessageRefused, OnStoreError, Rule
 
-_NAME: Final = "messages"  # follows a slash in bucket keys: names of rules have no slash, so the bucket is unique
+_NAME: Final = "messages"  # in bucket keys, after a slash; names of rules have no slash, so the bucket is unique
 _STRICTEST_FIRST: Final[Sequence[OnStoreError]] = ("deny", "local", "allow")
 
 
@@ -46,8 +46,8 @@ class MessageLimits:
     def match_for(self, matched: Sequence[int], finals: Sequence[int | None], name: str, route: str) -> Match | None:
         """Return the limits of messages after a handshake that matched the rules `matched`, or None.
 
-        `finals`: the final rule that each form of its path matched, or None. The global limits apply if any form
-        matched no final rule, or a final rule without `messages`. The `messages` of the matched rules apply as well.
+        `finals`: for each form of the path, the final rule that it matched, or None. The `messages` of all matched
+        rules apply. The global `messages` apply as well, if a form matched no final rule, or one without `messages`.
         `name`, `route`: those of the handshake.
         """
         by_rule = {
@@ -68,7 +68,7 @@ class MessageLimits:
         return Match(limit_sets, name, route, default, closes=closes)
 
     def _policy_of(self, index: int | None) -> _MessagePolicy:
-        """Return the options of a rule, or the global ones where the rule has none."""
+        """Return the policy of a rule, with the global option for each option that the rule lacks."""
         settings, rule = self._settings, None if index is None else self._rules[index]
         return _MessagePolicy(
             (rule and rule.on_store_error) or settings.on_store_error,

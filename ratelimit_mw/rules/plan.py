@@ -1,4 +1,4 @@
-"""The charges of a request, and the verdict that follows from their decisions. Pure: no store, no clock, no I/O."""
+"""Plans the charges of a request, and makes the verdict from their decisions. Pure: no store, no clock, no I/O."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,9 +31,9 @@ class Match:
 
     `defaults`: the limits that apply if a callable returns no valid ones. `route`: the value of the key `route`, unless
     the framework knows the route. `denied`: the request is refused without a query of the store. `may_read_user`: a key
-    may read the user; the keys of a callable's limits are not known. `messages`: the limits of each message, if the
-    request is a websocket handshake. `closes`: in `messages`, a refused message closes the websocket. `may_delay`,
-    `settles`, `has_slots`, `has_queue`: see `LimitSet`.
+    may read the user; also true with a callable's limits, whose keys are unknown. `messages`: the limits of each
+    message, if the request is a websocket handshake. `closes`: in `messages`, a refused message closes the websocket.
+    `may_delay`, `settles`, `has_slots`, `has_queue`: see `LimitSet`.
     """
 
     __slots__ = (
@@ -87,7 +87,8 @@ class Match:
         self.policies = [limit.policy for limit in self.fixed_limits or ()]
         keys = [key for limit_set in limit_sets for key in (*limit_set.keys, limit_set.tier) if key is not None]
         self.may_read_user = any(key.may_read_user for key in keys)
-        # plans by (user, client, route), if they depend on nothing else: a client's next request costs one lookup
+        # Plans by (user, client, route), if plans depend on nothing else. Then each later request of a client costs one
+        # lookup.
         can_cache = self.fixed_limits is not None and all(
             limit.key.is_cacheable and isinstance(limit.cost, int) for limit in self.fixed_limits
         )
@@ -132,9 +133,9 @@ class Match:
         return [limit for limits in by_limit_set.values() for limit in limits]
 
     def plan_for_address(self, client: str | None) -> "Plan":
-        """Make the plan of a client address. Call it only if `plans_by_address`, which caches it, is not None."""
+        """Make the plan of a client address. `plans_by_address` caches it; if that is None, do not call this method."""
         limits = self._limits_by_ip
-        if limits and client is not None and is_ipv4(client):  # as `_plan` does, in half the time
+        if limits and client is not None and is_ipv4(client):  # the same as `_plan`, in half the time
             tag = limits[0].tag_of(f"ip={client}")
             charges = tuple([limit.charge(tag, limit.cost_of({})) for limit in limits])
             return Plan(charges, limits, self.policies, None, self, _is_single(charges))
@@ -166,9 +167,9 @@ class _PlanContext(Struct, frozen=True, gc=False):
 class Plan(Struct, frozen=True, gc=False):
     """The charges of a request, each with its limit and policy.
 
-    `denied_source`: the source of the verdict if the request is refused without a query of the store. `match`: set in
-    plans by client address, at least. `is_single`: there is one charge, and it can refuse; False if that was not
-    examined.
+    `denied_source`: the source of the verdict if the request is refused without a query of the store. `match`: set at
+    least in plans by client address. `is_single`: whether there is one charge, and it can refuse; may be false for
+    other plans, where this is not examined.
     """
 
     charges: Sequence[Charge]
@@ -195,7 +196,7 @@ def _networks(prefix: int) -> Memo[str, str]:
 
 
 def _network_representative(client: str, prefix: int) -> str:
-    """Return the first address of an IPv6 client's network, which has the same plan; return other clients unchanged."""
+    """Return the first address of an IPv6 client's network, which has the same plan. Other clients are unchanged."""
     counted = client_address(client, prefix) if prefix else None
     first = client if counted is None else counted.partition("/")[0]
     return first if client_address(first, prefix) == counted else client  # e.g. an IPv4-mapped address
@@ -216,14 +217,14 @@ class PlanCache(Memo[str | None, Plan]):
         return super().__missing__(client)
 
 
-# The settings refuse the request, so no source is needed: it gets a 403.
+# The settings refuse the request with a 403. The source is the default one.
 _DENIED: Final = Plan((), (), (), denied_source="store")
 # The limits are unknown, because a callable failed: the request gets a 503, as if the store had failed.
 _UNKNOWN_LIMITS: Final = Plan((), (), (), denied_source="denied_on_error")
 
 
 def client_identities(charge_plan: Plan) -> Sequence[str]:
-    """Return the identities of a request under all its keys but those that all clients share."""
+    """Return the identities of a request, except those that all clients share."""
     pairs = zip(charge_plan.charges, charge_plan.compiled_limits, strict=True)
     return list(dict.fromkeys(hash_tag(charge.key) for charge, limit in pairs if not limit.key.is_shared))
 
@@ -249,7 +250,7 @@ def _plan(match: Match, request: KeyContext, route: str, results: CallResults) -
         identity = limit.key.identity(request, route, results)
         if identity is None:
             return _plan_without(compiled_limits, request, route, results)
-        if identity != last:  # most limits of a request have the same key, and the hash takes time
+        if identity != last:  # computed once for successive limits with the same key, because the hash takes time
             last, tag = identity, limit.tag_of(identity)
         charges.append(limit.charge(tag, limit.cost_of(results)))
     if match.fixed_limits is None:
@@ -281,7 +282,7 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
                     and not limit.key.is_ambiguous(request)  # otherwise a client could repeat a header to be exempt
                 )
             ):
-                continue  # a shared penalty would ban all clients without the key for the refusals of one
+                continue  # otherwise the refusals of one client without the key would ban all of them
         tag = limit.missing_key_tag if identity is None else limit.tag_of(identity)
         charges.append(limit.charge(tag, limit.cost_of(results)))
         compiled_limits.append(limit)
@@ -291,11 +292,11 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
 def _with_distinct_buckets(charges: Sequence[Charge]) -> Sequence[Charge]:
     """Return the charges, each in a bucket of its own or in one that can be summed.
 
-    If two charges share a bucket but cannot be added up, the second gets a bucket of its own: `+` is appended to its
-    key.
+    If two charges share a bucket but cannot be summed, `+` is appended to the key of the second, which gives it a
+    bucket of its own. Otherwise the store would reject the charges. This happens, for example, if callables return
+    different limits of one name.
 
-    Otherwise the store would reject the charges, for example for limits of one name that callables return. Returns a
-    tuple, so that a store can cache what it derives from it.
+    Returns a tuple, so that a store can use it as the key of a cache.
     """
     if len(charges) == 1 or len({(charge.key, charge.limit.bucket) for charge in charges}) == len(charges):
         return tuple(charges)
@@ -310,10 +311,10 @@ def _with_distinct_buckets(charges: Sequence[Charge]) -> Sequence[Charge]:
 
 
 def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:
-    """Drop what outer middleware has charged already: whole charges, or the part of a cost that was charged.
+    """Leave out what outer middleware has charged already: whole charges, or the charged part of a cost.
 
-    `charged`: the charges of the outer middleware. Penalties stay, because outer middleware cannot know whether this
-    one refuses.
+    `charged`: the charges of the outer middleware. Penalties stay, because the outer middleware cannot know whether
+    this middleware refuses.
     """
     paid = Counter[RequestBucket]()
     for charge in charged:
@@ -338,10 +339,10 @@ def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:
 
 
 def plan_on_store_error(charge_plan: Plan) -> tuple[Source, Plan]:
-    """Return the source of the verdict when the store has failed, and the plan for the fallback store.
+    """Return what replaces the failed store: the source of the verdict, and the plan for the fallback store.
 
-    The strictest `on_store_error` of the limits applies. The charges stay the same, because a `FallbackStore` scales
-    them; the policies contain the scaled limits.
+    The strictest `on_store_error` of the limits applies. The plan has the same charges, because a `FallbackStore`
+    scales them, but the policies of the scaled limits.
     """
     modes = {limit.on_store_error for limit in charge_plan.compiled_limits if not limit.shadow}
     if "deny" in modes:

@@ -1,4 +1,4 @@
-"""The compiled settings, which find the limits of a request. Pure: no store, no clock, no I/O."""
+"""Compiles the settings, and finds the limits of a request. Pure: no store, no clock, no I/O."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class RuleSet:
         self._table: Final = RuleTable(rules, app, default, preflight, settings)
         self._blocklist: Final = Match((), "blocklist", "unmatched", denied=True)
         self._lost_peer: Final = Match((), "unmatched", "unmatched", denied=True)
-        self.names: Counter[str] = Counter()  # limits per name in rules; endpoint limits get other names
+        self.names: Counter[str] = Counter()  # how many limits of rules have a name; endpoint limits get other names
         for rule in self._table.rules:
             self.names[rule.name] += len(rule.limit_set.fixed_limits or (rule,))
         self.limit_sets: Final = [app, *(rule.limit_set for rule in self._table.rules), default]
@@ -92,7 +92,7 @@ class RuleSet:
 
     @property
     def all_limit_sets(self) -> list[LimitSet]:
-        """The limits of all rules, also those of CORS preflights and of messages."""
+        """The limits of all rules, including those of CORS preflights and of messages."""
         return [*self.limit_sets, *self._table.preflight_limit_sets, *self._table.messages.limit_sets]
 
     @property
@@ -106,12 +106,12 @@ class RuleSet:
         return any(limit_set.has_queue for limit_set in self.limit_sets)
 
     def share_with_outer(self, outer: "RuleSet") -> None:
-        """Use the limit names and the proxy check of an outer gate's rules: an app needs each only once."""
+        """Use the limit names and the proxy check of an outer gate's rules, because an app needs each only once."""
         self.names, self._proxy_check = outer.names, outer._proxy_check  # noqa: SLF001  # the same class
         self._refresh_single_match()
 
     def adapt_to_router(self, app: object) -> None:
-        """Match paths as the router of `app` does, if it differs from all others (Falcon)."""
+        """Match paths as the router of `app` does. Only Falcon's differs from the others."""
         if is_falcon(app):
             self._table.allow_empty_segments()
 
@@ -126,8 +126,8 @@ class RuleSet:
         """Compile the limits of an endpoint.
 
         `endpoint`: the text that bucket names are made from. `display_name`: the text that names in headers are made
-        from (the route); if empty, `endpoint`. Both are for limits without a name. `outer`: the limits of the
-        groups that contain the endpoint, nearest first; they apply unless a final limit of a nearer level does.
+        from (the route); if empty, `endpoint`. Both are for limits without a name. `outer`: the limits of the groups
+        that contain the endpoint, nearest first; a level applies unless a final limit of a nearer level does.
         `siblings`: other endpoint limits of the same request, whose names are not available.
         """
         rules: list[CompiledRule] = []
@@ -191,8 +191,8 @@ class RuleSet:
 
     def _match_rules(self, request: Request, endpoint_rules: EndpointRules) -> Match | None:
         if request.is_peer_lost and not self._settings.shadow:
-            return self._lost_peer  # no limit could tell its client from others, and the response reaches no one
-        if (proxy_check := self._proxy_check) is not None:  # read once: another thread may set it to None
+            return self._lost_peer  # its client cannot be told from others, and is gone, so it receives no response
+        if (proxy_check := self._proxy_check) is not None:  # read once, as a thread may set it to None
             proxy_check.examine(request)
             if proxy_check.done:
                 self._proxy_check = None
@@ -213,7 +213,10 @@ class RuleSet:
         )
 
     def _client(self, finder: ClientIPResolver, request: Request) -> str | None:
-        """Return the client address. Raises `ConfigError` with `strict` if the server lets clients forge it."""
+        """Return the client's address.
+
+        If the server lets clients forge it, logs a warning or, with `strict`, raises `ConfigError`.
+        """
         if not request.merges_underscores:
             return finder.resolve(request.client, request.header_lines)
         if not self._warned or self._settings.strict:
@@ -224,8 +227,9 @@ class RuleSet:
     def plans_for(self, method: str, path: str) -> PlanCache | None:
         """Return the plans by client address of requests with this method and path.
 
-        Returns None if a request needs the general path: `match` and `plan`, which return the same plan for others.
-        `path`: as received, without a root path. The client's address is that of `client_of`.
+        Returns None if these requests need the general path, that is, `match` and `plan`. For other requests the
+        general path returns the same plan. `path`: as received, without a root path. `client_of` returns the address
+        for the lookup.
         """
         if self.plans_by_address is not None:
             return None if method == "OPTIONS" else self.plans_by_address
@@ -234,7 +238,7 @@ class RuleSet:
     def client_of(self, peer: str | None, forwarded: str | None) -> str | None:
         """Return the client's address, if the peer is a trusted proxy that reports an IPv4 address; None otherwise.
 
-        `forwarded`: the value of `proxy_header`, None unless the request has it once.
+        `forwarded`: the value of `proxy_header`; None if the request has it not at all or several times.
         """
         return None if forwarded is None or self._finder is None else self._finder.resolve_ipv4(peer, forwarded)
 
@@ -244,7 +248,7 @@ class RuleSet:
         return None if match is None else match.plans_by_address
 
     def _endpoint_match(self, endpoint_rules: EndpointRules) -> Match | None:
-        """Return the limits of an endpoint's requests that match no rule; None if one of them has a condition."""
+        """Return the limits of requests that match no rule of the settings; None if an endpoint rule is conditional."""
         return self._table.combined(((NO_RULES, endpoint_rules),)) if always_apply(endpoint_rules) else None
 
     def _refresh_single_match(self) -> None:
@@ -259,7 +263,8 @@ class RuleSet:
 def _announced_method(request: Request) -> str | None:
     """Return the method that a CORS preflight announces; None if an OPTIONS request is not a preflight (Fetch).
 
-    The client may send any text. Of several header lines the first one counts: the method can only add limits.
+    The client may send any text. If there are several header lines, the first one counts; this is safe, because the
+    method can only add limits.
     """
     values = request.header_lines("access-control-request-method")
     return values[0].strip().upper() if values and request.header_lines("origin") else None

@@ -1,4 +1,4 @@
-"""Compiled rules, and the table that finds those that apply to a request. Pure: no store, no clock, no I/O."""
+"""Compiles rules, and finds the rules that apply to a request. Pure: no store, no clock, no I/O."""
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -21,7 +21,7 @@ _METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"))  
 
 
 class MatchedRules(NamedTuple):
-    """The rules that one form of a path matches, by their indices, in order. `final`: the last, if it is final."""
+    """The indices of the rules that one form of a path matches, in order. `final`: the last one, if it is final."""
 
     indices: tuple[int, ...] = ()
     final: int | None = None
@@ -120,7 +120,8 @@ class CompiledRule:
 EndpointRules = tuple[CompiledRule, ...]
 """The compiled limits of one endpoint, each as a rule without a path."""
 
-# limits of an endpoint or a group of endpoints, the text that names their buckets, the text that names them in headers
+# the limits of an endpoint or of a group of endpoints, and two texts: for the names of buckets, and for names in
+# headers
 EndpointLevel = tuple[tuple[EndpointLimit, ...], str, str]
 _FormMatch = tuple[MatchedRules, EndpointRules]  # the rules that one form of the path matches, the endpoint's rules
 
@@ -142,7 +143,7 @@ class RuleTable:
         self._received: Final = PathTree.from_rules([path.received_templates for path in paths], ignore_case=case)
         self._normal: Final = PathTree.from_rules([path.normal_templates for path in paths], ignore_case=case)
         self.combined: Final = lru_cache(maxsize=_CACHE_SIZE)(self._combine)
-        self._plans: Final[dict[tuple[str, tuple[int, ...]], PlanCache | None]] = {}  # bounded by the tree's nodes
+        self._plans: Final[dict[tuple[str, tuple[int, ...]], PlanCache | None]] = {}  # at most one per node of the tree
 
     def allow_empty_segments(self) -> None:
         """Let `{x}` match an empty segment too."""
@@ -202,8 +203,9 @@ class RuleTable:
     def match_preflight(self, announced: str, forms: Forms, request: Request, endpoint_rules: EndpointRules) -> Match:
         """Return the limits of a CORS preflight. `announced`: the method of the request that it announces.
 
-        Rules for preflights come first. If none of them is final, all rules for an OPTIONS request and all rules for
-        the announced method apply as well: so the client's choice of that method can add limits, but not remove any.
+        The rules for preflights come first. If none of these is final, two more groups of rules apply: those for an
+        OPTIONS request, and those for the announced method. So the client can add limits by its choice of that method,
+        but not remove any.
         """
         when_results: dict[int, bool | None] = {}
         rules_by_method = {
@@ -230,12 +232,12 @@ class RuleTable:
         *,
         preflight: bool = False,
     ) -> MatchedRules:
-        """Return the rules that apply, up to the first final one.
+        """Return the rules that apply, up to and including the first final one.
 
-        `indices`: the rules whose path matches; ~index for a loose match. `preflight`: consider only the rules for
-        preflights, otherwise only the others. `when_results`: the results of `when` for this request, by rule; missing
-        ones are added. If `when` failed, the host cannot be read, or the path matches loosely, the rule applies and
-        the search goes on.
+        `indices`: the rules whose path matches; ~index for a loose match. `preflight`: whether to consider only the
+        rules for preflights, or only the others. `when_results`: the results of `when` for this request, by rule;
+        missing ones are added. If `when` failed, the host cannot be read, or the path matches loosely, the rule
+        applies, but does not end the search.
         """
         matches: list[int] = []
         for number in indices:
@@ -275,9 +277,9 @@ class RuleTable:
 
 
 def applicable_rules(endpoint_rules: EndpointRules, method: str, request: Request) -> EndpointRules:
-    """Return the endpoint's rules that apply to a request, out to the level of the first final one.
+    """Return the endpoint's rules that apply to a request, up to the level of the first final one.
 
-    A rule whose `when` failed applies, and the search goes on.
+    A rule whose `when` failed applies, but does not end the search.
     """
     if always_apply(endpoint_rules):
         return endpoint_rules

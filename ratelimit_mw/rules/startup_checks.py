@@ -1,4 +1,4 @@
-"""Startup checks for settings that work, but probably not as intended. Each finding includes the fix."""
+"""Checks at startup for settings that are valid, but probably not as intended. Each finding includes the fix."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -20,13 +20,13 @@ _LONG_TIMEOUT: Final = 5.0  # seconds; a larger store_timeout was probably meant
 _SLOT_OPTIONS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
 _EVERY_PATH: Final = "/{rest:path}"
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
-_METHOD_HINTS: Final = {  # words that frameworks use like methods
+_METHOD_HINTS: Final = {  # words that frameworks use in place of methods
     "ANY": "leave out methods for all of them",
     "ALL": "leave out methods for all of them",
     "WEBSOCKET": "a websocket begins with a GET",
     "WS": "a websocket begins with a GET",
 }
-_RARE: Final = (  # methods of IANA's registry, of caches and of UPnP
+_RARE: Final = (  # other methods in IANA's registry, of caches, and of UPnP
     "ACL BAN BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE "
     "MOVE NOTIFY ORDERPATCH PRI PROPFIND PROPPATCH PURGE REBIND REFRESH REPORT SEARCH SUBSCRIBE UNBIND UNCHECKOUT "
     "UNLINK UNLOCK UNSUBSCRIBE UPDATE UPDATEREDIRECTREF"
@@ -91,7 +91,7 @@ def startup_findings(
 
 
 class EndpointLimitChecks:
-    """Checks endpoint limits as `startup_findings` checks rules, once each, when they are compiled.
+    """Checks each endpoint limit once, when it is compiled, as `startup_findings` checks rules.
 
     Findings are warnings even with `strict`, because the app is running. `app`: the limits of every request.
     """
@@ -140,7 +140,7 @@ def _method_findings(rule: Rule, place: str) -> Iterator[Finding]:
 
 
 def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Finding]:
-    """Yield findings on keys and costs. `fix`: for keys that clients choose; empty if another limit covers these."""
+    """Yield findings on keys and costs. `fix`: for keys that clients choose; empty if another limit also applies."""
     keys = limit_set.keys
     if keys and all(key.is_client_controlled for key in keys) and fix:
         yield Finding(
@@ -163,7 +163,7 @@ def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Findi
 
 
 def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
-    """Yield a finding for each key that clients can leave out: all clients without it share one bucket."""
+    """Yield a finding for each key that clients can leave out, because all clients without it share one bucket."""
     if limit_set.settings.missing_key != "shared":
         return
     fallback_keys = [limit_set.key] if limit_set.fixed_limits is None and limit_set.tier is None else []
@@ -219,7 +219,7 @@ def _admits_all_of(limit: Limit, other: Limit) -> bool:
     if other.algorithm not in _MAX_QUOTAS or limit.algorithm not in _MAX_QUOTAS:
         return False
     at_once, rate = _MAX_QUOTAS[other.algorithm] * other.quota, other.quota / other.window
-    return 2 * at_once + rate * limit.window <= limit.quota  # a counter may add the whole last window to the new one
+    return 2 * at_once + rate * limit.window <= limit.quota  # a counter may add all of the last window to the new one
 
 
 def warn_of_unused_slot_options(settings: Settings, limit_sets: Sequence[LimitSet]) -> None:
@@ -284,8 +284,8 @@ def _penalty_findings(ban: CompiledLimit, limit_set: LimitSet, compiled: Sequenc
 
 
 def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
-    """Yield the index of each rule that never matches, and of the earlier final rule that matches all its requests."""
-    finals: dict[str, list[int]] = {}  # final rules by the fixed start of their paths, which covered paths share
+    """Yield pairs of indices: a rule that never matches, and the earlier final rule that matches all its requests."""
+    finals: dict[str, list[int]] = {}  # final rules by the fixed start of their paths
     paths = [Paths("path", rule.path) for rule in rules]
     for index, rule in enumerate(rules):
         beginnings = _beginnings(paths[index].normal_templates[0], ignore_case=ignore_case)
@@ -301,7 +301,7 @@ def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[t
 
 
 def exempted_rules(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool) -> Iterator[int | None]:
-    """Yield the index of each rule whose paths are all in `exempt`; only None if `exempt` has every path."""
+    """Yield the index of each rule whose paths are all in `exempt`. Yields None alone if `exempt` has every path."""
     if not exempt:
         return
     paths = Paths("exempt", exempt)
@@ -348,7 +348,7 @@ def _fixed(template: str) -> str:
 
 
 def _beginnings(template: str, *, ignore_case: bool) -> list[str]:
-    """Return each start of a template that ends with a whole segment before any parameter: ``, `/api`, `/api/v1`."""
+    """Return each start of a template that consists of whole segments without parameters: ``, `/api`, `/api/v1`."""
     text = template.partition("{")[0]
     stem = text if text == template else text.rpartition("/")[0]
     segments = (fold(stem) if ignore_case else stem).split("/")
@@ -366,7 +366,7 @@ def _has_wider_conditions(earlier: Rule, rule: Rule) -> bool:
 
 
 def _covers(earlier: Paths, narrower: Paths, *, ignore_case: bool) -> bool:
-    """Return whether `earlier` covers all paths of `narrower`, as received and normalized: requests match by both."""
+    """Return whether `earlier` covers all paths of `narrower`, both as received and normalized."""
     return all(
         any(covers(wide, narrow, ignore_case=ignore_case) for wide in earlier_templates)
         for earlier_templates, narrower_templates in (
