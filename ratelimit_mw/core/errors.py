@@ -1,4 +1,4 @@
-"""Exceptions of this package. `RateLimited`, which carries a verdict, is in `verdict`."""
+"""Exceptions of this package, except `RateLimited`, which is in `verdict`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ class ConfigError(RateLimitError, ValueError):
     """One or more problems with a limit, rule, path, key or setting.
 
     Each text names the place (`rules[2].limits[0]`), the value and what is expected. `problems`: the texts, in order.
-    `code`: ends each text, see docs/reference/messages.md; empty if the texts have codes already.
+    `code`: is appended to each text, see docs/reference/messages.md; empty if the texts have codes already.
     """
 
     def __init__(self, *problems: str, code: str = "") -> None:
@@ -80,8 +80,8 @@ class ErrorCollector:
 class StoreError(RateLimitError):
     """The store gave no usable reply in time: it is down, slow or full, or its reply is invalid.
 
-    `rejected`: the server replied, but rejects this client until the configuration changes: the password, a
-    permission, the database.
+    `rejected`: the server replied, but rejects this program until the configuration changes (the password, a
+    permission, or the number of the database).
     """
 
     def __init__(self, *args: object, rejected: bool = False) -> None:
@@ -89,12 +89,12 @@ class StoreError(RateLimitError):
         self.rejected = rejected
 
     def copy(self) -> Self:
-        """Return a copy to raise in another request, because a raised exception keeps its traceback."""
+        """Return a copy to raise in another request. Each needs its own, because an exception keeps its traceback."""
         return type(self)(*self.args, rejected=self.rejected)
 
 
 class StoreNotAsked(StoreError):
-    """The process gave up the query: the circuit breaker is open, the queue is full, or the store was closed.
+    """The store was not queried: the circuit breaker is open, the queue is full, or the store was closed.
 
     Not counted as a failure of the store.
     """

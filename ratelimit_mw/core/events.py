@@ -18,9 +18,9 @@ _HOOK_IS_ASYNC: Final = "returned an awaitable, which is not awaited: expected a
 class DecisionEvent(Struct, frozen=True, gc=False):
     """The decision on a request, or on a message of a websocket.
 
-    `verdict`: the result; its `rule` and `source` tell which rule applied and where the decision came from. `request`:
-    the request as callables in the settings receive it (method, path, headers, client, user), valid until the hook
-    returns. `seconds`: the duration of the decision, including the store.
+    `verdict`: the result; `verdict.rule` is the rule that applied, `verdict.source` is where the decision came from.
+    `request`: the request as callables in the settings receive it (method, path, headers, client, user), valid until
+    the hook returns. `seconds`: the duration of the decision, including the store.
     """
 
     verdict: Verdict
@@ -37,9 +37,10 @@ class DecisionEvent(Struct, frozen=True, gc=False):
 class StoreEvent(Struct, frozen=True, gc=False):
     """A failed store query, or a state change of the store's circuit breaker.
 
-    `kind`: `failed`, a request got no reply; `open`, requests skip the store for `pause` seconds; `probe`, one request
-    queries it; `closed`, it replied and all requests query it again. `error`: the text of the latest error, on one
-    line; empty if closed. `since`: seconds since the first of the consecutive failures; 0.0 if they are not counted.
+    `kind`: `failed` (a request got no reply), `open` (requests skip the store for `pause` seconds), `probe` (one
+    request queries it), or `closed` (it replied, and all requests query it again). `error`: the text of the latest
+    error, on one line; empty if the kind is `closed`. `since`: seconds since the first of the consecutive failures; 0.0
+    if failures are not counted.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""Bucket keys: an injective encoding of key parts, which is then hashed.
+"""Makes bucket keys: encodes the parts of a key as text, so that different parts give different texts, and hashes it.
 
 Each part includes its kind, so that user "1.2.3.4" differs from ip 1.2.3.4. Values are escaped, so that different
 lists of parts never share an encoding.
@@ -13,7 +13,7 @@ from urllib.parse import quote_from_bytes
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]*")
 _PERSON = b"ratelimit_mw"
 _SAFE = b"_.:@/-"
-_MAX_READABLE = 1024  # characters; a longer value is replaced by its hash, which bounds the work on it
+_MAX_READABLE = 1024  # characters; a longer value is replaced by its hash, to bound the work
 
 
 def encode(parts: Iterable[tuple[str, str]]) -> str:
@@ -26,7 +26,7 @@ def encode_part(kind: str, value: str) -> str:
 
     Kinds come from this package or the settings and need no escaping.
     """
-    if len(value) > _MAX_READABLE:  # "~" is escaped in values, so that no client can forge a hash
+    if len(value) > _MAX_READABLE:  # a client cannot forge a hash: "~" is escaped in other values
         return f"{kind}=~{blake2b(_bytes(value), digest_size=32, person=_PERSON).hexdigest()}"
     return _encode_part(kind, value)
 

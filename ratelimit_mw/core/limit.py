@@ -21,7 +21,7 @@ State = Any  # specific to the algorithm, opaque to stores; None is the state of
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 DEFAULT_LEASE_TIME = 1.0  # seconds
-MOST_RECENT = MAX_EXACT_INT - 1  # `at` of a settlement that refunds the units taken last, whenever that was
+MOST_RECENT = MAX_EXACT_INT - 1  # the `at` of a settlement that refunds the units taken last, whatever their time
 MAX_SECONDS = 100 * 365 * 24 * 3600.0  # 100 years; twice that plus the current time is still exact in microseconds
 
 
@@ -37,18 +37,18 @@ class Decision(Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fi
     with fractions. Where an algorithm has to round them, it rounds up: to a microsecond, or to the end of a clock step
     (see `ticks.py`). `at` is an instant, in microseconds.
 
-    Serialized as an array in this order, like a server's reply, which msgspec can thus decode directly.
+    It is serialized as an array in this order. A server's reply has the same order, so msgspec decodes it directly.
     """
 
     allowed: bool
     limit: int  # units from which `remaining` counts down: burst for buckets, quota for windows
     remaining: int  # whole units left; includes this charge only if the group was admitted
     retry_after: float  # 0.0 if this charge alone would pass, inf if it never can
-    next_after: float  # if the client takes `remaining` now: until the next unit
+    next_after: float  # until one unit is available, if the client takes `remaining` now
     reset_after: float  # until the full quota is available again
     delay: float  # how long to delay the admitted request
-    # The reference time of a refund, in microseconds of the store's clock: of a window, the time of this decision; of a
-    # bucket, the instant at which it has drained, this charge included.
+    # The reference time of a refund, in microseconds of the store's clock. For a window, it is the time of this
+    # decision. For a bucket, it is the instant at which the bucket has drained, including this charge.
     at: int
 
 
@@ -72,25 +72,25 @@ class Limit(_Rate, frozen=True, kw_only=True):
     algorithm: ClassVar[str] = ""
     """The name after `using` in the notation; also the stem of the algorithm's files."""
     words: ClassVar[tuple[str, ...]] = ()
-    """Fields that the notation can set, such as `burst`, in the order in which it writes them."""
+    """The fields that the notation can set, such as `burst`, in the order in which the notation writes them."""
     not_in_bucket_id: ClassVar[tuple[str, ...]] = ()
-    """Those of `words` that do not affect the state, so that a change keeps it."""
+    """The `words` that do not affect the state. The state remains if their values change."""
     borrows: ClassVar[bool] = False
-    """Whether a charge may take more than `remaining`, so that the next one waits."""
+    """Whether a charge may take more than `remaining`. The next charge then has to wait."""
     max_settle_units: ClassVar[int] = MAX_EXACT_INT
-    """Units of one settlement step. Larger settlements are split."""
+    """The most units that one settlement can have. Larger settlements are split."""
     is_concurrency: ClassVar[bool] = False
-    """Whether units are slots, held until they are released, at a time that cannot be predicted."""
+    """Whether units are slots, which requests hold until they release them, at a time that cannot be predicted."""
 
-    # `ClassVar` only hides them from msgspec; `__post_init__` sets them per instance, because a property costs at least
-    # twice as much to read, and every request reads them.
+    # `ClassVar` only hides them from msgspec. `__post_init__` sets them on each instance: every request reads them, and
+    # a property takes at least twice as long to read.
     window_us: ClassVar[int]
     """The window in whole microseconds."""
     bucket: ClassVar[str]
-    """The bucket id, by which stores tell the states of limits apart: name, notation, and nothing about the client.
+    """The bucket id, by which stores tell limits apart: the name and the notation, without anything about the client.
 
-    It contains everything that affects a state, so that a changed limit starts empty. Only `smooth` omits its rate,
-    and keeps the stored time when the rate changes.
+    It contains everything that affects a state, so that a changed limit starts with empty buckets. Only `smooth` omits
+    its rate, and keeps its state when the rate changes.
     """
 
     def __post_init__(self) -> None:
@@ -123,8 +123,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
     def settle(self, state: State, now: int, delta: int, at: int) -> State:
         """Return the state after a settlement.
 
-        `delta` < 0 refunds units that were taken at `at`; `delta` > 0 takes units even if they do not fit. With `at`
-        `MOST_RECENT`, a window refunds its newest units and a bucket any that have not drained.
+        `delta` < 0 refunds units that were taken at `at`; `delta` > 0 takes units even if they do not fit. If `at` is
+        `MOST_RECENT`, a window refunds its newest units, and a bucket any units that have not drained.
         """
         raise TypeError(f"{type(self).__name__} must define settle()")
 
@@ -139,7 +139,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     @property
     def max_per_window(self) -> int | None:
-        """The most units that pass in any (x, x + window], whatever the instants and costs; None if unknown.
+        """The most units that pass in any interval (x, x + window], for any instants and costs; None if unknown.
 
         A delayed request counts when its delay ends. If the clock of a limit is coarser than a microsecond, the window
         is a whole number of its steps.
@@ -148,7 +148,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     @property
     def max_wait(self) -> float:
-        """Longest wait for one unit without debt, in seconds: by default the window."""
+        """Longest wait for one unit of a limit without debt, in seconds. By default the window."""
         return self.window
 
     @cached_property
@@ -165,7 +165,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     @property
     def max_delay_limit(self) -> float:
-        """Longest `max_delay` that can be counted exactly, in seconds; 0.0 if the limit cannot delay requests."""
+        """Longest `max_delay` that can be computed exactly, in seconds; 0.0 if the limit cannot delay requests."""
         return MAX_SECONDS if self.can_delay else 0.0
 
     @property
@@ -218,13 +218,13 @@ class Charge(Struct, frozen=True, gc=False):
     `key`: identifies the client. `cost`: whole units, at least 0; negative only for `settle`, which needs `at` of the
     decision. `max_delay`: longest delay of this request in seconds; None: use the limit's own `max_delay`.
 
-    `role`: `limit` refuses; `shadow` only reports; `penalty` counts refusals and starts a ban; during a ban it also
-    refuses charges of cost 0, which it never counts.
+    `role`: a `limit` refuses. A `shadow` only reports. A `penalty` counts refusals until it starts a ban, and refuses
+    during the ban. With cost 0 it counts nothing, but still refuses during the ban.
 
-    `lease`: units that a process may take in advance and spend locally, at most those that can pass at once; 0
-    disables it. `lease_time`: seconds, more than 0, after which the process refunds what it did not spend. Only limits
-    without a delay are leased, and only by stores on a server. `lease` and `lease_time` do not affect the bucket id.
-    Raises `ConfigError` for other values.
+    `lease`: units that a process may take in advance and spend locally; at most as many as can pass at once; 0 for
+    none. `lease_time`: seconds, more than 0, after which the process refunds the units that it did not spend. Only
+    limits without a delay are leased, and only by stores on a server. `lease` and `lease_time` do not affect the bucket
+    id. Raises `ConfigError` for other values.
     """
 
     key: str
@@ -277,7 +277,7 @@ class Charge(Struct, frozen=True, gc=False):
 def _format_seconds(value: float) -> str:
     """Format seconds for the notation, to the microsecond."""
     if not math.isfinite(value):
-        return str(value)  # invalid, which the check of the field reports
+        return str(value)  # an invalid value, which the check of the field reports
     whole_seconds, part = divmod(microseconds(value), MICROSECONDS)
     return f"{whole_seconds}.{part:06d}".rstrip("0") if part else str(whole_seconds)
 
@@ -326,7 +326,7 @@ def check_name(field: str, value: object) -> str:
 
 
 RequestBucket = tuple[str, str, str]
-"""Key, bucket id of the limit, and role: identifies a bucket among the charges of a request."""
+"""Identifies a bucket among the charges of a request: the key, the bucket id of the limit, and the role."""
 
 
 def request_bucket(charge: Charge) -> RequestBucket:

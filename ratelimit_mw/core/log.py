@@ -11,7 +11,7 @@ logger = logging.getLogger("ratelimit_mw")
 
 _INTERVAL: float = 60.0  # seconds
 _MAX_TOPICS = 1000
-_MAX_LENGTH = 500  # characters of each logged value, which may be foreign text
+_MAX_LENGTH = 500  # characters of each logged value, which may come from outside
 _MAX_ERROR_LENGTH = 400  # characters of the text of this package's exceptions
 _quiet_until: dict[str, float] = {}
 
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 
 def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
-    """Log each finding as a warning; with `strict`, raise one `ConfigError` for those that weaken limits.
+    """Log each finding as a warning. With `strict`, raise one `ConfigError` for the findings that weaken limits.
 
     All startup warnings pass through here. `strict`: the setting of that name.
     """
@@ -54,9 +54,9 @@ def warn_throttled(
 ) -> None:
     """Log a warning, unless this `topic` had one within the last minute.
 
-    `call`: the callable of the settings that it is about, so that another one of the same name has its own warnings.
-    `args` may contain foreign text, such as a server's reply or an exception of the app. Control characters, including
-    line breaks, are escaped, and long text is truncated.
+    `call`: the callable of the settings that the warning is about. Two callables of the same name then have separate
+    warnings. `args` may contain text from outside, such as a server's reply or an exception of the app. Control
+    characters, including line breaks, are escaped, and long text is truncated.
     """
     now = time.monotonic()
     subject = topic if call is None else f"{topic} {id(getattr(call, '__code__', call))}"

@@ -12,10 +12,10 @@ _MAX_USED_ONCE: Final = 4096  # keys
 
 
 class Budget:
-    """A maximum number of entries that several `Memo`s share. All of them are cleared before it is exceeded.
+    """A maximum number of entries that several `Memo`s share. Before it is exceeded, all of them are cleared.
 
-    `second_use`: keep a value only when its key is computed for the second time, among the latest 4,096 keys that were
-    not kept. So keys that recur are kept, and a long series of keys that do not costs no memory.
+    `second_use`: keep a value only if it is computed for the second time. For that, up to 4,096 keys are remembered
+    that were computed once. So keys that recur are kept, and a long series of keys that do not recur costs no memory.
     """
 
     def __init__(self, maxsize: int, *, second_use: bool = False) -> None:

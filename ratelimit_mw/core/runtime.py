@@ -1,7 +1,7 @@
 """Runs coroutines in threads, and background tasks in event loops.
 
 Code for threads and for asyncio is written once, as coroutines. Under asyncio a coroutine is awaited. A thread calls
-`run`: there, each function that the coroutine awaits blocks the thread instead of suspending the coroutine.
+`run`. There, each function that the coroutine awaits blocks the thread, so the coroutine never suspends.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def in_event_loop() -> bool:
-    """Return whether an event loop runs in this thread, which must not be blocked then."""
+    """Return whether an event loop runs in this thread. If so, the thread must not be blocked."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -52,7 +52,7 @@ async def run_to_completion(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 async def drain(seconds: float) -> None:
-    """Wait until all tasks of the running loop, and those that they start, are done, at most `seconds`."""
+    """Wait at most `seconds` until all tasks of the running loop are done, including the tasks that these start."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while running := [task for task in _tasks if task.get_loop() is loop and not task.done()]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError
 
-if sys.version_info >= (3, 14):  # annotations are evaluated when read, and may refer to undefined names
+if sys.version_info >= (3, 14):  # an annotation is evaluated when it is read, and may refer to undefined names
     from annotationlib import Format
 
     signature_of = partial(signature, annotation_format=Format.FORWARDREF)
@@ -29,10 +29,10 @@ _LAMBDA: Final = "<lambda>"
 
 
 class UncallableDependency:
-    """A `__signature__` for what is no dependency of FastAPI, which would take its arguments for query parameters.
+    """A `__signature__` that makes FastAPI reject an object as a dependency.
 
-    `text`: of the `ConfigError` for FastAPI. `on_instances`: whether FastAPI may read it from an instance, too; else
-    only the class itself is no dependency.
+    Without it, FastAPI would accept the object, and take its arguments for query parameters. `text`: the text of the
+    `ConfigError`. `on_instances`: whether to reject instances as well as the class.
     """
 
     def __init__(self, text: str, *, on_instances: bool = False) -> None:
@@ -40,8 +40,8 @@ class UncallableDependency:
         self._on_instances: Final = on_instances
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """Raise ConfigError if FastAPI reads it, else AttributeError, as if there was no such attribute."""
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # to identify the reader
+        """Raise ConfigError if FastAPI reads the attribute, else AttributeError, as if it did not exist."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # shows what reads the attribute
         while frame is not None and frame.f_globals.get("__name__") in ("inspect", "functools"):
             frame = frame.f_back
         is_meant = instance is None or self._on_instances
@@ -111,9 +111,9 @@ def check_callable(call: Callable[..., Any], names: Sequence[str] = REQUEST, dis
 
 
 def reject_dependency(call: Callable[..., Any], name: str) -> None:
-    """Raise `ConfigError` for a callable written as a dependency of FastAPI, which would not get what it depends on."""
+    """Raise `ConfigError` for a callable written as a FastAPI dependency: nothing would fill in its parameters."""
     for one in _parameters_with_annotations(call):
-        marks = (one.default, *getattr(one.annotation, "__metadata__", ()))  # the latter of Annotated
+        marks = (one.default, *getattr(one.annotation, "__metadata__", ()))  # the default, and what Annotated lists
         mark = next((mark for mark in marks if _is_of_fastapi(mark)), None)
         if mark is not None:
             raise ConfigError(
@@ -128,7 +128,7 @@ def _is_of_fastapi(mark: object) -> bool:
 
 
 def _parameters_with_annotations(call: Callable[..., Any]) -> Sequence[Parameter]:
-    """Return the parameters; annotations that are text are evaluated, if all of them can be."""
+    """Return the parameters. Annotations that are text are evaluated, unless one of them cannot be."""
     if "fastapi" in sys.modules:
         with suppress(Exception):  # an annotation may be any expression
             return list(signature(call, eval_str=True).parameters.values())
@@ -136,7 +136,7 @@ def _parameters_with_annotations(call: Callable[..., Any]) -> Sequence[Parameter
 
 
 def check_app(app: object, kind: str) -> None:
-    """Raise `ConfigError` if `app` does not fit middleware of this `kind` but fits another kind."""
+    """Raise `ConfigError` if `app` fits middleware of another kind, and not of this `kind`."""
     if not callable(app) or accepts(app, _APPS[kind]):
         return
     other = next((other for other, names in _APPS.items() if accepts(app, names)), None)
@@ -157,7 +157,7 @@ def reject_async(call: Callable[..., Any], context: str = "") -> None:
 
 
 def check_parentheses(limits: object) -> None:
-    """Raise `ConfigError` if `limits` is a function or class, because a decorator lacks its parentheses.
+    """Raise `ConfigError` if `limits` is a function or class: then a decorator was written without its parentheses.
 
     Only for decorators wrapped by `validation.check_arguments`: inspects the line that calls the wrapper.
     """
@@ -167,7 +167,7 @@ def check_parentheses(limits: object) -> None:
 
 
 def _is_decorated_function(limits: object, caller: FrameType) -> bool:
-    """Return whether `caller` executes a line of this function, as it does only while its decorators are called."""
+    """Return whether `caller` executes a line of this function. This happens only while its decorators are called."""
     code = getattr(unwrap(limits), "__code__", None) if callable(limits) else None
     if code is None or code.co_name == _LAMBDA or code.co_filename != caller.f_code.co_filename:
         return False

@@ -43,7 +43,7 @@ else:
 
 
 def reject_unknown_keys(values: Iterable[object], table: type, elsewhere: Mapping[str, str] = {}) -> None:
-    """Raise `ConfigError` for keys that the TypedDict `table` lacks, with the closest match.
+    """Raise `ConfigError` for keys that the TypedDict `table` lacks, and suggest the closest match.
 
     `elsewhere`: options of other tables, and where they belong.
     """
@@ -56,7 +56,7 @@ def reject_unknown_keys(values: Iterable[object], table: type, elsewhere: Mappin
 def build_checked(
     kind: Callable[..., T], values: Mapping[Any, Any], table: type, elsewhere: Mapping[str, str] = {}
 ) -> T:
-    """Build a `kind` from `values`, whose keys `table` must know. Raises one `ConfigError` for all problems."""
+    """Build a `kind` from `values`, whose keys must be in `table`. Raises one `ConfigError` for all problems."""
     mistakes = ErrorCollector()
     with mistakes.collect():
         reject_unknown_keys(values, table, elsewhere)
@@ -148,9 +148,9 @@ def reject_reserved_name(name: str | None) -> None:
 
 
 def option_checks(options: Struct, table: type) -> Iterator[Callable[[], object]]:
-    """Yield the check of each option's value: the one that `table` names, else that of its type.
+    """Yield the check of each option's value: the check that `table` names, or else the check of its type.
 
-    None is valid where it is the default: the option is not set.
+    None is valid if it is the default, and means that the option is not set.
     """
     for option, check, may_be_none in _checks_of(type(options), table):
         value = getattr(options, option)

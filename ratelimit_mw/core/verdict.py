@@ -13,14 +13,14 @@ from ratelimit_mw.core.limit import Charge, Decision
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
 """Where a verdict comes from.
 
-`store`: the configured store; also the default if no store was called, e.g. because the blocklist refused.
+`store`: the configured store. Also the value if nothing had to decide, e.g. for a refusal by the blocklist.
 `remembered`: the deny cache. `lease`: units that the store charged in advance. `local`: the fallback store in this
 process, because the store failed. `allowed_on_error`, `denied_on_error`: the setting `on_store_error`, because the
 store failed, or the callable of the default limits."""
 
 
 class Answer(list[Decision]):
-    """Decisions made without the store, by a layer over it. They do not show whether the store works.
+    """Decisions that a layer over the store made without calling the store. They do not show whether the store works.
 
     `source`: "remembered" (deny cache) or "lease". Decisions of the store itself are in a plain sequence.
     """
@@ -78,7 +78,7 @@ class Verdict(Struct, frozen=True, gc=False):
         ]
 
     def _starts_ban(self, index: int) -> bool:
-        """Whether this refusal used the last unit of a penalty, which starts its ban."""
+        """Whether this refusal took the last unit of a penalty, which starts the penalty's ban."""
         decision = self.decisions[index]
         return self.charges[index].role == "penalty" and decision.allowed and not decision.remaining
 
@@ -92,7 +92,7 @@ class Verdict(Struct, frozen=True, gc=False):
         return decision.next_after if self._starts_ban(index) else decision.retry_after
 
     def binding_of(self, candidates: Sequence[int]) -> int | None:
-        """Return which of the `candidates` binds, the first of equals; None if there are none."""
+        """Return the index in `candidates` of the charge that binds; the first of equals, None without candidates."""
         best, smallest = None, (math.inf, math.inf)
         for index in candidates:
             order = self._binding_order(index)
@@ -101,9 +101,9 @@ class Verdict(Struct, frozen=True, gc=False):
         return best
 
     def _binding_order(self, index: int) -> tuple[float, float]:
-        """Return the sort key by which charges bind: the smallest first."""
+        """Return the sort key of a charge. The candidate with the smallest sort key binds."""
         decision = self.decisions[index]
-        if not self.allowed:  # refusing charges first, and of these the one with the longest wait
+        if not self.allowed:  # a refusing charge before an admitting one, then a longer wait before a shorter one
             return float(decision.allowed and not self._starts_ban(index)), -self._wait(index)
         return decision.remaining / (decision.limit or 1), -decision.next_after
 
