@@ -1,7 +1,7 @@
-"""Takes units, sleeps until they are due, and holds slots for the length of a block: written once for both runtimes.
+"""Takes units, sleeps until they are due, and holds slots during a block. Written once, for both runtimes.
 
-The store reserves the units in one step and returns the delay. So callers are served in order across all threads, tasks
-and processes; no waiting caller has to be woken, or to query the store again.
+The store reserves the units in one step, and returns the delay. So callers are served in order across all threads,
+tasks and processes. A caller that waits need not be woken, and need not query the store again.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,9 +18,9 @@ from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 
 
 def with_timeout_as_max_delay(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
-    """Return the limits with `timeout` seconds as their `max_delay`; None means no bound. Windows stay unchanged.
+    """Return the limits with `timeout` seconds as their `max_delay`; None for no bound. Windows are returned unchanged.
 
-    Raises `ConfigError` if `timeout` is not a number of seconds, and if no limit can delay.
+    Raises `ConfigError` if `timeout` is not a number of seconds, or if no limit can delay.
     """
     if timeout is not None:
         check_seconds("timeout", timeout)
@@ -34,7 +34,7 @@ def with_timeout_as_max_delay(limits: Sequence[Limit], timeout: float | None) ->
 
 @lru_cache(maxsize=1024)
 def _with_max_delay(limit: Limit, timeout: float | None) -> Limit:
-    """Cached, because building a limit takes longer than a decision."""
+    """Return a limit with this `max_delay`. Cached, because building a limit takes longer than a decision."""
     return limit.with_max_delay(timeout)
 
 
@@ -56,9 +56,9 @@ async def acquire(runtime: Runtime, charges: Sequence[Charge]) -> Verdict:
 
 
 class Turn:
-    """Starts a block when its turn has come. `take`: takes the units of the block. Can be entered once."""
+    """A block that starts when its units are due. `take`: takes the units. Can be entered once."""
 
-    name = "turn"  # of the method that returns it, for the error
+    name = "turn"  # the name of the method that returns it, for the error
 
     def __init__(self, take: Callable[[], Awaitable[Verdict]]) -> None:
         self._take: Final = take
@@ -76,7 +76,7 @@ class Turn:
 
 
 class SlotHolder(Turn):
-    """Takes units when its block starts, and releases the slots among them when it ends."""
+    """A block that takes its units when it starts, and releases the slots among them when it ends."""
 
     name = "slot"
 

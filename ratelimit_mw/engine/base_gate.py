@@ -47,12 +47,12 @@ _KEEPS_NO_REFUSALS: Final = Finding(
 class BaseGate:
     """The common part of `Gate` and `AsyncGate`.
 
-    `delay_capacity`: bounds how many requests are delayed at once. `reporter`: remembers refusals, if that is switched
-    on.
+    `delay_capacity`: bounds how many requests are delayed at once. `reporter`: remembers refusals, if
+    `remember_refused` is set.
     """
 
-    _probes_store = True  # whether the start opens files and `metrics_folder`, and with `strict` probes a server
-    _default_max_waiting: int  # requests; for when `max_waiting` is None
+    _probes_store = True  # whether to open files and `metrics_folder` at startup, and with `strict` to probe a server
+    _default_max_waiting: int  # requests; replaces a `max_waiting` of None
     _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that are supported
     _expected_handler: str
     _store: Store | AsyncStore
@@ -98,20 +98,20 @@ class BaseGate:
         self._rules.adapt_to_router(app)
 
     def warn_of_unused_slot_options(self) -> None:
-        """Warn about options of slots without effect. For integrations whose endpoint limits cannot have slots."""
+        """Warn about options of slots that have no effect. For integrations whose endpoint limits cannot have slots."""
         warn_of_unused_slot_options(self.settings, self._rules.limit_sets)
 
     def default_refusal(self, request: Request, verdict: Verdict) -> Response:
         """Return the default response to a refused request.
 
-        It has no RateLimit fields if outer middleware adds them.
+        Omits the RateLimit fields if outer middleware adds them.
         """
         outer = request.state
         style = "none" if outer is not None and outer.headers_claimed else self.settings.headers
         return refusal_response(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
 
     def report_refusal(self, verdict: Verdict) -> None:
-        """Log a refused request, and remember it if that is switched on."""
+        """Log a refused request, and remember it if `remember_refused` is set."""
         log_refusal(verdict, self.settings.key_secret)
         if self.reporter is not None:
             self.reporter.add(verdict)
@@ -189,7 +189,7 @@ class BaseGate:
             self._probe(store)
 
     def _probe(self, store: Store | AsyncStore) -> None:
-        """Raise `ConfigError` if the store rejects the gate; warn if it does not answer: the app starts anyway."""
+        """Raise `ConfigError` if the store rejects the gate. If it does not answer, only warn: the app starts."""
         probe = getattr(store, "probe", None)
         error = None if probe is None else probe(self._rules.algorithms)
         if error is None:

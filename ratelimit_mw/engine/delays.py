@@ -16,9 +16,9 @@ from ratelimit_mw.stores.lifecycle import after_fork_in_child, fork_safe_lock
 
 
 class DelayCapacity:
-    """Counts the delayed requests of a gate: at most `capacity` in all, and half of it, but at least 1, per key.
+    """Counts the delayed requests of a gate. It allows `capacity` in all, and half of that per key, but at least 1.
 
-    Thread-safe. `keys`, in its methods: the keys of one request.
+    Thread-safe. The argument `keys` of its methods: the keys of one request.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -29,12 +29,12 @@ class DelayCapacity:
         self._reset()
 
     def _reset(self) -> None:
-        """Free all capacity, also after a fork: the child has none of the delayed threads."""
+        """Free all capacity. Also runs after a fork, because the child has none of the delayed threads."""
         self._free = self._capacity
         self._used_by_key = Counter[str]()
 
     def without_delay_if_full(self, plan: Plan, keys: Sequence[str]) -> Plan:
-        """Return the plan; if no capacity is left, one that refuses the request instead of delaying it."""
+        """Return the plan. If no capacity is left, return a plan that refuses the request instead of delaying it."""
         if self._has_capacity(keys):
             return plan
         return replace(plan, charges=[_without_max_delay(charge) for charge in plan.charges])
@@ -76,6 +76,6 @@ def _without_max_delay(charge: Charge) -> Charge:
 def _refused_without_delay(charge: Charge, decision: Decision) -> Decision:
     if charge.role == "shadow":
         return decision
-    if decision.delay:  # by then the units before it have drained
+    if decision.delay:  # after the delay, the units before it have drained
         return replace(decision, allowed=False, retry_after=decision.delay, delay=0.0)
     return replace(decision, remaining=min(decision.limit, decision.remaining + charge.cost))

@@ -1,4 +1,4 @@
-"""The way of a request through a gate: match, plan, take, wait, conclude. Written once, for threads and for asyncio."""
+"""Decides a request: match, plan, take, wait, conclude. Written once, for threads and for asyncio."""
 
 from abc import ABC
 from collections.abc import Sequence
@@ -53,8 +53,8 @@ class Flow(BaseGate, ABC):
     ) -> Verdict | None:
         """Return the verdict on a plan, after its delay; None if the plan has no charges.
 
-        Does not raise if the store fails. `sleep`: delays the request; an exception that it raises ends the delay, and
-        is raised again.
+        Does not raise if the store fails. `sleep`: delays the request. An exception that it raises ends the delay, and
+        passes through to the caller.
         """
         sleep = sleep or self.runtime.sleep
         started = perf_counter() if self._on_decision is not None else 0.0
@@ -89,7 +89,8 @@ class Flow(BaseGate, ABC):
             return None
         request.messages = match.messages
         if self._awaits_callables and match.callables and match.may_read_user:
-            # Read the user now: in Django this may raise UserNotLoaded, and the retry must not call the callables twice
+            # Read the user before the callables run. In Django this may raise UserNotLoaded, and a retry must not call
+            # them twice.
             request.user  # noqa: B018
         # plan(), inlined: its coroutine would add to the time of every request
         results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
@@ -118,7 +119,7 @@ class Flow(BaseGate, ABC):
         return verdict
 
     async def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
-        """Decide a request that may wait for a slot, behind the requests that wait already.
+        """Decide a request that may wait for a slot. It queues behind the requests that wait already.
 
         A request whose task is canceled, or whose `sleep` raises, leaves the queue.
         """
@@ -152,7 +153,7 @@ class Flow(BaseGate, ABC):
             self.delay_capacity.leave(keys)
 
     async def _undo(self, verdict: Verdict, held_slots: HeldSlots | None) -> None:
-        """Refund a request and release its slots. Stops their renewal first, which would take the slots again."""
+        """Refund a request and release its slots. Stops their renewal first, as that would take the slots again."""
         if held_slots is not None:
             held_slots.registry.end(held_slots)
         await refund(self.runtime, self.store_for(verdict.source), verdict)
@@ -173,12 +174,12 @@ class Flow(BaseGate, ABC):
     def _capacity_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
         """Return the keys by which delayed and waiting requests are counted.
 
-        They are those of the plan; if all are shared, the client address.
+        Returns the keys of the plan that are not shared by all clients, or else the client's address.
         """
         return client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
 
     def _register_slots(self, match: Match, verdict: Verdict | None, request: Request) -> HeldSlots | None:
-        """Renew the slots of a request until its response has ended, then release them. None without slots."""
+        """Renew the slots of a request until its response has ended, then release them. Return None without slots."""
         if verdict is None or not verdict.allowed or not (slots := slot_charges(verdict.charges, verdict.decisions)):
             return None
         wake = None

@@ -30,7 +30,7 @@ from ratelimit_mw.stores.url import open_async_store, open_store
 
 Limits = str | Limit | Iterable[str | Limit]  # notation, a Limit, or a sequence of either
 Key = str | tuple[str, ...]
-KeyOf = Key | Callable[..., Key] | None  # of a decorated function; a callable computes it from the arguments of a call
+KeyOf = Key | Callable[..., Key] | None  # for a decorated function; a callable computes it from a call's arguments
 CostOf = int | Callable[..., int]
 Wait = bool | float  # True: for as long as it takes; a number: at most so many seconds
 
@@ -43,7 +43,7 @@ _ARGUMENTS_OF_ENDPOINTS: Final = dict.fromkeys(
     ("key_func", "key_function", "key_generator"), f"into `key`, called with the function's arguments; {_ENDPOINTS}"
 )
 _DEFAULT_STORE_TIMEOUT: Final = 1.0  # seconds; generous, because no web request waits
-_MAX_CACHED_RESERVATIONS: Final = 4096  # a hit saves hashing the key and building the charges
+_MAX_CACHED_RESERVATIONS: Final = 4096  # a cached entry saves hashing the key and building the charges
 
 
 class _BaseLimiter:
@@ -51,7 +51,7 @@ class _BaseLimiter:
 
     def __init__(self, name: str) -> None:
         self._name: Final = check_name("name", name)
-        # typed: a cost of True must not hit the entry of 1, because it is invalid
+        # `typed`, because a cost of True is invalid and must not find the entry of a cost of 1
         self._cached_reservation: Final = lru_cache(_MAX_CACHED_RESERVATIONS, typed=True)(self._build_reservation)
 
     def _charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
@@ -90,7 +90,7 @@ class _BaseLimiter:
         return [replace(charge, key=self._key(charge.key)) for charge in charges]
 
     def _decorator_options(self, limits: Limits, key: KeyOf, cost: CostOf, wait: Wait) -> DecoratorOptions:
-        # errors in a sequence name their place already
+        # for a sequence, the errors contain the place already
         with error_location("limits") if isinstance(limits, str) else nullcontext():
             limit_list = as_limits(limits)
         if wait is not False:
@@ -111,7 +111,8 @@ class Limiter(_BaseLimiter):
 
     `store`: a Store, or a URL as in the settings, such as `redis://localhost:6379/0`; None creates a `MemoryStore`.
     `name`: part of every bucket's key. Limiters over one store share buckets only if they have the same name.
-    `store_timeout`: seconds for a whole call of a store opened from a URL. A store that is passed in has its own.
+    `store_timeout`: seconds for a whole call of a store that is opened from a URL. A store that is passed has a timeout
+    of its own.
 
     The methods raise `StoreError` if the store fails, and `ConfigError` for invalid limits, keys and costs. `close`, or
     the end of a `with` block, closes a store that the limiter opened. The limiter can be used again afterwards.
@@ -152,7 +153,8 @@ class Limiter(_BaseLimiter):
     def hit(self, limits: Limits, key: Key, cost: int = 1) -> Verdict:
         """Take `cost` units of each limit for `key`, all or nothing.
 
-        Never sleeps: if a limit delays the call, `delay` of the verdict is the time to wait. To wait, use `acquire`.
+        Never sleeps. If a limit delays the call, the verdict's `delay` is the time that the caller should wait.
+        `acquire` waits itself.
         """
         charges = self._charges(limits, key, cost)
         return verdict_of(charges, self.store.take(charges))
@@ -188,8 +190,8 @@ class Limiter(_BaseLimiter):
     ) -> AbstractContextManager[Verdict]:
         """Return `acquire` as a context manager: `with limiter.turn("10/second using gcra", "me"):`.
 
-        The block starts when the units are due. They stay taken however it ends. Raises `RuntimeError` on a second
-        entry.
+        The block starts when the units are due. They remain taken, even if the block raises. Raises `RuntimeError` on a
+        second entry.
         """
         return ThreadContext(
             Turn(lambda: acquire(self._runtime, self._reservation_charges(limits, key, cost, timeout)))
@@ -208,9 +210,9 @@ class Limiter(_BaseLimiter):
         """Return a context manager that holds `cost` slots: `with limiter.slot(Concurrency(20), "reports"):`.
 
         Entering it raises `RateLimited` if the slots are not free (in the example: while 20 blocks run). The slots are
-        renewed while the block runs and released however it ends. Limits beside a `Concurrency` are charged in the same
-        step, all or nothing. Raises `ConfigError` without a `Concurrency` and for a cost of 0, and `RuntimeError` on a
-        second entry.
+        renewed while the block runs, and released when it ends, even if it raises. Limits beside a `Concurrency` are
+        charged in the same step, all or nothing. Raises `ConfigError` without a `Concurrency` and for a cost of 0, and
+        `RuntimeError` on a second entry.
         """
         return ThreadContext(SlotHolder(self._runtime, self._slot_charges(limits, key, cost)))
 
@@ -229,16 +231,16 @@ class Limiter(_BaseLimiter):
         `ratelimit_mw.fastapi`, `.starlette`, `.flask` or `.django`.
 
         `key`: the bucket's key, or a callable that receives the arguments of the call (`self` first for a method). None
-        means the function's module and name: one bucket for all calls. `cost`: whole units, or a callable likewise. If
-        such a callable raises, or returns an invalid key or cost (`ConfigError`), the caller receives the exception.
-        `wait`: True lets each call wait for its units for as long as it takes, a number for at most so many seconds, as
-        in `acquire`. False refuses at once; the call sleeps only for the delay of a limit with a `max_delay`. Slots of
-        a `Concurrency` are held until the function returns; a call whose `cost` is 0 holds none. A generator function
-        is charged for each call, not for each item.
+        means the function's module and name: one bucket for all calls. `cost`: whole units, or a callable with the same
+        arguments. If such a callable raises, or returns an invalid key or cost (`ConfigError`), the caller receives the
+        exception. `wait`: with True, each call waits for its units as long as it takes; with a number, at most so many
+        seconds. See `acquire`. With False, a call is refused at once if its units are not free; it sleeps only for the
+        delay of a limit with a `max_delay`. Slots of a `Concurrency` are held until the function returns; a call whose
+        `cost` is 0 holds none. A generator function is charged for each call, not for each item.
 
-        Limits, a fixed key and a fixed cost are checked at decoration time. Raises `ConfigError` if one is invalid, or
-        if the cost can never pass. Raises it too if `wait` is set but no limit can delay. An async function is an
-        error, and so is a generator function with slots.
+        Limits, a fixed key and a fixed cost are checked at decoration time. Raises `ConfigError` if one of them is
+        invalid, if the cost can never pass, or if `wait` is set but no limit can delay. Also raises it for an async
+        function, and for a generator function with slots.
         """
         check_parentheses(limits)
         options = self._decorator_options(limits, key, cost, wait)
@@ -309,7 +311,7 @@ class AsyncLimiter(_BaseLimiter):
         limits: Limits,
         key: Key,
         cost: int = 1,
-        timeout: float | None = None,  # noqa: ASYNC109  # the longest reservation, not a deadline that cancels
+        timeout: float | None = None,  # noqa: ASYNC109  # the longest wait, not a deadline that cancels
     ) -> Verdict:
         """See `Limiter.acquire`. Canceling the task while it waits refunds its units."""
         return await acquire(self._runtime, self._reservation_charges(limits, key, cost, timeout))
@@ -376,7 +378,7 @@ def as_limits(limits: Limits) -> list[Limit]:
 
 
 def _reject_duplicates(limits: list[Limit]) -> list[Limit]:
-    """Return the limits. Raises `ConfigError` if two share a bucket: each hit would count twice."""
+    """Return the limits. Raises `ConfigError` if two share a bucket, because each hit would count twice."""
     if len(limits) > 1 and len({limit.bucket for limit in limits}) < len(limits):
         buckets = [limit.bucket for limit in limits]
         duplicate = next(limit for limit in limits if buckets.count(limit.bucket) > 1)

@@ -1,4 +1,4 @@
-"""How a gate reports its decisions: as metrics, and as attributes of the current OpenTelemetry span."""
+"""Reports the decisions of a gate as metrics, and as attributes of the current OpenTelemetry span."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from ratelimit_mw.metrics.registry import COUNTS
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.memory import MemoryStore
 
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")  # in the text of a callable; differs in each process
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")  # a part of a callable's text that differs in each process
 _NO_OPENTELEMETRY: Final = "span_attributes: needs OpenTelemetry, pip install 'ratelimit-mw[opentelemetry]'"
 
 Observer = Callable[[Verdict], None]
@@ -26,7 +26,7 @@ def is_observed(settings: Settings) -> bool:
 
 
 def observer(settings: Settings, *, opens_folder: bool = True) -> Observer | None:
-    """Return the function that a gate calls with each verdict, or None. Starts to count, if the settings want it.
+    """Return the function that a gate calls with each verdict, or None. Starts counting, if the settings want that.
 
     `opens_folder`: whether to count in `metrics_folder`, which creates it. Raises `ConfigError` if the counts cannot be
     kept, or if OpenTelemetry is missing.
@@ -65,7 +65,7 @@ def _span_observer(settings: Settings) -> Observer | None:
 
 
 def record_policy(settings: Settings) -> None:
-    """Show the digest of these settings among the metrics, unless they have no limits, as those of a nested gate."""
+    """Show the digest of these settings among the metrics, unless they have no limits, like those of a nested gate."""
     if settings.metrics and (settings.limits or settings.rules or settings.app_limits):
         COUNTS.set_policy(digest(settings))
 
@@ -77,7 +77,7 @@ def digest(settings: Settings) -> str:
 
 
 def watch_store(store: object, fallback: MemoryStore) -> None:
-    """Count the states of stores in memory, and the store as open while its circuit breaker is."""
+    """Show among the metrics how many states stores in memory have, and whether the store's circuit breaker is open."""
     for memory in (store, fallback):
         if isinstance(memory, MemoryStore):
             COUNTS.count_states_of(memory)

@@ -1,8 +1,8 @@
 """Counts refusals by client in a bounded table, and sends the highest counts and the latest refusals to the store.
 
-The table counts by Space-Saving (Metwally et al.): a new name takes over the count of the names that were dropped, so
-that a flood of names that are refused once cannot displace a name that is refused often. Names are trimmed in batches,
-because that is cheaper than to find the smallest count for each new one.
+The table uses the Space-Saving algorithm (Metwally et al.). A new name starts with the highest count that was dropped.
+So a flood of names that are refused once cannot displace a name that is refused often. Names are dropped in batches,
+because finding the smallest count for each new name would take longer.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class OffenderTable:
 
     def __init__(self, size: int) -> None:
         self._size: Final = size
-        self._counts: dict[str, int] = {}  # with the count that a name took over
-        self._inherited: dict[str, int] = {}  # that count, if it is not 0
+        self._counts: dict[str, int] = {}  # includes the count that a name took over
+        self._inherited: dict[str, int] = {}  # the count that a name took over, if it is not 0
         self._floor = 0  # the highest count that was dropped
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class OffenderTable:
         return {name: self._counts[name] - self._inherited.get(name, 0) for name in names}
 
     def _trim(self) -> None:
-        """Drop the names with the lowest counts. Of equal counts, those that came last."""
+        """Drop the names with the lowest counts; among equal counts, the names that came last."""
         ordered = sorted(self._counts.items(), key=_count, reverse=True)
         self._floor = ordered[self._size][1]
         self._counts = dict(ordered[: self._size])
@@ -80,7 +80,7 @@ class _Refusals:
         after_fork_in_child(self._reset)
 
     def _reset(self) -> None:
-        """Start empty, also in a forked child: its parent sends what it has counted."""
+        """Start empty. Also runs in a forked child, because its parent sends what was counted before."""
         self._table = OffenderTable(self._size)
         self._latest: deque[tuple[float, int, Verdict]] = deque(maxlen=min(self._size, KEPT_CLIENTS))
 
@@ -90,7 +90,7 @@ class _Refusals:
         return bool(self._table)
 
     def add(self, verdict: Verdict) -> None:
-        """Count a refusal for the client of the limit that binds. A refusal without a limit has none."""
+        """Count a refusal for the client of the binding limit. A refusal without a binding limit is not counted."""
         binding = verdict.binding
         if binding is not None:
             with self._lock:
@@ -171,7 +171,7 @@ class ThreadReporter:
             time.sleep(INTERVAL)
             sent = self.flush()
         self._is_running = False
-        if self._refusals.is_pending:  # a request was refused after the flush, and found the thread running
+        if self._refusals.is_pending:  # a request was refused after the flush, and saw that this thread still ran
             self._start()
 
     def _flush_at_exit(self) -> None:
@@ -191,7 +191,7 @@ class LoopReporter:
         self._refusals.add(verdict)
         try:
             timer = self._timers.get()
-        except RuntimeError:  # a thread without a loop: the next refusal in the loop sends this one too
+        except RuntimeError:  # a thread without a loop; the next refusal in a loop sends this one, too
             return
         if not timer.is_set:
             timer.is_set = True

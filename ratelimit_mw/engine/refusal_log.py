@@ -16,7 +16,7 @@ _MESSAGE: Final = "ratelimit_mw: refused by rule %s%s%s"
 
 
 class _Second:
-    """Counts the refusals of one second. Has no lock: a forked child would inherit a lock that is taken."""
+    """Counts the refusals of one second. Has no lock, because a forked child could inherit a locked one."""
 
     __slots__ = ("_number", "at")
 
@@ -32,7 +32,7 @@ _second = _Second(0)
 
 
 def log_refusal(verdict: Verdict, secret: str) -> None:
-    """Log a refused request, unless this process has logged ten in this second; a later line counts those left out.
+    """Log a refused request, unless this process has logged ten in this second. A later line counts the omitted ones.
 
     The key is logged as a hash, even with `plain_keys`. `secret`: the setting `key_secret`.
     """

@@ -1,7 +1,7 @@
-"""Tracks the response to a request, calls the `on_end` callbacks when it has ended, and settles the request then.
+"""Tracks the response to a request. When it has ended, runs the `on_end` callbacks, and settles the request.
 
-If a rule needs them, the gate adds callbacks to `Request.on_end`; the integration then tracks the response. Requests
-without callbacks are not tracked, and pay nothing.
+If a rule needs the end of the response, the gate adds callbacks to `Request.on_end`, and the integration tracks the
+response. Requests without callbacks are not tracked, and take no extra time.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from ratelimit_mw.http.response import Policy
 from ratelimit_mw.settings.features import SettleCall, SettlePolicy
 
 EndReason = Literal["ended", "raised", "cancelled", "disconnected"]
-"""The response was sent; the app raised; its task was canceled; the client disconnected before the end."""
+"""In order: the response was sent; the app raised; its task was canceled; the client disconnected before the end."""
 
 OnEnd = Callable[["ResponseTracker"], None]
-"""Called once, in the thread or task of the response. Must not block it: pass coroutines to `spawn`."""
+"""Called once, in the thread or task of the response, which it must not block. Pass coroutines to `spawn`."""
 
-Fields = Sequence[tuple[Any, Any]]  # headers as the integration has them: text, or bytes under ASGI
+Fields = Sequence[tuple[Any, Any]]  # headers, as text or, under ASGI, as bytes
 
 _ERROR: Final = 500  # the status that servers send if the app raises
 _RAISED: Final = "raised an error: the estimate stays charged"
@@ -62,8 +62,8 @@ class ResponseInfo:
 class ResponseTracker:
     """Tracks the response to one request. The first call of `end` runs the callbacks.
 
-    `request`, `state`: those of the gate and the app. `response`: what is known of the response so far. `loop`: the
-    event loop for coroutines of the callbacks, if the response ends in another thread.
+    `request`: the request as the gate sees it. `state`: its state, as the app sees it. `response`: what is known of the
+    response so far. `loop`: the event loop for coroutines of the callbacks, if the response ends in another thread.
     """
 
     __slots__ = ("_on_end", "loop", "request", "response", "state")
@@ -87,7 +87,7 @@ class ResponseTracker:
                 self.settle_at_end()
 
     def add(self, on_end: Iterable[OnEnd]) -> None:
-        """Add callbacks of an inner middleware or endpoint limit. Skips those that it has."""
+        """Add callbacks of an inner middleware or endpoint limit, except those that were added before."""
         self._on_end += [one for one in on_end if one not in self._on_end]
 
     def settle_at_end(self) -> None:
@@ -112,7 +112,7 @@ class ResponseTracker:
     def abandon(self) -> None:
         """Drop the callbacks, because the end will not be known.
 
-        They hold the only strong reference to the slots of this request, so its slots are no longer renewed.
+        The callbacks have the only strong reference to the slots of this request. So the slots are no longer renewed.
         """
         self._on_end = []
         if self.request is not None:
@@ -149,7 +149,7 @@ def _settle_later(tracker: ResponseTracker, results: dict[SettleCall, Any]) -> N
 
     try:
         tracker.spawn(work)
-    except RuntimeError:  # no event loop: a plain function has returned an awaitable
+    except RuntimeError:  # no event loop, but a plain function returned an awaitable
         for call, result in results.items():
             close_unawaited(result)
             results[call] = None if isawaitable(result) else result
@@ -201,7 +201,7 @@ def _actual(call: SettleCall, result: object) -> int | None:
 def track_response(
     request: Any, state: RateLimitState, loop: asyncio.AbstractEventLoop | None = None
 ) -> ResponseTracker | None:
-    """Return the tracker that an integration has to run; None if an outer one tracks the request already."""
+    """Return the tracker that an integration has to run; None if an outer integration tracks the request already."""
     on_end = request.on_end or ()
     if state.tracker is not None:
         state.tracker.add(on_end)

@@ -1,7 +1,7 @@
-"""The difference between threads and asyncio: how a store is called, and how a caller waits.
+"""Calls a store and waits: the code that differs between threads and asyncio.
 
-The rest of the engine is written once, as coroutines. Under asyncio they are awaited; in a thread `core.runtime.run`
-runs them, because a `ThreadRuntime` blocks and never suspends.
+The rest of the engine is written once, as coroutines. Under asyncio they are awaited. In a thread, `core.runtime.run`
+runs them: a `ThreadRuntime` blocks the thread, so they never suspend.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ _NOT_REFUNDED: Final = "a call did not wait to its end, and the refund of its un
 
 
 class Sleep(Protocol):
-    """An async sleep that `woken` can end early. An exception that it raises ends the wait for good."""
+    """An async sleep, which `woken` can end early. If it raises an exception, the request stops waiting."""
 
     def __call__(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> Awaitable[object]:
         """Sleep for so many seconds, or until `woken` is done if that is sooner."""
 
 
 async def async_sleep(seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
-    """The default `Sleep`: only `woken` ends it early."""
+    """The default `Sleep`, which only `woken` ends early."""
     if woken is None:
         await asyncio.sleep(seconds)
     else:
@@ -77,8 +77,8 @@ class LoopEvent:
 class ThreadRuntime:
     """Calls a store for threads.
 
-    `event`: the class of what a caller waits for. `interrupts`: the exceptions that end a sleep early. `slot_renewer`:
-    renews and releases slots.
+    `event`: the class of the events that a caller waits for. `interrupts`: the exceptions that end a sleep early.
+    `slot_renewer`: renews and releases slots.
     """
 
     event = ThreadEvent
@@ -100,7 +100,7 @@ class ThreadRuntime:
         return self.store.peek(charges)
 
     async def settle(self, store: Any, charges: Sequence[Charge]) -> None:
-        """Correct charges in a store for threads, which may be another one. See `Store.settle`."""
+        """Correct charges in `store`, which may be another store for threads. See `Store.settle`."""
         store.settle(charges)
 
     async def finish(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -111,13 +111,13 @@ class ThreadRuntime:
 class AsyncioRuntime:
     """Calls a store for asyncio.
 
-    `timeout`: the seconds of a call, unless the store has a timeout itself; None if it always has. `on_refund`: called
-    with a verdict whose charges were refunded because the caller was canceled. `loop`: of the latest take, if the store
-    has no timeout itself.
+    `timeout`: the seconds for a call, if the store has no timeout of its own; None if every store has one. `on_refund`:
+    called with a verdict whose charges were refunded because the caller was canceled. `loop`: the loop of the latest
+    take, if the store has no timeout of its own.
     """
 
     event = LoopEvent
-    interrupts: Final = (asyncio.CancelledError, Exception)  # without GeneratorExit, of a loop that has ended
+    interrupts: Final = (asyncio.CancelledError, Exception)  # not GeneratorExit, which is raised when a loop has ended
     sleep: Final[Sleep] = staticmethod(async_sleep)
     slot_renewer: Final = ASYNC_SLOT_RENEWER
 

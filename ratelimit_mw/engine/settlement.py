@@ -1,4 +1,4 @@
-"""Corrects the charges of a request to its true cost, when that is known."""
+"""Corrects the charges of a request when its true cost is known."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ from ratelimit_mw.http.response import Policy
 from ratelimit_mw.stores import AsyncStore
 from ratelimit_mw.stores.group import committed
 
-_MAX_CHARGES_PER_CALL: Final = 128  # per call, because nothing interrupts a script on the server
+_MAX_CHARGES_PER_CALL: Final = 128  # bounded, because a script on the server cannot be interrupted
 _MAX_QUEUED: Final = 10_000  # charges that are not sent yet
 NOT_SENT: Final = "a settlement may not have reached the store, so the estimate stays charged: %s"
 
@@ -28,7 +28,7 @@ class PendingSettlement(NamedTuple):
 
 
 class ChargedBucket(NamedTuple):
-    """The charges of a request in one bucket. `charge`: the last one. `parts`: the units of each, and their `at`."""
+    """The charges of a request in one bucket. `charge`: the last of them. `parts`: the units and the `at` of each."""
 
     gate: Any
     source: Source
@@ -55,7 +55,7 @@ def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[RequestBucket,
 
 
 class Corrected(NamedTuple):
-    """The units that settlements of a request have added to its charge in a bucket so far, and those refunded of it."""
+    """The units that settlements of a request have added to a bucket so far, and the units that they have refunded."""
 
     added: int = 0
     refunded: int = 0
@@ -69,9 +69,9 @@ def settlements(
     """Return the settlements that bring the charges of a request to its true cost; empty if nothing changes.
 
     `actual_of`: the true cost under a policy; None keeps the estimate. `corrected`: the earlier settlements of this
-    request, updated here. A request is settled once, as a rule. Later settlements add units, but refund only the
-    estimate and only once: the store may not have taken the added units, and those left after a refund were taken at
-    an instant of their own.
+    request, updated here. A request is settled once, as a rule. Later settlements can add units. They refund only units
+    of the estimate, and only once, for two reasons: the store may not have taken the units that were added, and the
+    units that remain after a refund have another instant.
     """
     by_store: dict[tuple[int, Source], PendingSettlement] = {}
     for bucket, one in charged_buckets(gate_verdicts).items():
@@ -95,7 +95,7 @@ def settlements(
 
 
 def _refunds(bucket: ChargedBucket, units: int) -> list[Charge]:
-    """Return the refund of the `units` taken last, each part at the instant at which it was taken."""
+    """Return the charges that refund the `units` taken last, each at the instant at which its units were taken."""
     charge, refunds = bucket.charge, []
     for part, at in reversed(bucket.parts):
         if refund := min(part, units):
@@ -107,7 +107,7 @@ def _refunds(bucket: ChargedBucket, units: int) -> list[Charge]:
 class SettlementQueue:
     """The settlements to send to one store from one event loop. `timeout`: seconds for a call.
 
-    Those added during a call are sent together in the next one.
+    Settlements that are added during a call are sent together in the next call.
     """
 
     def __init__(self, store: AsyncStore, timeout: float) -> None:
@@ -145,7 +145,7 @@ class SettlementQueue:
             self._sender = None
 
     def _next(self) -> Sequence[Charge]:
-        """Remove and return the charges for one call: all that fit, and at least those of one `add`."""
+        """Remove and return the charges for one call: as many as fit, but at least those of one `add`."""
         charges = [*self._queue.popleft()]
         while self._queue and len(charges) + len(self._queue[0]) <= _MAX_CHARGES_PER_CALL:
             charges += self._queue.popleft()

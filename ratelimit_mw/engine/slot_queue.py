@@ -1,9 +1,9 @@
 """The queues of requests in one process that wait for a concurrency slot. No I/O.
 
-Requests that need slots of the same buckets form a FIFO queue. Several queues may share a bucket, for example one per
-client beside a limit with the key `all`. The queue with the oldest request then goes first, unless that request waits
-for a slot of another bucket: no request waits behind one that cannot proceed anyway. Each process has its own queues;
-processes are not ordered among each other.
+Requests that need slots of the same buckets form a FIFO queue. Several queues may share a bucket: for example, each
+client has its queue, and all need slots of a limit with the key `all`. The queue with the oldest request then goes
+first. It is passed over while its oldest request waits for a slot of another bucket, so that no request waits behind
+one that cannot proceed anyway. Each process has its own queues. There is no order between processes.
 """
 
 import math
@@ -25,8 +25,9 @@ SlotBucket = tuple[str, str]  # key, and bucket id of the limit
 class SlotDemand(Struct, frozen=True):
     """The slots that a request may wait for.
 
-    `buckets`: the buckets of the slots it needs, and how many requests of this process may wait for each. `max_wait`:
-    seconds. `keys`: the keys of the request; each key gets at most half of the places of a bucket in `shared`.
+    `buckets`: the buckets whose slots the request needs, and how many requests of this process may wait for each.
+    `max_wait`: seconds. `keys`: the keys of the request. `shared`: buckets in which each key gets at most half of the
+    places.
     """
 
     buckets: Mapping[SlotBucket, int]
@@ -58,9 +59,9 @@ _QueuesByBuckets = dict[tuple[SlotBucket, ...], _Queue]
 class _BucketState:
     """The state of one bucket of slots in this process, and the queues that need its slots.
 
-    `full`: the last attempt got no slot, and none was released since. `retry_at`: when to try again even so, because
-    other processes release slots too. `is_trying`: whether a request is querying the store. `stale`: whether a slot was
-    released after the current attempt began.
+    `full`: whether the last attempt got no slot, and none was released since. `retry_at`: when to try again although
+    the bucket is full, because other processes release slots, too. `is_trying`: whether a request is querying the
+    store. `stale`: whether a slot was released after the current attempt began.
     """
 
     __slots__ = (
@@ -78,9 +79,9 @@ class _BucketState:
         self.queues: _QueuesByBuckets = {}
         self.full = self.is_trying = self.stale = False
         self.retry_at = 0.0
-        self.failed_attempts = 0  # in a row
-        self.waiter_count = 0  # requests that wait for this bucket
-        self.waiters_by_key = Counter[str]()  # per key
+        self.failed_attempts = 0  # consecutive ones
+        self.waiter_count = 0  # how many requests wait for this bucket
+        self.waiters_by_key = Counter[str]()  # the same by key
 
 
 class Queues:
@@ -93,7 +94,7 @@ class Queues:
         self._reset()
 
     def _reset(self) -> None:
-        """Empty the queues, also after a fork: the child has none of the waiting threads."""
+        """Empty the queues. Also runs after a fork, because the child has none of the waiting threads."""
         self._queues: _QueuesByBuckets = {}
         self._by_bucket: dict[SlotBucket, _BucketState] = {}
         self._age = 0
@@ -156,7 +157,7 @@ class Queues:
                     self._by_bucket[bucket].failed_attempts = 0
                 self._end_turn(waiter, full)
             self._update_counts(waiter, ())
-            woken = [next(iter(queue))] if first and queue else []  # it watches `retry_at` from now on
+            woken = [next(iter(queue))] if first and queue else []  # from now on, it watches `retry_at`
             if not queue:
                 del self._queues[buckets]
                 for bucket in buckets:
@@ -181,12 +182,12 @@ class Queues:
         with self._lock:
             buckets = tuple(waiter.demand.buckets)
             if next(iter(self._queues[buckets])) is not waiter:
-                return 0.0 if waiter.may_try else math.inf  # it is woken when it becomes the first
+                return 0.0 if waiter.may_try else math.inf  # it is woken when it becomes the first in its queue
             now = self._clock()
             due = [
                 bucket for bucket in buckets if self._by_bucket[bucket].full and self._by_bucket[bucket].retry_at <= now
             ]
-            for bucket in due:  # the oldest request tries, from whichever queue
+            for bucket in due:  # the oldest request of all queues tries
                 self._by_bucket[bucket].full = False
             woken = self._choose_next(due)
             later = [self._by_bucket[bucket].retry_at - now for bucket in buckets if self._by_bucket[bucket].full]
@@ -235,7 +236,7 @@ class Queues:
                 self._mark_full([bucket])
 
     def _choose_next(self, buckets: Iterable[SlotBucket]) -> list[Waiter]:
-        """Set `may_try` for requests that need these buckets. Return them: the caller wakes them without the lock."""
+        """Set `may_try` for requests that need these buckets. Return them. The caller wakes them without the lock."""
         firsts = {
             next(iter(queue)): None
             for bucket in buckets

@@ -1,4 +1,4 @@
-"""The way of a request that may wait for a concurrency slot.
+"""Decides a request that may wait for a concurrency slot.
 
 While the request waits, its penalties are taken with a cost of 0: a ban still refuses it, but only its final refusal
 counts toward a ban.
@@ -30,7 +30,7 @@ class Event(Protocol):
 
 
 def slot_demand(plan: Plan, keys: Callable[[], Sequence[str]]) -> SlotDemand | None:
-    """Return what a request may wait for; None if none of its limits has a queue. `keys`: see `SlotDemand`."""
+    """Return the slots a request may wait for; None if none of its limits has a queue. `keys`: see `SlotDemand`."""
     buckets: dict[SlotBucket, int] = {}
     shared, max_wait = set[SlotBucket](), math.inf
     for charge, compiled_limit in zip(plan.charges, plan.compiled_limits, strict=True):
@@ -46,8 +46,9 @@ def slot_demand(plan: Plan, keys: Callable[[], Sequence[str]]) -> SlotDemand | N
 class SlotWait:
     """One request that may wait.
 
-    `take`, `peek`: return the store's verdict on a plan; only `peek` raises if the store fails, and changes nothing.
-    `on_error`: returns the verdict in that case. `event`: wakes the request.
+    `take`: takes the charges of a plan, and returns the verdict, also if the store fails. `peek`: returns the store's
+    verdict on a plan and changes nothing; raises if the store fails. `on_error`: returns the verdict in that case.
+    `event`: wakes the request.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class SlotWait:
         self._clock: Final = clock
 
     async def verdict(self) -> Verdict | None:
-        """Return the verdict, after a wait in the queue. A request whose wait raises an exception leaves the queue.
+        """Return the verdict, if necessary after a wait in the queue. If the wait raises, the request leaves the queue.
 
         The request waits only if nothing but slots refuses it, and it never overtakes a waiting request.
         """
@@ -123,7 +124,7 @@ class SlotWait:
         return replace(verdict, charges=self._plan.charges)
 
     async def _count_refusal(self, verdict: Verdict | None) -> Verdict | None:
-        """Return the verdict on a request that is not refused for slots alone. The refusal now counts toward a ban."""
+        """Return the verdict on a request that more than slots refuses. From now on its refusal counts toward a ban."""
         if verdict is not None and any(
             charge.role == "penalty" and decision.allowed
             for charge, decision in zip(self._uncounted_plan.charges, verdict.decisions, strict=False)
@@ -132,7 +133,7 @@ class SlotWait:
         return verdict
 
     async def _refuse_as_full(self, full_buckets: Collection[SlotBucket]) -> Verdict | None:
-        """Return the verdict on a request that stops waiting: a refusal, even if slots were released meanwhile."""
+        """Return the verdict on a request that stops waiting. It is a refusal even if slots were released meanwhile."""
         charges = [
             replace(charge, cost=charge.limit.quota + 1) if slot_bucket(charge) in full_buckets else charge
             for charge in self._plan.charges

@@ -45,7 +45,7 @@ class HeldSlots:
 
     def __init__(self, store: Any, charges: Sequence[Charge], on_released: Callable[[], object] | None = None) -> None:
         self.store: Final = store
-        self.charges: Final = charges  # settling them unchanged renews the slots
+        self.charges: Final = charges  # to settle them unchanged renews the slots
         self.on_released: Final = on_released
         self.renewal_interval: Final = min(charge.limit.window for charge in charges) / _RENEWALS  # seconds
         self.renewed_at = time.monotonic()
@@ -64,7 +64,7 @@ def slot_charges(charges: Sequence[Charge], decisions: Sequence[Decision]) -> li
     for charge, decision, was_charged in zip(charges, decisions, committed(charges, decisions), strict=True):
         if charge.limit.is_concurrency and charge.cost and was_charged:
             bucket = (charge.key, charge.limit.bucket)
-            # a bucket charged twice in a group has one decision: its slots have consecutive names
+            # a bucket that a group charges twice has one decision, and its slots have consecutive names
             already = by_bucket[bucket].cost if bucket in by_bucket else 0
             by_bucket[bucket] = Charge(charge.key, charge.limit, charge.cost + already, at=decision.at)
     return list(by_bucket.values())
@@ -75,7 +75,7 @@ class SlotRegistry:
 
     def __init__(self) -> None:
         self._active: WeakSet[HeldSlots] = WeakSet()
-        # a heap of due times, tie-breakers and slots; slots that ended meanwhile are skipped
+        # a heap of (due time, tie-breaker, slots); slots that have ended meanwhile are skipped
         self._due: list[tuple[float, int, ref[HeldSlots]]] = []
         self._sequence: Final = count()
         self._renewing: set[HeldSlots] = set()
@@ -90,8 +90,8 @@ class SlotRegistry:
     def end(self, held_slots: HeldSlots) -> bool:
         """Stop renewing these slots. Return whether the caller must release them.
 
-        False in two cases: they had ended before; or a renewal is in flight, and the renewer releases them after
-        `finish`.
+        Returns False in two cases: the slots had ended before, or a renewal is in progress, after which the renewer
+        releases them.
         """
         with self._lock:
             is_first, held_slots.ended = not held_slots.ended, True
@@ -101,7 +101,7 @@ class SlotRegistry:
     def due(self, now: float) -> list[list[HeldSlots]]:
         """Return the slots that are due for renewal, as one batch per store call. Call `finish` after each."""
         batches: dict[int, list[list[HeldSlots]]] = {}
-        charges = Counter[int]()  # in the last batch of each store
+        charges = Counter[int]()  # the number of charges in the last batch of each store
         with self._lock:
             while self._due and self._due[0][0] <= now:
                 held_slots = heappop(self._due)[2]()
@@ -124,7 +124,7 @@ class SlotRegistry:
         return [batch for store_batches in batches.values() for batch in store_batches]
 
     def finish(self, batch: Sequence[HeldSlots], now: float) -> list[HeldSlots]:
-        """Finish the renewal of a batch. Return those that ended meanwhile: the caller must release them."""
+        """Finish the renewal of a batch. Return the slots that ended meanwhile, which the caller must release."""
         with self._lock:
             self._renewing.difference_update(batch)
             for held_slots in batch:
@@ -147,7 +147,7 @@ def renewal_charges(batch: Sequence[HeldSlots]) -> list[Charge]:
     return [charge for held_slots in batch for charge in held_slots.charges]
 
 
-_MIN_PAUSE: Final = 0.005  # seconds; keeps the timer from firing in every iteration of a loop
+_MIN_PAUSE: Final = 0.005  # seconds; so that the timer does not fire in every iteration of the loop
 _NO_THREAD: Final = "no thread can be started, so the next requests for slots renew them: %s"
 _STORE_FAILED: Final = "slots may not have been %s, and are free when their lifetime ends: %s"
 
@@ -314,7 +314,7 @@ class AsyncSlotRenewer:
         loop.add(held_slots)
 
     def add_until_end(self, held_slots: HeldSlots) -> Callable[[Any], None]:
-        """See `SlotRenewer`. The response may end in another thread; then its tracker releases them in the loop."""
+        """See `SlotRenewer`. If the response ends in another thread, its tracker releases the slots in the loop."""
         self.add(held_slots)
 
         def release_at_end(tracker: Any) -> None:
@@ -327,12 +327,12 @@ class AsyncSlotRenewer:
         return release_at_end
 
     async def release(self, held_slots: HeldSlots) -> None:
-        """Release these slots and wait for that. The release goes on if the caller is canceled."""
+        """Release these slots, and wait for that. The release continues if the caller is canceled."""
         if held_slots.registry.end(held_slots):
             await run_to_completion(_release(_settle_in_loop, held_slots))
 
     def renew_due(self) -> None:
-        """Do nothing: a loop has a timer, which no system refuses."""
+        """Do nothing. A loop has a timer, which cannot fail to start like a thread."""
 
 
 SLOT_RENEWER: Final = SlotRenewer()

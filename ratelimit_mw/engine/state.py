@@ -19,12 +19,12 @@ _lock: Final = fork_safe_lock()  # an app may call settle() from several threads
 class RateLimitState(Struct, gc=False):
     """The rate limit state that the app finds in its request.
 
-    `verdict`: covers all charges of the request; each middleware adds its own. None if there are none. `gate`: the
-    outermost gate. `headers_claimed`: a middleware adds the headers to the response, so inner ones do not. `message`:
-    the state of a websocket's last message, if messages are limited. `entries`: the verdict of each gate, if there are
-    several. `tracker`: waits for the end of the response, if a rule needs it. `actual_cost`: the true cost that the app
-    passed to `settle()`. `corrected`: what settlements have changed in each bucket so far. `in_app`: the app runs, and
-    the middleware calls `end_app` when it has returned.
+    `verdict`: covers all charges of the request, to which each middleware adds its own; None without charges. `gate`:
+    the outermost gate. `headers_claimed`: whether a middleware adds the headers to the response; inner middleware then
+    does not. `message`: the state of a websocket's last message, if messages are limited. `entries`: the verdict of
+    each gate, if there are several. `tracker`: tracks the response to its end, if a rule needs that. `actual_cost`: the
+    true cost that the app passed to `settle()`. `corrected`: what settlements have changed in each bucket so far.
+    `in_app`: whether the app runs, and the middleware will call `end_app` when it has returned.
     """
 
     verdict: Verdict | None
@@ -46,8 +46,8 @@ class RateLimitState(Struct, gc=False):
     def wait(self) -> float:
         """Seconds until the gates that admitted this request could admit it again.
 
-        Exact for a cost of 1. For a higher cost it may be too short: it is the wait for one more unit than is left,
-        and the request may lack several. Slots do not count, because they are free when this request has ended.
+        Exact for a cost of 1. For a higher cost it may be too short: it is the wait for one more unit, and the request
+        may need several. Slots do not count, because they are free when this request has ended.
         """
         return max(
             (
@@ -61,7 +61,7 @@ class RateLimitState(Struct, gc=False):
         )
 
     def record(self, verdict: Verdict, gate: Any) -> None:
-        """Add the verdict of an inner gate: it becomes the verdict, extended by the charges of the outer gates."""
+        """Add the verdict of an inner gate. It replaces the verdict, and includes the charges of the outer gates."""
         if self.entries is None:
             if self.verdict is None and gate is self.gate:  # fast path: a single gate needs no list
                 self.verdict = verdict
@@ -86,12 +86,12 @@ class RateLimitState(Struct, gc=False):
     def settle(self, actual: int) -> None:
         """Replace the estimated cost of this request by its true cost, in units.
 
-        The difference is charged or refunded in every limit that the request was charged to, except those with
-        `settle = false`. Only the last call has effect: one correction is sent, when the app has returned or, if a rule
-        waits for the end of the response, then. A call after that takes effect at once: a higher value is charged, and
-        the first lower one refunds units of the estimate. Units that have expired are not refunded. Units that do not
-        fit become debt, at most one quota. Never raises: an invalid value is logged; then, and if the store fails, the
-        estimate stays charged.
+        The difference is charged or refunded in every limit that the request was charged to, except those with `settle
+        = false`. Only the last call has effect, because one correction is sent: when the app has returned, or when the
+        response has ended if a rule tracks it. A call after that has effect at once: a higher value charges units, and
+        the first lower value refunds units of the estimate. Units that have expired are not refunded. Units that do not
+        fit become debt, at most one quota. Never raises. An invalid value is logged. If the value is invalid or the
+        store fails, the estimate stays charged.
         """
         if type(actual) is not int or actual < 0:
             warn_throttled(
@@ -108,7 +108,10 @@ class RateLimitState(Struct, gc=False):
             self._settle_now()
 
     def end_app(self) -> None:
-        """Send what an app has passed to `settle()`, now that it has returned. A tracked response does that itself."""
+        """Settle at the cost that the app passed to `settle()`, now that it has returned.
+
+        For a tracked response, the tracker does this instead.
+        """
         if self.in_app:
             self.in_app = False
             if self.actual_cost is not None:
@@ -132,7 +135,7 @@ class RateLimitState(Struct, gc=False):
 
 
 def _merged(outer: Verdict, inner: Verdict) -> Verdict:
-    """Return `inner` followed by the charges of `outer`; a bucket that both charged has the decision of `inner`."""
+    """Return `inner` followed by the charges of `outer`. A bucket that both charged has the decision of `inner`."""
     charges, decisions, policies = list(inner.charges[: len(inner.decisions)]), [*inner.decisions], [*inner.policies]
     positions = {request_bucket(charge): index for index, charge in enumerate(charges)}
     for charge, decision, policy in zip(outer.charges, outer.decisions, outer.policies, strict=False):
