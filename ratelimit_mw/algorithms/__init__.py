@@ -22,9 +22,9 @@ ALGORITHMS: Final[dict[str, type[Limit]]] = {
     "leaky_bucket": LeakyBucket,
     "smooth": Smooth,
 }
-SCRIPTED: Final[dict[str, type[Limit]]] = {  # and those that the notation cannot express, because they are not rates
+SCRIPTED: Final[dict[str, type[Limit]]] = {  # also those that the notation cannot express, because they are not rates
     **ALGORITHMS,
     "ban": Ban,
     "concurrency": Concurrency,
 }
-DEFAULT: Final = SlidingWindowCounter  # of a notation without `using`
+DEFAULT: Final = SlidingWindowCounter  # the algorithm of a notation without `using`

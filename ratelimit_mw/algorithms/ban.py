@@ -1,7 +1,7 @@
 """Ban: refuses everything for a while after too many refusals. The Lua implementation is `ban.lua`.
 
-It counts the refusals of other limits, as a charge of role `penalty`, which the setting `penalty` creates. Rack::Attack
-calls it fail2ban and allow2ban.
+It counts the refusals of other limits. The setting `penalty` creates its charge, which has the role `penalty`.
+Rack::Attack calls this fail2ban and allow2ban.
 """
 
 from collections.abc import Iterable
@@ -23,11 +23,12 @@ class BanState(Struct, frozen=True, gc=False):
 
 
 class Ban(Limit, frozen=True, kw_only=True):
-    """Admits except during a ban of `ban` seconds, which the `quota`-th refusal in a window starts.
+    """Refuses during a ban of `ban` seconds. The `quota`-th refusal in a window starts the ban.
 
     `Ban(10, 60, ban=900)`: ten refusals within a minute cause a ban of 15 minutes. The window starts at its first
-    refusal. Requests that the ban refuses neither count nor prolong it; after it, counting restarts at 0. `ban`:
-    seconds, more than 0 and at most 100 years. Raises `ConfigError` for other values, and for a quota of 2**52 or more.
+    refusal. Requests that the ban refuses do not count, and do not prolong it. After the ban, counting restarts at 0.
+    `ban`: seconds, more than 0 and at most 100 years. Raises `ConfigError` for other values, and for a quota of 2**52
+    or more.
     """
 
     ban: float

@@ -1,9 +1,9 @@
 """Base classes of the bucket algorithms: burst, delays and settlements.
 
-`stores/redis/bucket.lua` has the Lua code that these algorithms share. Its first lines say which function there
-corresponds to which one here.
+`stores/redis/bucket.lua` has the Lua code that these algorithms share. Its first lines list which functions there and
+here are the same.
 
-A bucket's level is what was taken and has not drained yet. A new bucket is empty, and an idle one expires.
+The level of a bucket is what was taken and has not drained yet. A new bucket is empty. An idle bucket expires.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from ratelimit_mw.core.limit import (
 from ratelimit_mw.core.memo import cached_property
 
 Admission = tuple[bool, float, float]
-"""`(allowed, retry_after, delay)` of a decision; times in seconds."""
+"""The fields `(allowed, retry_after, delay)` of a decision; times in seconds."""
 
 
 class DelayableLimit(Limit, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
 
     ticks: ClassVar[tuple[int, ...]]
     """Instance value: the numbers with which Python and Lua compute."""
-    max_ticks: ClassVar[int] = MAX_EXACT_INT // 2  # of a delay; with more, sums would not be exact
+    max_ticks: ClassVar[int] = MAX_EXACT_INT // 2  # the most ticks of a delay; with more, sums would not be exact
 
     def delay_ticks(self, max_delay: int | None) -> int:
         """See `Limit.delay_ticks`. Raises `ConfigError` for more than `max_ticks`."""
@@ -65,7 +65,7 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
         return self.delay_ticks(self.effective_max_delay_us)
 
     def wait(self, now: int, ticks: int) -> int:
-        """Return the microseconds until `ticks`, more than 0, have drained."""
+        """Return the microseconds until `ticks` have drained. `ticks`: more than 0."""
         clock, drain, *_ = self.ticks
         return ceil_div(ticks, drain) * clock - now % clock
 
@@ -83,9 +83,11 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
     words: ClassVar[tuple[str, ...]] = ("burst",)
     ticks: ClassVar[BucketTicks]
     decide_ticks: ClassVar[tuple[int | None, int, int, int, int, int, int]]
-    """Instance value: `(clock, drain, drain - 1, unit, burst, full, most)`: the numbers of `ticks`, `drain - 1`, which
-    makes a division by `drain` round up if it is added before, and the ticks to which delayed requests fill the bucket.
-    `clock` is None if a clock step is a microsecond, as it mostly is: then nothing is converted.
+    """Instance value: `(clock, drain, drain - 1, unit, burst, full, most)`.
+
+    `clock` to `full` are the numbers of `ticks`, but `clock` is None in the common case that a clock step is a
+    microsecond, so that nothing needs to be converted. `drain - 1` is added to a number before its division by `drain`,
+    which then rounds up. `most`: the ticks up to which delayed requests fill the bucket.
     """
 
     def __post_init__(self) -> None:
@@ -143,7 +145,7 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
 class LevelState(Struct, frozen=True, gc=False):
     """The level of a bucket at an instant."""
 
-    level: int  # ticks that have not drained; above full while requests are delayed, or in debt
+    level: int  # ticks that have not drained; more than full during delays or debt
     updated: int  # clock steps
 
 

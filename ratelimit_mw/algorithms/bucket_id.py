@@ -19,8 +19,8 @@ _UNITS: Final = {"s": MICROSECONDS, "us": 1}
 def limit_of_bucket(bucket: str) -> Limit | None:
     """Return a limit with this bucket id (`Limit.bucket`); None if it lacks the rate, or is invalid.
 
-    A concurrency limit's id does not tell its quota, and that of `smooth` does not tell its rate. Options that are not
-    in the id, such as `max_delay`, have their defaults.
+    The id of a concurrency limit does not contain its quota, and the id of `smooth` does not contain its rate. Options
+    that are not in the id, such as `max_delay`, have their defaults.
     """
     return _limit_of_bucket(bucket) if len(bucket) <= _MAX_LENGTH else None
 

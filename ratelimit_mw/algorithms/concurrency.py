@@ -20,15 +20,15 @@ class _SlotLifetime(Limit, frozen=True):
 
 
 class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
-    """Admits while at most `quota` slots are in use. Each unit is a slot, held until it is released.
+    """Admits while at most `quota` slots are in use. Each unit is a slot, which is held until it is released.
 
     `quota`: slots, at most 10,000. `window`: the lifetime of a slot in seconds. A slot that is neither renewed nor
-    released is free after that time, because its holder is gone. `retry`: seconds, more than 0, after which a refused
-    client should retry: a hint, because the time of a release cannot be predicted.
+    released is free after that time, because its holder is then considered gone. `retry`: seconds, more than 0, after
+    which a refused client should retry. It is a hint, because the time of a release cannot be predicted.
 
-    A charge takes `cost` slots, with the unique names `at`, `at + 1` and so on, for the `at` of its decision. `settle`
-    with the negative cost and that `at` releases them, and can be repeated. With the cost itself it renews them, and
-    takes them again if they were lost. The slots of a key do not depend on `quota`.
+    A charge takes `cost` slots. Their unique names are `at`, `at + 1` and so on, where `at` comes from the decision.
+    `settle` with that `at` and the negative cost releases them, and can be repeated. With the positive cost it renews
+    them, and takes them again if they were lost. The slots of a key do not depend on `quota`.
     """
 
     retry: float = RETRY
@@ -42,7 +42,7 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
             raise ConfigError(f"quota: got {self.quota}, expected at most {MAX_SLOTS} slots", code="RL-014")
         if microseconds(check_seconds("retry", self.retry)) < 1:
             raise ConfigError(f"retry: got {self.retry!r}, expected more than 0 seconds", code="RL-014")
-        # without the quota: slots in use stay in use when the quota changes
+        # without the quota, so that slots remain in use when the quota changes
         self.__dict__["bucket"] = self.bucket.replace(f"{self.quota}/", "")
 
     @property
@@ -110,14 +110,14 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
 
 
 def _free_name(slots: SlotState | None, now: int, latest: int, cost: int) -> int:
-    """Return the first of `cost` free names in sequence, from `now` on and after the name of the last slot to end.
+    """Return the first of `cost` consecutive free names, at least `now`, and after the name of the slot that ends last.
 
-    Slots taken at the same instant get names in sequence, so that this search is short.
+    Slots taken at the same instant get consecutive names, so this search is short.
     """
     if slots is None or slots.last[0] <= now:
         return now
     last = slots.last[1]
-    if slots.last[0] > latest:  # those that end later will be cut to `latest`
+    if slots.last[0] > latest:  # the ends of slots that end later are set to `latest`
         last = max(name for _, name in slots.expiring_from(latest))
     first = name = max(now, last + 1)
     while name < first + cost:

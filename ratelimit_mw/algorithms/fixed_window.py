@@ -20,8 +20,8 @@ class WindowState(Struct, frozen=True, gc=False):
 class FixedWindow(Limit, frozen=True, kw_only=True):
     """Admits while the units of the window plus the cost are at most `quota`. The first hit starts the window.
 
-    Simple, small and widely known. A client that waits for the end of a window gets up to `2 * quota - 1` units into
-    the length of one window. Raises `ConfigError` for a quota of 2**52 or more.
+    Simple, small and widely known. A client that waits for the end of a window can get up to `2 * quota - 1` units
+    within the length of one window. Raises `ConfigError` for a quota of 2**52 or more.
     """
 
     algorithm: ClassVar[str] = "fixed_window"

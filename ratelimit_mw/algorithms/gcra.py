@@ -15,9 +15,9 @@ from ratelimit_mw.core.limit import MICROSECONDS, Decision
 
 
 class GcraOverfullState(Struct, frozen=True, gc=False):
-    """A bucket above full, because requests are delayed or units are owed.
+    """A bucket above full, because of delayed requests or debt.
 
-    Without `updated`, a TAT so far ahead would look like a clock that stepped back.
+    Without `updated`, a TAT so far ahead could not be told from a clock that stepped back.
     """
 
     tat: int  # ticks
@@ -25,11 +25,11 @@ class GcraOverfullState(Struct, frozen=True, gc=False):
 
 
 class GCRA(BucketLimit, frozen=True, kw_only=True):
-    """Admits while the TAT, this charge included, is at most `burst` units ahead of now.
+    """Admits while the TAT, including this charge, is at most `burst` units ahead of now.
 
     `GCRA(100, 60, burst=20)`: 20 at once, then one every 0.6 s. Decides like `token_bucket`, with the smallest state:
-    one number. If the clock steps back, only the TAT, now too far ahead, shows it: the bucket then counts as fuller
-    than it was, but never as more than full.
+    one number. If the clock steps back, the TAT is too far ahead. The bucket then counts as fuller than it was, but
+    never as more than full.
     """
 
     algorithm: ClassVar[str] = "gcra"

@@ -12,14 +12,14 @@ from ratelimit_mw.core.memo import cached_property
 
 
 class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
-    """Admits if the cost fits into the bucket, which leaks at quota / window, and its turn comes in time.
+    """Admits if the cost fits into the bucket, which leaks at quota / window, and is due in time.
 
-    With a `max_delay` the bucket is a queue: each request is delayed until the units before it have leaked, except for
-    the first `at_once` of them, and refused if that takes longer than `max_delay` seconds. nginx's `limit_req` with
-    `burst=B` is `burst` B + 1; `nodelay` is a limit without `max_delay`; `delay=N` is `at_once` N.
+    With a `max_delay` the bucket is a queue. Each request is delayed until all but `at_once` of the units before it
+    have leaked. It is refused if that takes longer than `max_delay` seconds. For nginx's `limit_req` with `burst=B`,
+    set `burst` to B + 1; for `nodelay`, leave out `max_delay`; for `delay=N`, set `at_once` to N.
 
-    `at_once`: units, from 0 to `burst`; None is all without a `max_delay`, 0 with one. Without a `max_delay` it decides
-    like `token_bucket`.
+    `at_once`: units, from 0 to `burst`. None means 0 with a `max_delay`, and `burst` without one. Without a `max_delay`
+    the limit decides like `token_bucket`.
     """
 
     at_once: int | None = None

@@ -40,8 +40,8 @@ def parse(text: str) -> tuple[Limit, ...]:
 
     `100/minute`, `5 per 10 seconds`, `100/minute burst 20 using token_bucket`, `60/hour using sliding_window_counter
     buckets 10 strict`. A period is us, ms, second, minute, hour, day, week, month (30 days) or year (365 days),
-    abbreviated (s, min, h, d) or plural, with or without a number before it; after `/`, a number alone is seconds. The
-    default algorithm is `sliding_window_counter`. Also accepts the notations of the `limits` library and of
+    abbreviated (s, min, h, d) or plural, with or without a number before it. After `/`, a number alone means seconds.
+    The default algorithm is `sliding_window_counter`. Also accepts the notations of the `limits` library and of
     django-ratelimit. Raises `ConfigError` that quotes the invalid part and names the valid values.
     """
     if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""Sliding window counter: counts per sub-window, the oldest one weighted.
+"""Sliding window counter: counts units per sub-window, and weights the oldest sub-window.
 
 The Lua implementation is `sliding_window_counter.lua`.
 """
@@ -19,7 +19,8 @@ _MAX_BUCKETS = 1000
 class SubWindowState(Struct, frozen=True, gc=False):
     """Units per sub-window.
 
-    Three fields, not a tuple: a state of two counters, the default, then costs the garbage collector nothing.
+    It has three fields instead of a tuple, so that a state of two counters, the default, costs the garbage collector
+    nothing.
     """
 
     start: int  # clock steps; the start of the newest sub-window
@@ -31,10 +32,10 @@ class SubWindowState(Struct, frozen=True, gc=False):
 class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     """Admits while the units of the last `window`, estimated from counters, leave room for the cost.
 
-    Sub-windows of `window / buckets` follow each other from the first hit of an empty state. The newest `buckets` of
-    them count in full, the oldest one by the part that the window still covers (the estimate popularized by
-    Cloudflare). An adversary gets at most `2 * quota` in any window, steady traffic `quota`. With `strict` the oldest
-    counts in full, and any traffic gets at most `quota`.
+    The first hit of an empty state starts a sequence of sub-windows of `window / buckets`. The newest `buckets` of them
+    count in full. The one before them counts by the part that the window still covers (the estimate popularized by
+    Cloudflare). An adversary gets at most `2 * quota` in any window, and steady traffic gets `quota`. With `strict`
+    that one counts in full, too, and any traffic gets at most `quota`.
 
     `buckets`: the number of sub-windows, 1 to 1000; more of them are closer to the exact count and cost one counter
     each. `strict`: bool.
@@ -99,7 +100,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             return self._decide(state, now, cost)
         else:
             allowed = False
-            if newest + cost <= quota:  # it passes once the oldest counts less
+            if newest + cost <= quota:  # it passes when the oldest counts less
                 retry = rest - 1 - ((quota - newest - cost + 1) * length - 1) // oldest
             else:
                 retry = rest + length_less_1 - ((quota - cost + 1) * length - 1) // newest
@@ -210,7 +211,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         counted = newest
         if between:
             counted += sum(between)
-            for count in reversed(between):  # the oldest leaves, and the next one becomes the oldest
+            for count in reversed(between):  # the oldest no longer counts, and the next one becomes the oldest
                 if counted <= room:
                     break
                 counted -= count

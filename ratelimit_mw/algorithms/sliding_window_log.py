@@ -19,9 +19,9 @@ _TRIM = 2_000  # units that one charge can drop: twice what it can add, so that 
 class LogState(Struct, frozen=True, gc=False):
     """Instants of units, microseconds, oldest first.
 
-    The instants are `past[head:tail]` and `count` times `newest`. States share `past`, which only grows. The
-    units of the newest charge are not in `past`; the next charge appends them. So a state that is never stored leaves
-    nothing in `past`, and storing one copies nothing.
+    The instants are `past[head:tail]`, followed by `newest`, `count` times. States share `past`, which only grows. The
+    units of the newest charge are not in `past`; the next charge appends them. So a state that is not stored leaves
+    nothing in `past`, and storing a state copies nothing.
     """
 
     past: "array[int]"
@@ -44,7 +44,7 @@ class LogState(Struct, frozen=True, gc=False):
 
 
 class SlidingWindowLog(Limit, frozen=True, kw_only=True):
-    """Admits while the units of the last `window`, now included, plus the cost are at most `quota`: exact.
+    """Admits while the units of the last `window`, including now, plus the cost are at most `quota`. It is exact.
 
     At most `quota` units pass in any window; the size of the state is proportional to them. Raises `ConfigError` for a
     quota over 100,000. A cost over 1,000 never passes.
@@ -146,7 +146,7 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         newest = array("q", [state.newest]) * state.count
         if len(past) == state.tail and head <= tail - head:
             past.extend(newest)
-        elif past[state.tail : tail] != newest or head > tail - head:  # another state appended here, or many expired
+        elif past[state.tail : tail] != newest or head > tail - head:  # another state appended, or many expired
             past, head, tail = past[head : state.tail] + newest, 0, tail - head
         return LogState(past, head, tail, now, units)
 

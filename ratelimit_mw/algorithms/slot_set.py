@@ -1,7 +1,8 @@
 """The slots of one bucket in memory. States share one sorted list, so that a change does not copy it.
 
-The first read of a derived state writes its changes into the list. The older state can still be read: it then rebuilds
-a list of its own. Stores read only the newest state, and a discarded decision costs nothing.
+The first read of a derived state writes its changes into the list. The older state can still be read, but then has to
+rebuild a list of its own. This does not happen often, because stores read only the newest state. A state that is never
+read costs nothing.
 """
 
 from array import array
@@ -9,7 +10,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from typing import Final, Optional
 
-# (end, name), in microseconds: when the slot ends unless it is renewed; a unique number, at least when it was taken
+# (end, name). `end`: when the slot ends unless it is renewed, in microseconds. `name`: a unique number, at least the
+# time in microseconds at which the slot was taken.
 Slot = tuple[int, int]
 
 
@@ -70,7 +72,7 @@ class SlotState:
         return order[bisect_left(order, (instant, 0)) :]
 
     def pack(self) -> bytes:
-        """Return the slots as bytes: name and end of each, 8 bytes a number."""
+        """Return the slots as bytes: the name and the end of each, with 8 bytes for a number."""
         return array("q", [number for slot in self._read().ends.items() for number in slot]).tobytes()
 
     @classmethod

@@ -29,7 +29,7 @@ class SmoothState(Struct, frozen=True, gc=False):
     """The next free ticket and the stored time at an instant, in the ticks of the rate at that time."""
 
     wait: int  # ticks until the next free ticket
-    stored: int  # ticks; -x if the wait is for units of x ticks that were not stored; Lua writes -x as full + x
+    stored: int  # ticks; -x if the wait is for units of x ticks that were not stored (Lua writes full + x)
     delayed_ticks: int  # ticks of the wait that are the price of delayed charges
     updated: int  # clock steps
     drain: int  # ticks per clock step
@@ -39,15 +39,15 @@ class SmoothState(Struct, frozen=True, gc=False):
 class Smooth(DelayableLimit, frozen=True, kw_only=True):
     """Admits if the next free ticket is due now or within `max_delay` seconds; the next request waits for the cost.
 
-    `Smooth(5, 1)`: one unit every 0.2 s; a charge of 5 passes at once, and the next one waits for a second. Idle time
-    is stored, up to `max_burst` seconds, and later spent for free: Guava's SmoothBursty. With `warmup` seconds it is
-    SmoothWarmingUp: an idle limit is cold, its units take up to `cold_factor` times as long, and it reaches its rate
-    after `warmup` seconds of steady use. A new limit has full storage or, with a `warmup`, is cold.
+    `Smooth(5, 1)`: one unit every 0.2 s. A charge of 5 passes at once, and the next charge waits for a second. Idle
+    time is stored, up to `max_burst` seconds, and later spent for free: Guava's SmoothBursty. With `warmup` seconds it
+    is SmoothWarmingUp: an idle limit is cold, so its units take up to `cold_factor` times as long. It reaches its rate
+    after `warmup` seconds of steady use. A new limit has full storage; with a `warmup` it is therefore cold.
 
     A cost over `quota` never passes. `remaining` is how many units pass at once, for any division into charges.
     `max_burst`: seconds, 0 or more; only without `warmup`. `warmup`: seconds, 0 disables it; together with the window
     at most 100 years. `cold_factor`: a whole number from 1 to 100; only with `warmup`. The rate is not part of the
-    bucket id: if it changes, the stored fraction is kept.
+    bucket id. If the rate changes, the limit keeps the stored fraction.
     """
 
     max_burst: float = 1.0
@@ -61,7 +61,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
     max_ticks: ClassVar[int] = MAX_EXACT_INT // 4
     ticks: ClassVar[SmoothTicks]
     warm_up: ClassVar[WarmUp | None]
-    """Instance value: how the price of a unit falls during the warm-up; None without one."""
+    """Instance value: how the price of a unit falls during the warm-up; None without a warm-up."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -219,7 +219,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         return wait, stored, min(delayed_ticks, wait)
 
     def _after_charge(self, wait: int, stored: int, cost: int) -> tuple[int, int]:
-        """Return `wait` and `stored` after `cost` units: first stored ones, at their price, then new ones."""
+        """Return `wait` and `stored` after `cost` units: first stored units, at their price, then new units."""
         _, _, unit_time, unit_storage, _ = self.ticks
         stored_after = stored - cost * unit_storage
         return wait + cost * unit_time + self._surcharge(stored) - self._surcharge(stored_after), stored_after
@@ -235,8 +235,8 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
     ) -> tuple[int, int, int]:
         """Return `wait`, `stored` and `delayed_ticks` after a refund of units that count for `left_ticks` more ticks.
 
-        Later requests that are delayed keep their instants, so that part of the wait stays. A refund of the latest
-        charge restores the state before it.
+        Later requests that are delayed keep their instants, so their part of the wait remains. A refund of the latest
+        charge restores the state before that charge.
         """
         _, _, unit_time, unit_storage, full = self.ticks
         if self.warm_up is None:

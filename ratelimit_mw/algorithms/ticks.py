@@ -1,7 +1,8 @@
-"""Exact arithmetic in integers that fit a double, so that Python and Lua compute the same numbers.
+"""Exact arithmetic with integers that a double can represent, so that Python and Lua compute the same numbers.
 
-A bucket's level is counted in *ticks*. One unit is a whole number of ticks, and so is what drains in one clock step. A
-clock step is one microsecond; if the numbers would not fit, it is the smallest power of ten microseconds that fits.
+A bucket's level is counted in *ticks*. One unit is a whole number of ticks, and a whole number of ticks drains in one
+clock step. A clock step is one microsecond. If the numbers would then be too large, it is the smallest power of ten
+microseconds with which they fit.
 """
 
 from math import gcd
@@ -70,10 +71,10 @@ that a unit costs; ticks of storage that a unit takes up; ticks of storage in to
 class WarmUp(NamedTuple):
     """The price of stored units during a warm-up: above `edge` ticks of storage, units cost more.
 
-    As in Guava, the price falls linearly from `cold_factor` times the stable price, with full storage, to the stable
-    price at the edge. With u the ticks above the edge, the units down to it cost `numerator * u * u / denominator`
-    ticks more. The result is rounded down and depends only on the storage, so that the price of many units is the same
-    for any division into charges.
+    As in Guava, the price of a unit is `cold_factor` times the stable price if storage is full, and falls linearly to
+    the stable price at the edge. Let u be the ticks above the edge. The units from there down to the edge cost
+    `numerator * u * u / denominator` ticks more than at the stable price. The result is rounded down and depends only
+    on the storage, so that the price of many units is the same for any division into charges.
     """
 
     edge: int
@@ -119,8 +120,8 @@ def _smooth_ticks(clock: int, drain: int, unit: int, idle: int, cold: int) -> tu
         return (clock, drain, unit, unit, idle * drain), None, True
     part = gcd(4, cold + 1)
     scale, unit_storage, time = (cold + 5) // part, 2 * (cold + 1) // part, idle * drain
-    # with f the cold factor: storage holds (f + 5) / (2 (f + 1)) times the units that the stable rate admits in a
-    # warm-up; half of those units lie below the edge
+    # Let f be the cold factor, and n the units that the stable rate admits in a warm-up. Storage holds (f + 5) / (2 (f
+    # + 1)) * n units. Of these, n / 2 are below the edge.
     numerator, denominator = scale * (cold - 1) * part * part, 16 * (cold + 1)
     twos = gcd(numerator, denominator, 2**20)  # smaller numbers need fewer steps of Lua's long division
     warm_up = WarmUp(time * unit_storage // 2, numerator // twos, denominator // twos * time, scale)

@@ -8,7 +8,7 @@ from ratelimit_mw.core.limit import MICROSECONDS, Decision
 
 
 class TokenBucket(LevelLimit, frozen=True, kw_only=True):
-    """Admits while there are tokens for the cost; tokens return one by one, at quota / window.
+    """Admits while there are enough tokens for the cost. Tokens return one by one, at quota / window.
 
     `TokenBucket(100, 60, burst=20)`: 20 at once, 100 per minute in the long run, at most 119 in any minute. With a
     `max_delay` of d seconds, up to d * quota / window more units are admitted, each delayed until its token returns.
