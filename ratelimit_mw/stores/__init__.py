@@ -1,8 +1,8 @@
 """Stores keep the state of limits. A store runs `old state -> (decision, new state)` atomically.
 
-A store knows nothing about rules. `Store` and `AsyncStore` have the same four verbs; an `a` in front marks the ones to
-await. A store that decides a `take` without reading the state, for example from a cache, returns an `Answer`: a list
-of decisions with a `source`.
+A store knows nothing about rules. `Store` and `AsyncStore` have the same verbs; names with an `a` in front are awaited.
+A store that decides a `take` without reading the state, for example from a cache, returns an `Answer`: a list of
+decisions with a `source`.
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ class AsyncStore(Protocol):
 def check_is_store(store: object) -> None:
     """Raise `ConfigError` for a Limiter and for a class of stores, which have the methods of a store.
 
-    A limiter encodes the keys that it gets, and limits only those; it is no store of charges.
+    A limiter has other arguments, and is not a store.
     """
     name = type(store).__name__
     if isinstance(store, type):

@@ -17,20 +17,20 @@ from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Clock, Layer, Listener
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
-FAILURES_TO_OPEN: Final = 3  # consecutive failures; see `CircuitBreaker` for those that count
+FAILURES_TO_OPEN: Final = 3  # consecutive failures; `CircuitBreaker` describes which ones count
 INITIAL_PAUSE: Final = 0.1  # seconds
 MAX_PAUSE: Final = 0.5  # seconds; short enough that the breaker closes within a second after a recovery
-_LOG_INTERVAL: Final = 10.0  # seconds between two log lines about an outage: a store that flaps must not fill the disk
+_LOG_INTERVAL: Final = 10.0  # seconds between log lines about an outage, as a flapping store must not fill the disk
 
 
 class CircuitBreaker(Layer):
     """Opens after consecutive failures and probes the store after a pause. See `layer.Layer`.
 
-    A failed request counts only if it started after the latest failure that counted. So requests that were in progress
-    together count as one failure, however many of them fail. A reply of the store sets the count to 0; a server's error
-    about a request's own arguments is a reply, too. If the clock steps back by more than a pause, times that were
-    recorded earlier are ignored. `jitter`: shortens a pause, by half at most ("equal jitter"), so that processes do not
-    probe in step.
+    A failed request counts only if it started after the latest failure that counted. So requests that are in progress
+    at the same time count as one failure, however many of them fail. A reply of the store sets the count to 0. A
+    server's error about the arguments of a request is a reply, too. If the clock steps back by more than a pause, times
+    that were recorded earlier are ignored. `jitter`: shortens a pause by up to half ("equal jitter"), so that processes
+    do not probe at the same time.
     """
 
     def __init__(self, jitter: Callable[[float, float], float] = uniform) -> None:
@@ -46,7 +46,8 @@ class CircuitBreaker(Layer):
             self._failures = 0  # consecutive
             self._pause = INITIAL_PAUSE
             self._pause_end: float | None = None  # the end of the pause; None while the breaker is closed
-            # when the latest counted failure was recorded, or a probe was sent: failures of earlier calls do not count
+            # When the latest counted failure was recorded or a probe was sent. Failures of calls that started earlier
+            # do not count.
             self._ignore_started_before = 0.0
             self._since = 0.0  # when the first of the consecutive failures was recorded
             self._error = ""
@@ -67,7 +68,7 @@ class CircuitBreaker(Layer):
             self._check(now)
             if self._pause_end is None:
                 return
-            # the others stay paused until this probe has a result, or for MAX_PAUSE if none comes
+            # Other requests skip the store until this probe has a result, or for MAX_PAUSE if it gets none.
             self._pause_end, self._ignore_started_before = now + MAX_PAUSE, now
         self._notify("probe", now)
 
@@ -85,7 +86,7 @@ class CircuitBreaker(Layer):
         """Close the breaker if the store itself replied."""
         if not self._failures:
             return
-        if isinstance(decisions, Answer):  # from a layer, so the store has not replied
+        if isinstance(decisions, Answer):  # a layer made the decisions, so the store has not replied
             self._allow_next_probe(started_at)
         else:
             self._record_reply(clock())
@@ -100,7 +101,7 @@ class CircuitBreaker(Layer):
             self._record_failure(error, started_at, now)
 
     def _check(self, now: float) -> None:
-        # a pause that is longer than any can be: the clock stepped back
+        # If the end is further away than a pause can last, the clock has stepped back.
         if (end := self._pause_end) is not None and end - now <= 2 * MAX_PAUSE and now < end:
             raise StoreNotAsked(f"not queried during a pause: {self._error}", rejected=self._rejected)
 
@@ -142,7 +143,7 @@ class CircuitBreaker(Layer):
         self._notify("failed", now)
         if opens:
             self._notify("open", now, pause=pause)
-        if log_outage and not error.rejected:  # a rejection is logged where it is detected, with its fix
+        if log_outage and not error.rejected:  # a rejection is logged with its fix where it is detected
             warn("store: unavailable, probing until it answers: %s", self._error, code="RL-202")
 
     def _notify(self, kind: Kind, now: float, since: float | None = None, pause: float = 0.0) -> None:

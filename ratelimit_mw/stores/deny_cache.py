@@ -1,7 +1,7 @@
-"""A layer that caches refusals, so that a flood of refused requests costs the server next to nothing.
+"""A layer that caches refusals, so that a flood of refused requests costs the server almost nothing.
 
 The store would refuse the same group of charges until its `retry_after` is over, unless a bucket is settled or reset.
-So a cached refusal is correct, and the server need not be queried. Other processes may settle a bucket too; therefore
+So a cached refusal is correct, and the server need not be queried. Other processes may also settle a bucket. Therefore
 no refusal is cached for longer than `max_seconds`.
 """
 
@@ -27,10 +27,11 @@ Group = tuple[Charge, ...]
 
 
 class _CachedRefusal(NamedTuple):
-    """The decisions on a refused group and the time they are valid for. Times are in microseconds.
+    """The decisions on a refused group, and the time for which they are valid. Times are in microseconds.
 
-    The store decided at some instant between `queried_at` and `answered_at`. The refusal expires counted from
-    `queried_at`, so that it does not last too long. Waits count from `answered_at`, so that none is too short.
+    The store decided at an unknown instant between `queried_at` and `answered_at`. The refusal expires as if it was the
+    earlier one, so that it does not last too long. Waits are counted as if it was the later one, so that none is too
+    short.
     """
 
     decisions: Sequence[Decision]
@@ -53,8 +54,8 @@ class DenyCache(Layer):
 
     def before_take(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
         """Return the cached refusal of this group with its times reduced by its age, or None."""
-        # The last key is more likely a client's own than one that all clients share. Strings cache their hash, groups
-        # do not.
+        # A quick check first: a string caches its hash, a group does not. The last key is more likely than the others
+        # to belong to one client alone.
         if not self._by_key or not charges or charges[-1].key not in self._by_key:
             return None
         group, time = tuple(charges), microseconds(now)
@@ -72,7 +73,7 @@ class DenyCache(Layer):
     def after_take(
         self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float, clock: Clock
     ) -> None:
-        """Cache a refusal. After an admitted group, drop the refusals by its buckets: their waits are too short now."""
+        """Cache a refusal. If the group was admitted, drop refusals by its buckets: their waits are now too short."""
         for decision in decisions:
             if not decision.allowed:
                 self._cache(tuple(charges), decisions, started_at, clock())
@@ -88,7 +89,7 @@ class DenyCache(Layer):
         return bool(self._by_key)
 
     def invalidate(self, charges: Sequence[Charge], now: float) -> None:
-        """Drop the groups with one of these keys. Decisions that were requested before `now` will not be cached."""
+        """Drop the groups with one of these keys. Decisions on them requested before `now` will not be cached."""
         with self._lock:
             for charge in charges:
                 self._drop_all(self._by_key.get(charge.key))
@@ -107,7 +108,7 @@ class DenyCache(Layer):
     def _cache(self, group: Group, decisions: Sequence[Decision], started_at: float, now: float) -> None:
         queried_at = microseconds(started_at)
         expires_at = queried_at + microseconds(min(_refusal_seconds(group, decisions), self._max_seconds))
-        if expires_at <= queried_at or isinstance(decisions, Answer):  # an `Answer` did not come from the state
+        if expires_at <= queried_at or isinstance(decisions, Answer):  # an `Answer` is not a decision of the store
             return
         with self._lock:
             if any(self._settled_at.get(charge.key, self._latest_evicted) > started_at for charge in group):
@@ -123,7 +124,7 @@ class DenyCache(Layer):
                     self._by_refusing_bucket.setdefault(stored_bucket(charge), set()).add(group)
 
     def _evict(self, now: int) -> None:
-        """Drop the oldest refusal of a full cache, and up to two expired ones: the cache shrinks after a flood."""
+        """Drop the oldest refusal if the cache is full, and up to two expired ones, to shrink it after a flood."""
         if len(self._refusals) >= _MAX_GROUPS:
             self._drop(next(iter(self._refusals)))
         for _ in range(2):
@@ -152,8 +153,9 @@ def _discard(groups: dict[T, set[Group]], key: T, group: Group) -> None:
 def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
     """Return for how many seconds the store would refuse the group again and change nothing.
 
-    With a penalty, only its ban counts: until then the store has to count each refusal; during the ban it counts none.
-    0 without such a refusal. Also 0 for concurrency slots, because a slot may be released at any time.
+    If the group has a penalty, only the refusal by a ban can be cached: before the ban, the store has to count each
+    refusal. A refusal for lack of slots cannot be cached, because a slot may be released at any time. Returns 0 if no
+    refusal can be cached.
     """
     waits: dict[str, list[float]] = {}
     for charge, decision in zip(group, decisions, strict=True):
@@ -164,9 +166,9 @@ def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
 
 
 def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
-    """Return the decision as of `elapsed_us` microseconds later. `remaining` is unchanged; it may be more by then.
+    """Return the decision as it is `elapsed_us` microseconds later, except that `remaining` may be too low.
 
-    `allowed` turns true if this charge alone would pass by then. Another charge still refuses the group.
+    `allowed` becomes true if this charge alone would pass by then. Another charge of the group still refuses.
     """
     if not elapsed_us:
         return decision
@@ -175,9 +177,9 @@ def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
         decision,
         allowed=not wait,
         retry_after=wait,
-        next_after=_reduced(decision.next_after, used),  # constant once the quota is whole
+        next_after=_reduced(decision.next_after, used),  # it no longer changes once the quota is whole
         reset_after=_reduced(decision.reset_after, used),
-        # of a bucket, the instant at which it is empty
+        # for a bucket algorithm, the instant at which the bucket is empty, which does not move until then
         at=decision.at + elapsed_us - (used if isinstance(charge.limit, DelayableLimit) else 0),
     )
 

@@ -14,9 +14,9 @@ from ratelimit_mw.stores.group import stored_bucket
 from ratelimit_mw.stores.lifecycle import StoreOverrides, fork_safe_lock
 from ratelimit_mw.stores.memory import MemoryStore
 
-_REFUSALS: Final = 10_000  # buckets whose refusal is remembered
+_REFUSALS: Final = 10_000  # the most buckets whose refusals are remembered
 _LIMITS: Final = 4096  # scaled limits that are cached
-_DIGITS: Final = 9  # decimal places that are kept before rounding down: 0.29 of 100 is 29, not 28
+_DIGITS: Final = 9  # decimal places to round to before rounding down, so that 0.29 of 100 is 29, not 28
 
 
 class _StoreRefusal(NamedTuple):
@@ -32,8 +32,9 @@ class FallbackStore(MemoryStore):
     """A `MemoryStore` that applies a share of each limit and the refusals that the store made before it failed.
 
     `share`: fraction of each quota and burst, more than 0 and at most 1. States are kept when the store recovers, so
-    that a store that fails repeatedly does not renew quotas. If the store refused a bucket, the same cost or more is
-    refused here too, until the `retry_after` is over. At most 10,000 such buckets are remembered.
+    that clients do not get a new quota each time the store fails. If the store refused a cost for a bucket, the same
+    cost or more is refused here, too, until that refusal's `retry_after` is over. At most 10,000 such buckets are
+    remembered.
     """
 
     def __init__(self, share: float = 1.0, *, clock: Callable[[], float] | None = None) -> None:
@@ -93,9 +94,9 @@ class FallbackStore(MemoryStore):
             if refusal is not None and charge.cost >= refusal.cost:  # the bucket was reset or refunded
                 del self._refusals[bucket]
         elif isinf(decision.retry_after):
-            pass  # the cost exceeds the limit, and so the scaled limit
+            pass  # the cost exceeds the limit, so it exceeds the scaled limit, too
         elif refusal is None or now >= refusal.expires_at or charge.cost <= refusal.cost:
-            # keep the smallest refused cost: a refusal applies to larger costs too
+            # keep the smallest refused cost, because a refusal applies to larger costs, too
             expires_at = now + microseconds(decision.retry_after)
             self._refusals[bucket] = _StoreRefusal(decision, charge.cost, now, expires_at)
             self._refusals.move_to_end(bucket)
@@ -118,7 +119,7 @@ class FallbackStore(MemoryStore):
         return refusals
 
     def _refuse(self, charges: Sequence[Charge], refusals: dict[int, Decision]) -> Sequence[Decision]:
-        """Refuse the whole group and charge nothing. Buckets with room show what is left."""
+        """Refuse the whole group and charge nothing. The decisions on other buckets show what is left."""
         decisions = list(super().peek(charges))
         for index, charge in enumerate(charges):
             if index in refusals:
@@ -144,7 +145,7 @@ def needs_fallback(store: object) -> bool:
 
 
 def _scaled_charge(charge: Charge, share: float) -> Charge:
-    """Return the charge with a scaled limit. A cost that fits the limit is cut to fit the scaled one too."""
+    """Return the charge with a scaled limit. A cost that fits the limit is cut to fit the scaled limit."""
     limit = scaled(charge.limit, share)
     fits = abs(charge.cost) <= charge.limit.most
     cost = max(-limit.most, min(charge.cost, limit.most)) if fits else charge.cost

@@ -1,4 +1,4 @@
-"""The states of one limit in memory, in generations: expired states are found without ever sweeping all of them."""
+"""Keeps the states of one limit in memory, in generations, so that expired states are found without a sweep of all."""
 
 from collections import deque
 from collections.abc import Container, Iterator
@@ -6,9 +6,10 @@ from typing import Final, NamedTuple
 
 from ratelimit_mw.core.limit import Limit, State
 
-# States that a call of `expire_some` checks: twice as many as the `set` before it can add, so that expiry catches up.
+# States that a call of `expire_some` checks. The `set` before it adds at most one, so expiry catches up.
 _EXPIRE_PER_CALL: Final = 2
-# Closed generations of one map. With more, the oldest is emptied before it is due, because a look-up may search all.
+# The most closed generations of a map, because a lookup may search all of them. If there are more, the oldest one is
+# emptied before it is due.
 _MAX_GENERATIONS: Final = 48
 
 
@@ -16,7 +17,7 @@ class _Generation(NamedTuple):
     """A generation that is closed."""
 
     due_at: int  # when to empty it, in microseconds
-    states: dict[str, State]  # None for a state that was removed
+    states: dict[str, State]  # values are None for removed states
     refusals: dict[str, State]  # see `GenerationalMap.current_refusals`
 
 
@@ -29,9 +30,9 @@ class GenerationalMap:
     - at a call of `expire_some`, once it began one and a half windows ago, if no `set` has closed it before;
     - at a call of `find_evictable` that has no closed generation to search.
 
-    A closed generation is due a window after it closed; in the second case that is at once. While the oldest one is
-    due, each call of `expire_some` removes two states from it: expired ones are dropped, the others move to the current
-    generation. So expiry costs a constant per call, and the oldest states are checked first.
+    A closed generation is *due* a window after it closed; in the second case, it is due at once. While the oldest one
+    is due, each call of `expire_some` removes two states from it: expired ones are dropped, the others move to the
+    current generation. So expiry costs a constant per call, and the oldest states are checked first.
 
     `size` is limited because growing or freeing a large dict delays the call in which it happens. A generation can
     have more than `size` states, because states that move to it are not counted until the next `set`.
@@ -49,10 +50,10 @@ class GenerationalMap:
         self._closes_at = now + limit.window_us // 2  # microseconds
         self._older: deque[_Generation] = deque()  # oldest first
         self._cursor: Iterator[tuple[str, State]] | None = None  # over the oldest generation; removed states are None
-        # The keys of this generation whose last request was refused, each with the state that this request left. A full
-        # store must not evict them. An entry counts only if its state `is` still the key's. The next charge that
-        # is admitted stores another object, which invalidates the entry. An admitted cost of 0 leaves the same object,
-        # so the key stays marked.
+        # The keys of the current generation whose last request was refused. A full store must not evict them. Each key
+        # has the state that its refused request left. The entry counts only while this object is still the key's state.
+        # An admitted charge stores another object, so the entry no longer counts. An admitted cost of 0 keeps the
+        # object, so the key remains marked as refused.
         self.current_refusals: dict[str, State] = {}
 
     def get(self, key: str) -> State:
@@ -70,10 +71,10 @@ class GenerationalMap:
 
         The caller updates the state in that dict. The state is None if the key is new, or if its generation closed at
         least half a window ago. The caller then uses `get` and `set`, and `set` moves the state to the current
-        generation. A state of a younger generation does not move: if a limit has more keys than one generation holds,
-        they would all move again and again.
+        generation. States of younger generations do not move. Otherwise, all states of a limit with more keys than fit
+        into one generation would move again and again.
         """
-        # A generation is due a window after it closes. If it is due by `due_limit`, it closed at
+        # A generation is due a window after it closed. So if it is due at most half a window from now, it closed at
         # least half a window ago.
         due_limit = now + self.limit.window_us // 2
         for generation in reversed(self._older):
@@ -94,15 +95,15 @@ class GenerationalMap:
         return is_new
 
     def mark_refused(self, key: str, state: State) -> None:
-        """Record that the last request of this key was refused. `state` is the key's present state."""
+        """Record that the last request of this key was refused. `state`: the key's present state."""
         self._refusals_of(key)[key] = state
 
     def is_refused(self, key: str, state: State) -> bool:
-        """Whether the last request of this key was refused. `state` is the key's present state."""
+        """Whether the last request of this key was refused. `state`: the key's present state."""
         return self._refusals_of(key).get(key) is state
 
     def _refusals_of(self, key: str) -> dict[str, State]:
-        """Return the refusals of the generation that holds this key."""
+        """Return the refusals of the generation that contains this key."""
         if key not in self.current:
             for generation in reversed(self._older):
                 if generation.states.get(key) is not None:
@@ -117,7 +118,7 @@ class GenerationalMap:
         return existed
 
     def expire_some(self, now: int) -> int:
-        """Check two of the oldest states if their generation is due, and drop the expired ones. Return their number.
+        """If the oldest generation is due, check two of its states and drop expired ones. Return how many were dropped.
 
         `MemoryStore` calls it after each `set`, and for limits that may have no keys left.
         """
@@ -169,7 +170,7 @@ class GenerationalMap:
         for generation in self._older:
             if generation.states.get(key) is not None:
                 if self._cursor is not None and generation is self._older[0]:
-                    generation.states[key] = None  # a dict must not change its size during iteration
+                    generation.states[key] = None  # `_cursor` iterates over this dict, so its size must not change
                 else:
                     del generation.states[key]
                 generation.refusals.pop(key, None)

@@ -1,4 +1,4 @@
-"""The rules for a group of charges: which ones share a bucket, and which ones are charged in the end."""
+"""Applies the rules for a group of charges: which of them share a bucket, and which are charged in the end."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,10 @@ def hash_tag(key: str) -> str:
 
 
 def cost_to_decide(charge: Charge) -> int:
-    """Return the cost to decide a charge with: 1 for a penalty of cost 0, so that it refuses during its ban."""
+    """Return the cost at which a charge is decided: its own, but 1 for a penalty of cost 0.
+
+    A cost of 0 is always admitted. So a penalty of cost 0 could not refuse during its ban.
+    """
     return 1 if charge.role == "penalty" and not charge.cost else charge.cost
 
 
@@ -30,8 +33,8 @@ class Group:
 
     def __init__(self, charges: Sequence[Charge]) -> None:
         self.charges = charges
-        self._positions: list[int] | None = None  # index in `charges` by original charge; None if equal
-        # fewer than the charges if a bucket repeats, or a cost is negative
+        self._positions: list[int] | None = None  # indices in `charges` by original charge; None if nothing was merged
+        # there are fewer buckets than charges if a bucket repeats or a cost is negative
         if len({(charge.key, charge.limit.bucket) for charge in charges if charge.cost >= 0}) != len(charges):
             self._merge_duplicates()
 
@@ -75,10 +78,10 @@ def _sum(first: Charge, second: Charge, index: int) -> Charge:
 def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[bool]:
     """Return for each charge of a group whether it is charged. Limits are charged all together or not at all.
 
-    A shadow never refuses; it is charged if the request is admitted and all shadows admit. A penalty refuses during its
-    ban; it is charged exactly when a limit with the same identity (`hash_tag`) refused and no penalty of the group
-    did. So a shared limit that other clients used up bans no client. A penalty of cost 0 refuses in the same way and
-    counts nothing.
+    A shadow never refuses. It is charged if the request is admitted and all shadows admit. A penalty refuses during its
+    ban. It is charged if a limit with the same identity (`hash_tag`) refused, and no penalty of the group did. So if
+    other clients have used up a shared limit, no client is banned for that. A penalty of cost 0 refuses in the same
+    way, but counts nothing.
     """
     refusing = {charge.role for charge, decision in zip(charges, decisions, strict=True) if not decision.allowed}
     admitted = not refusing & {"limit", "penalty"}
@@ -101,7 +104,7 @@ def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[
 def in_parts(units: int, limit: Limit) -> list[int]:
     """Split the units of a correction into steps that the limit can settle. All parts have the sign of `units`.
 
-    Units beyond two quotas (a full window and the debt) have no effect; the last part contains them.
+    Units beyond two quotas (a full window and the debt) have no effect. They are in the last part.
     """
     most = limit.max_settle_units
     if -most <= units <= most:
@@ -113,5 +116,5 @@ def in_parts(units: int, limit: Limit) -> list[int]:
 
 
 def units_that_count(units: int, limit: Limit) -> int:
-    """Cap units at what has an effect: two quotas for a limit that records each unit."""
+    """Cap units at the number that has an effect: two quotas, if the limit records each unit."""
     return units if limit.max_settle_units >= MAX_EXACT_INT else max(-2 * limit.quota, min(units, 2 * limit.quota))

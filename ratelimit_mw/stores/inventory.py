@@ -1,7 +1,7 @@
-"""The methods of a store that the admin commands need: they list its keys, and the clients that were refused.
+"""The methods of a store that the admin commands need. They list its keys, and the clients that were refused.
 
-A store of a server or a file has these methods besides those of `Store`. `ratelimit_mw.admin` finds them by name, so a
-store without them still limits requests; `keys`, `top` and `tail` then report that the store does not support them.
+A store on a server or in a file has these methods in addition to those of `Store`. `ratelimit_mw.admin` looks them up
+by name. A store without them still limits requests, but `keys`, `top` and `tail` report that it does not support them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from ratelimit_mw.core.limit import Limit
 
-KEPT_SECONDS: Final = 3600  # for which a store keeps refusals
-KEPT_CLIENTS: Final = 1000  # of each minute, those with the most refusals
-KEPT_REFUSALS: Final = 10_000  # the latest ones, about
+KEPT_SECONDS: Final = 3600  # how long a store keeps refusals
+KEPT_CLIENTS: Final = 1000  # clients that a store keeps for each minute: those with the most refusals
+KEPT_REFUSALS: Final = 10_000  # about how many of the latest refusals a store keeps
 
 
 class KeyPage(Struct, frozen=True):
@@ -49,19 +49,19 @@ class NumberedRefusal(Struct, frozen=True):
 class Inventory(Protocol):
     """A store for threads that operators can query. All methods raise `StoreError` if the store gives no answer.
 
-    No method waits between its calls to the store: the caller paces them.
+    No method waits between its calls to the store, so the caller has to pace them.
     """
 
     def list_keys(self) -> Iterator[KeyPage]:
         """Yield the keys of all buckets, page by page; each step is one short call of about 1,000 keys.
 
-        A key that exists throughout is on at least one page, and may be on two. Keys of other programs, and those that
-        the store keeps for itself, may be among them.
+        A key that exists during the whole listing is on one page or on two. The pages may also contain keys of other
+        programs, and keys of the store that are not buckets.
         """
         ...
 
     def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
-        """Add to the numbers of refusals per `Charge.key` of the present minute, and append the latest refusals.
+        """Add to the numbers of refusals per `Charge.key` in the present minute, and append the latest refusals.
 
         Keeps both for an hour, `KEPT_CLIENTS` keys for each minute and about `KEPT_REFUSALS` refusals.
         """
@@ -75,7 +75,7 @@ class Inventory(Protocol):
         ...
 
     def latest_refusals(self, after: str | None, most: int) -> Sequence[NumberedRefusal]:
-        """Return up to `most` refusals, oldest first: those after the one with this number; the latest ones if None."""
+        """Return up to `most` refusals, oldest first: those after number `after`, or the latest ones if it is None."""
         ...
 
 
@@ -84,7 +84,7 @@ class RefusalFinder(Protocol):
     """An `Inventory` that finds full buckets faster than a `peek` of all would. Optional."""
 
     def list_refusing(self, limit_of: Callable[[str], Limit | None]) -> Iterator[KeyPage]:
-        """Yield pages as `list_keys` does, without most of the keys whose buckets would admit one unit.
+        """Yield pages like `list_keys`, but omit most keys whose buckets would admit one unit.
 
         `limit_of`: returns the limit of a key by its end, `rule:limit-id`; None for other keys.
         """

@@ -11,7 +11,7 @@ Clock = Callable[[], float]
 Lookup = Callable[[Sequence[Charge]], Sequence[Decision] | None]
 """Returns the decisions on a group that are known without the store; None if the store must be queried."""
 
-SCRIPT_ERROR = "ratelimit_mw: "  # prefix of errors in which the Lua scripts reject their arguments; nothing was written
+SCRIPT_ERROR = "ratelimit_mw: "  # start of the error if a Lua script rejects its arguments; then nothing was written
 
 Listener = Callable[[StoreEvent], None]
 """Receives store events synchronously, in the thread or task of a request. Must not raise."""
@@ -48,8 +48,8 @@ class Layer:
         """Drop what is known about these buckets, which were settled or reset."""
 
     def subscribe(self, listener: Listener) -> bool:  # noqa: ARG002
-        """Send store events to `listener`; repeating it has no effect. Return whether this layer sends any."""
+        """Send store events to `listener`. A second call has no effect. Return whether this layer sends events."""
         return False
 
     def clear(self) -> None:
-        """Drop everything: this is a forked child, or all buckets, and possibly the clock, were replaced."""
+        """Drop everything, because this is a forked child, or all buckets and possibly the clock were replaced."""

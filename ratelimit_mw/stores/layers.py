@@ -18,18 +18,18 @@ from ratelimit_mw.stores.layer import Clock, Layer, Listener, Lookup
 from ratelimit_mw.stores.lease import LeaseManager
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child, call_at_exit
 
-_CLOCK_RESOLUTION: Final = 0.001  # seconds; a timer may fire early by the resolution of the event loop's clock
+_CLOCK_RESOLUTION: Final = 0.001  # seconds of the event loop's clock; a timer may fire so much too early
 
 
 class _LayeredBase:
-    """Both stores, written as coroutines, which never suspend in threads.
+    """The base of both stores, written as coroutines, which never suspend in threads.
 
-    The first layer is the outermost; leases come before all layers. `timeout`: seconds that closing waits for leases
-    and refunds in progress. `clock`: the clock configured for the store; None is monotonic time.
+    The first layer is the outermost. Leases run before all layers. `timeout`: seconds that closing the store waits for
+    leases and refunds in progress. `clock`: the clock configured for the store; None is monotonic time.
     """
 
-    _verbs: AsyncStore  # of the store below
-    _take_below: Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]  # its `atake`
+    _verbs: AsyncStore  # the verbs of the inner store
+    _take_below: Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]  # the inner store's `atake`
 
     def __init__(self, store: Any, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
         self._store, self._timeout = store, timeout
@@ -76,7 +76,7 @@ class _LayeredBase:
         return any([layer.subscribe(listener) for layer in self._layers])  # noqa: C419  # a generator would stop at the first
 
     def _start(self, work: Coroutine[Any, Any, None], refund_after: float | None = None) -> "asyncio.Task[None] | None":
-        """Run what no decision depends on. `refund_after`: seconds until the lease that it takes has to be refunded."""
+        """Run work that no decision depends on. `refund_after`: seconds until a lease taken by it must be refunded."""
         raise NotImplementedError
 
     def _take(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
@@ -87,7 +87,7 @@ class _LayeredBase:
 
     async def _take_from_store(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         started_at = self._clock()
-        for before_take in self._before_take:  # _look_up(), inlined: the call would double its cost
+        for before_take in self._before_take:  # _look_up(), inlined: a call would double the time
             decisions = before_take(charges, started_at)
             if decisions is not None:
                 return decisions
@@ -151,7 +151,7 @@ class _LayeredBase:
 
 
 class LayeredStore(_LayeredBase):
-    """Runs layers over a `Store`, the first one outermost. Leases come before all layers."""
+    """Runs layers over a `Store`. The first layer is the outermost. Leases run before all layers."""
 
     _refunds_at_exit = False
 
@@ -165,7 +165,7 @@ class LayeredStore(_LayeredBase):
         for charge in charges:
             if charge.lease:
                 return run(self._take(charges))
-        # _take_from_store() without coroutines, which would cost as much as several layers
+        # _take_from_store() without coroutines, because these would take as long as several layers
         started_at = self._clock()
         for before_take in self._before_take:
             decisions: Sequence[Decision] | None = before_take(charges, started_at)
@@ -191,7 +191,7 @@ class LayeredStore(_LayeredBase):
         """Forget these buckets."""
         run(self._reset(charges))
 
-    # The methods of `Inventory` skip the layers: no request waits for them.
+    # The methods of `Inventory` skip the layers, because no request waits for them.
 
     def list_keys(self) -> Iterator[KeyPage]:
         """See `Inventory.list_keys`."""
@@ -222,7 +222,7 @@ class LayeredStore(_LayeredBase):
         run(self._close())
 
     def _start(self, work: Coroutine[Any, Any, None], refund_after: float | None = None) -> None:  # noqa: ARG002
-        """Run it in this thread. Threads have no timer: the next call after a lease has expired refunds it."""
+        """Run the work in this thread. Threads have no timer, so the next call after a lease has expired refunds it."""
         if not self._refunds_at_exit:
             self._refunds_at_exit = True
             call_at_exit(self._refund_all)
@@ -279,7 +279,7 @@ class AsyncLayeredStore(_LayeredBase):
         await self._close()
 
     def _start(self, work: Coroutine[Any, Any, None], refund_after: float | None = None) -> "asyncio.Task[None]":
-        """Run it in a task."""
+        """Run the work in a task."""
         loop = asyncio.get_running_loop()
         task = loop.create_task(work)
         self._tasks.add(task)

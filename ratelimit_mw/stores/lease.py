@@ -1,9 +1,9 @@
 """Leases: a process takes units of a hot limit in advance and spends them without querying the store.
 
-The unspent units of a bucket, its allotment, are never more than `lease`. They expire `lease_time` seconds after they
-were taken, and are then refunded. Closing the store refunds them too. A process can spend in a window what it took
-before it, so in any window each process admits at most `lease` units beyond the bound of the algorithm. It withholds at
-most `lease` units from other processes.
+The allotment of a bucket, its unspent units, never exceeds `lease`. The units expire `lease_time` seconds after they
+were taken, and are then refunded, as they are when the store is closed. A process can spend units in a window that it
+took before the window. So in any window each process admits at most `lease` units beyond the bound of the algorithm. It
+withholds at most `lease` units from other processes.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _MAX_ALLOTMENTS: Final = 1_000  # leases are meant for a few hot buckets
 TakeFromStore = Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]
 
 Start = Callable[[Coroutine[Any, Any, None], float], "asyncio.Task[None] | None"]
-"""Runs a coroutine that takes a lease: in a task, or at once in a thread. The float is its `lease_time`."""
+"""Runs a coroutine that takes a lease, in a task or, in a thread, at once. The float is the lease's `lease_time`."""
 
 
 class Allotment:
@@ -34,15 +34,16 @@ class Allotment:
     def __init__(self, charge: Charge, now: float) -> None:
         self.charge = charge
         self.units = 0
-        self.reserved = 0  # spent by groups that the store has not decided yet: may be restored
-        self.decision: Decision | None = None  # of the last lease: the bucket with that lease taken
-        self.at = 0  # for the refund: when the oldest of these units was taken
-        # no lease is taken earlier: infinite during the call that takes one; later while the quota is used up
+        self.reserved = 0  # spent by groups that the store has not decided yet, so they may be put back
+        self.decision: Decision | None = None  # the decision on the last lease, so it shows the bucket after that lease
+        self.at = 0  # when the oldest of these units was taken; for the refund
+        # No lease is taken before this time. It is infinite during a call that takes a lease, and in the future while
+        # the quota is used up.
         self.not_before = -math.inf
         self.restart(now)
 
     def restart(self, now: float) -> None:
-        """Set the times between which units may be spent that are leased now."""
+        """Set the period in which the units that are leased now may be spent."""
         self.valid_from, self.valid_until = now, now + self.charge.lease_time
 
     def is_valid(self, now: float) -> bool:
@@ -50,7 +51,7 @@ class Allotment:
         return self.valid_from <= now < self.valid_until
 
     def snapshot(self) -> Decision:
-        """Return the decision to show with the present units. Its times are those of the lease, so never too short."""
+        """Return the decision to show with the present units. Its times are the lease's, so none is too short."""
         last = self.decision
         if last is None:
             raise RuntimeError("an allotment that was never filled has no decision to show")
@@ -72,7 +73,7 @@ class LeaseManager:
     def __init__(self) -> None:
         self.next_expiry = math.inf  # when the next refund is due
         self._allotments: dict[tuple[str, str], Allotment] = {}
-        self._refunds: list[Charge] = []  # settlements that were not sent yet
+        self._refunds: list[Charge] = []  # settlements to send
         self._lock = fork_safe_lock()
 
     async def take(
@@ -80,11 +81,11 @@ class LeaseManager:
     ) -> Sequence[Decision]:
         """Spend allotments, and take the other charges of the group from the store. All are charged, or none.
 
-        Where an allotment did not suffice, a lease is taken afterwards, for later requests. Other requests do not wait
-        for it: meanwhile the store decides their charges.
+        If an allotment was too small, a lease is taken afterwards, for later requests. Other requests do not wait for
+        the lease; meanwhile the store decides their charges.
         """
         with self._lock:
-            now = clock()  # under the lock, so that an allotment that another thread has just created is valid
+            now = clock()  # read under the lock, so that it is not before the start of any allotment
             spent = [self._spend(charge, now) for charge in charges]
             decisions = [one.decision for one in spent if one is not None]
             if len(decisions) == len(spent):
@@ -103,7 +104,7 @@ class LeaseManager:
         for allotment, lease in self._claim_leases(to_store, clock):
             task = start(self._take_lease(allotment, lease, clock, take_from_store), allotment.charge.lease_time)
             if task is not None:
-                await asyncio.shield(task)  # the lease is for others, even if this request is canceled
+                await asyncio.shield(task)  # other requests need the lease even if this one is canceled
         decided = iter(from_store)
         decisions = [
             next(decided) if one is None else one.allotment.snapshot() if refused else one.decision for one in spent
@@ -133,7 +134,7 @@ class LeaseManager:
                     allotment.units = allotment.reserved = 0
 
     def clear(self) -> None:
-        """Drop everything without a refund: all buckets were replaced, or the units belong to the parent process."""
+        """Drop everything without a refund, as all buckets were replaced, or the units belong to the parent process."""
         with self._lock:
             self._allotments.clear()
             self._refunds.clear()
@@ -179,7 +180,7 @@ class LeaseManager:
                 wanted = charge.lease - allotment.units - allotment.reserved
                 if wanted > 0:
                     allotment.not_before = math.inf
-                    if not allotment.units:  # else the new units expire together with the older ones
+                    if not allotment.units:  # otherwise the new units expire together with the older ones
                         allotment.restart(now)
                     claimed.append((allotment, Charge(charge.key, charge.limit, wanted)))
         return claimed

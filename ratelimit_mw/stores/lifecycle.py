@@ -1,4 +1,4 @@
-"""The lifecycle of stores: locks and states after a fork, the end of event loops, and the overrides of tests."""
+"""Handles the lifecycle of stores: locks and states after a fork, the end of event loops, and overrides by tests."""
 
 import asyncio
 import atexit
@@ -14,20 +14,20 @@ from weakref import WeakValueDictionary
 
 _numbers: Final = count()
 _locks: Final[dict[int, Callable[[], Any]]] = {}  # weak references to locks, by number
-_interrupted_writes: Final[dict[int, Callable[[], Any]]] = {}  # and to what is called if that lock was held at the fork
+_interrupted_writes: Final[dict[int, Callable[[], Any]]] = {}  # methods to call if that lock was held at the fork
 _methods: Final[dict[int, Callable[[], Any]]] = {}
 
 
 def after_fork_in_child(method: Callable[[], None]) -> None:
-    """Call this bound method in each forked child, if its object still exists. Locks are free by then."""
-    number, methods = next(_numbers), _methods  # at exit, Python clears module globals before other objects
+    """Call this bound method in each forked child, if its object still exists. This module's locks are then free."""
+    number, methods = next(_numbers), _methods  # a local variable, because at exit Python clears module globals first
     methods[number] = _weak(method, lambda _: methods.pop(number, None))
 
 
 def fork_safe_lock(on_interrupted_write: Callable[[], None] | None = None) -> Lock:
     """Return a lock that is free in a child process even if a thread of the parent held it at the fork.
 
-    `on_interrupted_write`: a bound method that the child calls in that case: the thread may have been writing.
+    `on_interrupted_write`: a bound method that the child calls in that case, because the thread may have been writing.
     """
     lock = Lock()
     number, locks, writers = next(_numbers), _locks, _interrupted_writes
@@ -51,7 +51,8 @@ def call_at_exit(method: Callable[[], None]) -> None:
 def _weak(method: Callable[[], None], on_gone: Callable[[object], object] | None = None) -> Callable[[], Any]:
     """Return a weak reference to a bound method. `on_gone` is called when its object is deleted.
 
-    Not a `WeakMethod`: its own callback fails with a message if both are deleted at once, as at the end of a program.
+    A `WeakMethod` will not do: at the end of a program it is deleted together with the object, and then its callback
+    fails with a message.
     """
     bound: Any = method
     owner_reference, function = weakref.ref(bound.__self__, on_gone), bound.__func__
@@ -63,7 +64,8 @@ def _weak(method: Callable[[], None], on_gone: Callable[[object], object] | None
 
 
 def _reset_after_fork() -> None:
-    # Lists of numbers, not of items: creating items may start the garbage collector, which removes entries meanwhile.
+    # Iterates over a list of numbers, not over items. Creating items may start the garbage collector, which removes
+    # entries during the iteration.
     live_locks = [lock for number in list(_locks) if (lock := _resolve(_locks, number)) is not None]
     interrupted = [
         number
@@ -79,7 +81,7 @@ def _reset_after_fork() -> None:
 
 
 def _resolve(references: Mapping[int, Callable[[], Any]], number: int) -> Any:
-    """Return the object of a reference, or None if it is gone."""
+    """Return the object of a reference; None if it no longer exists."""
     reference = references.get(number)
     return None if reference is None else reference()
 
@@ -97,7 +99,7 @@ def on_loop_shutdown(close: Callable[[], Awaitable[None]]) -> AsyncGenerator[Non
     Keep a reference to the generator that is returned. Its `aclose` awaits `close` at once.
     """
     hook = _shutdown_hook(close)
-    with suppress(StopIteration):  # run to its `yield`: the first step registers it with the loop
+    with suppress(StopIteration):  # run to its `yield`, which registers it with the loop
         hook.asend(None).send(None)
     return hook
 
@@ -120,7 +122,7 @@ class PerLoop(Generic[M]):
     def get(self) -> M:
         """Return the instance of the running loop."""
         loop = asyncio.get_running_loop()
-        last = self._last  # read once: other threads with other loops write it too
+        last = self._last  # read once, because threads with other loops write it, too
         if last is not None and last[0] is loop:
             return last[1]
         instance = self._instances.get(loop)
@@ -156,14 +158,14 @@ class StoreOverrides(NamedTuple):
 
     monotonic: Callable[[], float] | None = None  # seconds, in place of time.monotonic
     wall: Callable[[], float] | None = None  # seconds, in place of a server's TIME
-    key_prefix: str = ""  # in front of every key on a server
+    key_prefix: str = ""  # precedes every key on a server
 
 
 class RegisteredStore(Protocol):
     """A store that accepts overrides."""
 
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
-        """Use these overrides; a configured clock stays. `empty`: also forget all states in this process."""
+        """Use these overrides. A configured clock takes precedence. `empty`: also forget all states in this process."""
 
 
 class StoreRegistry:
@@ -176,7 +178,7 @@ class StoreRegistry:
 
     def register(self, store: RegisteredStore) -> None:
         """Add a new store and apply the present overrides to it."""
-        self._stores[id(store)] = store  # before the check: a concurrent `apply` then finds the store
+        self._stores[id(store)] = store  # before the check, so that a concurrent `apply` finds the store
         if self.overrides != StoreOverrides():
             store._apply(self.overrides, empty=False)  # noqa: SLF001  # not part of the public `Store`
 

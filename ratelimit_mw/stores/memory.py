@@ -13,9 +13,9 @@ from ratelimit_mw.stores.group import Group, committed, cost_to_decide
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
 
 _PROBES = 8  # states per limit that are checked for an expired one, to make room for a new one
-_OTHER_LIMITS = 3  # limits that are searched as well as the one with the most keys, which may be among them
-_MORE_PROBES = 24  # further states of the limit with the most keys, if the first searches find no key to drop
-# A generation closes at this fraction of `max_keys`: a dict of a 24th of a million keys resizes in under two
+_OTHER_LIMITS = 3  # limits to search in addition to the one with the most keys, which may be among them
+_MORE_PROBES = 24  # more states to check of the limit with the most keys, if the first searches found no key to drop
+# A generation closes when it has this part of `max_keys`. A dict with a 24th of a million keys resizes in under two
 # milliseconds.
 _SIZE_DIVISOR = 24
 
@@ -26,9 +26,9 @@ class MemoryStore:
     """Keeps states in this process, for threads (`take`) and for asyncio (`atake`). A call never waits for I/O.
 
     `max_keys`: the maximum number of states, at least 1. Overflow buckets come on top, one per limit at most. In a full
-    store, a new key replaces an expired key or else an idle one. A key is idle if its last request was admitted and it
-    has a unit left. So a flood of new keys never replaces an unexpired key whose last request was refused, whatever
-    that request's cost. If a short search finds no key to replace, the new keys of a limit share one overflow bucket.
+    store, a new key replaces an expired key or else an idle one. A key is idle if its last request was admitted and a
+    unit is left. So a flood of new keys never replaces an unexpired key whose last request was refused, whatever the
+    cost of that request. If a short search finds no key to replace, the new keys of a limit share one overflow bucket.
     `clock`: a callable that returns seconds, for tests; None is `time.monotonic`.
     """
 
@@ -41,7 +41,7 @@ class MemoryStore:
         self._configured_clock = self._clock = clock  # `testing` may replace `_clock`
         self._maps: dict[str, GenerationalMap] = {}
         self._limit_was_added = False
-        self._largest: GenerationalMap | None = None  # the one with the most keys among those that grew
+        self._largest: GenerationalMap | None = None  # of the maps that grew, the one with the most keys
         self._lock = fork_safe_lock(on_interrupted_write=self._clear)
         REGISTRY.register(self)
 
@@ -53,7 +53,8 @@ class MemoryStore:
         lock = self._lock
         lock.acquire()  # takes half as long as `with`
         try:
-            # Read the clock under the lock: otherwise a thread could write an earlier time after a later one.
+            # Read the clock under the lock. Otherwise a thread could write a state with an earlier time over one with a
+            # later time.
             now = monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())  # _now(), inlined
             if len(charges) == 1:  # fast path: 0.8 µs per call, 3.7 µs on the general path
                 charge = charges[0]
@@ -63,23 +64,23 @@ class MemoryStore:
                         state_map = self._maps[limit.bucket]
                         states = state_map.current
                         old = states[key]
-                    except KeyError:  # the limit has no map yet, or the current generation does not have the key
+                    except KeyError:  # there is no map of the limit, or the key is not in the current generation
                         states, old = self._find_older(limit, key, now)
                     if old is not None:
                         decision, new = limit.decide(old, now, cost, None)
                         states[key] = new
                         if not decision.allowed:
-                            # `state_map` is bound even after a KeyError: there is a state, so the limit has a map
+                            # `state_map` is bound, even after a KeyError: as there is a state, the limit has a map
                             if states is state_map.current:  # mark_refused(), inlined: a flood of refusals is common
                                 state_map.current_refusals[key] = new
                             else:
                                 state_map.mark_refused(key, new)
                         return (decision,)
-            # More than one charge, or none: the fast path for groups. It returns None if a limit refuses. Then the
-            # general path decides the group again.
+            # More than one charge, or none: the fast path for groups. If it does not apply, e.g. because a limit
+            # refuses, it returns None, and the general path decides the group from the beginning.
             elif (decisions := self._take_if_all_admitted(charges, now)) is not None:
                 return decisions
-            # the general path, for what neither fast path has decided
+            # the general path, if neither fast path has decided
             return self._take(charges, now, commit=True)
         finally:
             lock.release()
@@ -148,11 +149,11 @@ class MemoryStore:
         return self._max_keys - self._free_keys
 
     def _take_if_all_admitted(self, charges: Sequence[Charge], now: int) -> list[Decision] | None:
-        """Take the fast path for several charges: 2.8 µs for three, 6.2 µs on the general path.
+        """Decide several charges on the fast path: 2.8 µs for three, 6.2 µs on the general path.
 
-        It applies if no two charges are for the same bucket, all states are in the current generation, and all limits
-        admit; if every charge has the role `limit`, no `max_delay` of its own and a cost of at least 0. Otherwise
-        returns None.
+        Returns None unless all of these conditions hold: Each charge has the role `limit`, no `max_delay` of its own,
+        and a cost of at least 0. No two charges have the same bucket. All states are in the current generation. All
+        limits admit.
         """
         decisions, written = [], {}
         for charge in charges:
@@ -179,24 +180,24 @@ class MemoryStore:
         return decisions
 
     def _find_older(self, limit: Limit, key: str, now: int) -> tuple[dict[str, State], State]:
-        """Return the dict that holds a key's state, and the state. See `GenerationalMap.find_older`.
+        """Return the dict that contains a key's state, and the state. See `GenerationalMap.find_older`.
 
-        The state is None in three cases: the key has none; its generation closed long ago, and only `_take` searches
-        all generations; or the store is full. Then `_take` moves the state to the current generation, where it is
-        evicted later than in an older one.
+        The state is None in three cases, in which the caller continues with `_take`: The key has no state. Its
+        generation closed long ago; only `_take` searches all generations. The store is full; `_take` then moves the
+        state to the current generation, so that it is evicted later.
         """
         state_map = self._maps.get(limit.bucket)
         return ({}, None) if state_map is None or self._free_keys <= 0 else state_map.find_older(key, now)
 
     def _take(self, requested: Sequence[Charge], now: int, *, commit: bool) -> Sequence[Decision]:
         """Decide a whole group, and then write it if `commit` is set. Requires the lock."""
-        if self._limit_was_added:  # before `_find_all`, because maps are deleted
+        if self._limit_was_added:  # before `_find_all`, because it deletes maps
             self._drop_empty(now)
         group = Group(requested)
         charges = group.charges
         entries = self._find_all(charges, now, evict=commit)
         results: list[tuple[Decision, State]] = []
-        overflow: dict[str, State] = {}  # states of overflow buckets, which several new keys of this group may share
+        overflow: dict[str, State] = {}  # states of overflow buckets; several new keys of this group may share one
         for index, charge in enumerate(charges):
             state_map, key, old = entries[index]
             if key == _OVERFLOW_KEY and charge.limit.bucket in overflow:
@@ -212,13 +213,13 @@ class MemoryStore:
             state_map, key, old = entries[index]
             decision, new = results[index]
             if decision.allowed and not charged:
-                # it has room but is not charged: show the bucket unchanged
+                # it admits, but is not charged, so the decision shows the unchanged bucket
                 decisions[index] = charges[index].limit.decide(old, now, 0, None)[0]
                 new = old
             elif commit and new is not None and (new is not old or key not in state_map.current):
-                self._add(state_map, key, new, now)  # moves an unchanged state too: its client was active
+                self._add(state_map, key, new, now)  # also moves an unchanged state, because its client was active
             if commit and refused and new is not None:
-                # a full store keeps every bucket of a refused request, also those that did not refuse
+                # a full store must not evict any bucket of a refused request, not even those that did not refuse
                 state_map.mark_refused(key, new)
         return group.spread(decisions)
 
@@ -230,11 +231,11 @@ class MemoryStore:
         elif new is not old:
             refused = old is not None and state_map.is_refused(key, old)
             self._add(state_map, key, new, now)
-            if refused:  # a settlement is not a request
+            if refused:  # the mark stays, because a settlement is not a request
                 state_map.mark_refused(key, new)
 
     def _find_all(self, charges: Sequence[Charge], now: int, *, evict: bool) -> list[Entry]:
-        """Return map, key and state of each charge's bucket. New keys get room, or share the overflow bucket.
+        """Return map, key and state of each bucket. In a full store, room is made for new keys, or they share a bucket.
 
         `evict`: drop keys to make room, which a peek must not do.
         """
@@ -257,7 +258,7 @@ class MemoryStore:
                 )
                 entries[index] = self._find(state_map.limit, _OVERFLOW_KEY, now)
             elif self._free_keys <= 0 and evict:
-                # an overflow bucket had made `_free_keys` negative: try to come back to `max_keys`
+                # overflow buckets have made `_free_keys` negative, so drop a key to return to `max_keys`
                 self._make_room(now, protected, evict=True)
         return entries
 
@@ -269,9 +270,10 @@ class MemoryStore:
         return state_map, key, state_map.get(key)
 
     def _drop_empty(self, now: int) -> None:
-        """Check two limits, and drop them if empty.
+        """Drop empty maps of limits: check two maps.
 
-        It runs at the first take or peek after a new limit was added, for apps that create limits.
+        Runs at the first take or peek after a limit was added. Otherwise an app that creates limits would add maps
+        forever.
         """
         self._limit_was_added = False
         for state_map in self._rotate(2):
@@ -280,7 +282,7 @@ class MemoryStore:
                 del self._maps[state_map.limit.bucket]
 
     def _add(self, state_map: GenerationalMap, key: str, state: State, now: int) -> None:
-        """Store a state and expire a few others. Requests on the fast path do not pay for expiry."""
+        """Store a state, and drop a few expired ones. Requests on the fast path spend no time on expiry."""
         if state_map.set(key, state, now):
             self._free_keys -= 1
             if self._largest is None or state_map.count > self._largest.count:
@@ -293,7 +295,7 @@ class MemoryStore:
     def _make_room(self, now: int, protected: set[str], *, evict: bool) -> bool:
         """Return whether a key outside `protected` can make room. `evict`: drop it, which a peek must not do."""
         largest = self._largest
-        if largest is None or largest.count * len(self._maps) < len(self):  # it has shrunk below the average
+        if largest is None or largest.count * len(self._maps) < len(self):  # it has shrunk to less than the average
             largest = self._largest = max(self._maps.values(), key=lambda state_map: state_map.count)
         state_map, victim = self._find_victim(largest, now, protected)
         if victim is not None and evict:
@@ -305,9 +307,9 @@ class MemoryStore:
     ) -> tuple[GenerationalMap, str | None]:
         """Search for a key to drop, and return its map and the key; None as the key if there is none.
 
-        The order is: an expired key of the largest limit, an expired key of a few others, an idle key of the largest
-        limit. Then more keys of the largest limit are checked. Only the largest limit loses idle keys, because a flood
-        makes its own limit the largest.
+        Searches in this order: an expired key of the largest limit, an expired key of a few other limits, an idle key
+        of the largest limit. Then it checks more keys of the largest limit. Only the largest limit loses idle keys: a
+        flood makes its own limit the largest, so it does not displace the clients of others.
         """
         others = [state_map for state_map in self._rotate(_OTHER_LIMITS) if state_map is not largest]
         expired, idle = largest.find_evictable(now, protected, _PROBES)

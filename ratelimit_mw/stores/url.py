@@ -8,7 +8,7 @@ from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 
-PREFIX: Final = "rl:"  # of all keys; stores that are created in code may have another one
+PREFIX: Final = "rl:"  # the prefix of all keys; a store that is created in code may have another prefix
 _LOCAL = ("memory", "sqlite")
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
@@ -47,7 +47,7 @@ def open_unchecked(url: str, timeout: float) -> Any:
 
 
 def open_existing(url: str, timeout: float) -> Any:
-    """Open a store as `open_store` does, but neither create its file nor move a broken one aside.
+    """Open a store like `open_store`, but neither create its file nor move a broken file aside.
 
     The store's methods raise `StoreError` if the file is missing or broken.
     """
@@ -57,7 +57,7 @@ def open_existing(url: str, timeout: float) -> Any:
 
 
 def inspect_place(url: str) -> str:
-    """Return what a start would find at the place of a file, and change nothing; empty text for another URL.
+    """Return what a start would find at the path of a file, without a change; empty text for other URLs.
 
     Raises `ConfigError` as a start does.
     """
@@ -77,7 +77,7 @@ def redacted_url(url: str) -> str:
 
 
 def _local_store(url: str, timeout: float) -> Any:
-    """Return a store of this process or host, which is for threads and asyncio alike; None for a server's URL."""
+    """Return a store of this process or host, which works in threads and in asyncio; None for a server's URL."""
     scheme = _scheme_of(url)
     if scheme == "memory":
         return MemoryStore()
