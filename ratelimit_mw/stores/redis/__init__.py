@@ -1,6 +1,6 @@
 """Stores states in Redis or Valkey, shared by many processes. Each group of charges is one EVALSHA.
 
-On Redis Cluster it is one EVALSHA for each slot. Needs the extra `redis`.
+On Redis Cluster, a group is one EVALSHA for each slot. Needs the extra `redis`.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from ratelimit_mw.stores.redis.url import (
 )
 
 _PROBE_TIMEOUT: Final = 3.0  # seconds for each call of a probe, connecting included
-_MAX_CLIENT_CALLS: Final = 2  # of one event loop, in flight with a client that was passed in
-_READY_INTERVAL: Final = 0.005  # seconds between two looks whether such a client is ready
-_PENALTY_ALGORITHM: Final = "ban"  # always comes with another limit, and needs the same commands
+_MAX_CLIENT_CALLS: Final = 2  # calls of one event loop in flight at once, with a client that was passed in
+_READY_INTERVAL: Final = 0.005  # seconds between two checks whether such a client is ready
+_PENALTY_ALGORITHM: Final = "ban"  # always used with another limit, which needs the same commands
 _DEFAULT_ALGORITHM: Final = "sliding_window_counter"
 _PROBE_SLOTS: Final = 16  # keys of a probe in a cluster; with three nodes, one probe in 200 misses a node
 
@@ -51,10 +51,11 @@ class RedisStore(LayeredStore):
     `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`; or a `redis.Redis` or `redis.RedisCluster`. The store uses such a
     client as it is, and does not close it.
 
-    `prefix`: of all keys. `timeout`: seconds for a whole call, connecting included, more than 0; a client that is
-    passed in uses its own. `deny_cache`: seconds for which this process remembers a refusal at most. A correction by
-    another process may go unnoticed here for as long. 0 queries the server every time. `clock`: a callable that returns
-    seconds, for tests; None uses the server's TIME. Raises `StoreError` when the server gives no usable answer.
+    `prefix`: the start of all keys. `timeout`: seconds for a whole call, including connecting; more than 0. A client
+    that is passed in has its own timeouts. `deny_cache`: seconds for which this process remembers a refusal at most. A
+    correction by another process may have no effect here for as long. 0 queries the server every time. `clock`: a
+    callable that returns seconds, for tests; None uses the server's TIME. Raises `StoreError` when the server gives no
+    usable answer.
     """
 
     def __init__(
@@ -95,8 +96,8 @@ class AsyncRedisStore(AsyncLayeredStore):
 def probe(url: str, prefix: str = "rl:", algorithms: Iterable[str] = ()) -> StoreError | None:
     """Take a unit with each of these algorithms, on new connections. Returns the error, or None.
 
-    May block for some seconds. The keys belong to no request; the probe removes them, and they expire. In a cluster it
-    uses many keys, so that it probably reaches every node.
+    May block for some seconds. The probe's keys are not those of any request. It removes them, and they also expire. In
+    a cluster it uses many keys, so that it probably reaches every node.
     """
     names = [name for name in SCRIPTED if name in set(algorithms) - {_PENALTY_ALGORITHM}] or [_DEFAULT_ALGORITHM]
     store = RedisStore(url, prefix=prefix, timeout=_PROBE_TIMEOUT, deny_cache=0)
@@ -123,10 +124,10 @@ def _prober(client_or_url: Any, prefix: str) -> Callable[[Iterable[str]], StoreE
 
 
 def _layers(deny_cache: float, *, is_cluster: bool) -> list[Layer]:
-    """Return the layers over the server; the first one that has an answer gives it.
+    """Return the layers over the server. The first layer that can answer does.
 
-    The deny cache comes first, so that it also refuses while the circuit breaker is open. A cluster has no breaker:
-    the other nodes may work while one fails.
+    The deny cache comes first, so that it also refuses while the circuit breaker is open. A cluster has no breaker,
+    because the other nodes may work while one fails.
     """
     cache = DenyCache(deny_cache)
     return [*([cache] if deny_cache else []), *([] if is_cluster else [CircuitBreaker()])]
@@ -222,7 +223,7 @@ class _AsyncClientTransport:
         """See `AsyncTransport.query`."""
         try:
             if self.is_cluster:
-                await self._client.initialize()  # else redis-py fails concurrent first commands
+                await self._client.initialize()  # otherwise redis-py fails if the first commands run concurrently
             return await self._client.execute_command(*command)
         except Exception as error:  # every exception of the client is a failed call
             raise classify_error(error, "cluster" if self.is_cluster else "server") from error
@@ -257,7 +258,7 @@ def _options_of(client: Any) -> Mapping[str, Any]:
 
 
 def _check_replies(client: Any) -> None:
-    """Raise `ConfigError` for a client that decodes replies to text: replies of the scripts are binary."""
+    """Raise `ConfigError` for a client that decodes replies to text, because the replies of the scripts are binary."""
     if _options_of(client).get("decode_responses"):
         raise ConfigError(
             "client_or_url: got a client with decode_responses=True, expected one that returns bytes; "

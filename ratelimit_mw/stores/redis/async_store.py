@@ -1,4 +1,4 @@
-"""A Redis store for asyncio. Takes go through a `Batcher`, which keeps their deadlines; others run in tasks."""
+"""A Redis store for asyncio. Takes go through a `Batcher`, which keeps their deadlines. Other calls run in tasks."""
 
 import asyncio
 import time
@@ -64,7 +64,7 @@ class AsyncioStore(RedisCommands):
         encoded_group = self._encoded_groups.get(id(original_charges)) or self._encode_group(original_charges)
         if encoded_group.slot is None:
             return self._run(partial(self._take, original_charges, commit=commit))
-        # without a configured clock the server's time counts
+        # without a configured clock, the server's time is used
         mode = DEFAULT_MODE if commit and self._clock is None else TakeMode(self._now(), commit)
         answer = self._batchers.get().submit(encoded_group, mode)
         return answer if encoded_group.has_unique_buckets else _spread(encoded_group.group, answer)
@@ -156,7 +156,7 @@ class AsyncioStore(RedisCommands):
     def _on_task_done(self, call: asyncio.Task[Any]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # marks it as retrieved; a request that still waits gets it too
+            call.exception()  # marks the exception as retrieved; a request that still waits gets it, too
 
 
 def _cancel_later(loop: asyncio.AbstractEventLoop, call: asyncio.Task[Any], seconds: float) -> None:

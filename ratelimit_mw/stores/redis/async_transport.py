@@ -1,7 +1,7 @@
 """Sends commands to a server, for asyncio. Each event loop has one connection, on which commands are pipelined.
 
-redis-py opens a connection, with TLS, AUTH and SELECT. Its own work around each command would take longer than that of
-the server, so commands bypass it: one write and one read for all calls of a turn of the event loop.
+redis-py opens a connection, with TLS, AUTH and SELECT. Its work for each command would take longer than the work of the
+server. So commands bypass it: all calls of a turn of the event loop are one write and one read.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from ratelimit_mw.stores.redis.rejections import ServerKind
 from ratelimit_mw.stores.redis.scripts import script
 from ratelimit_mw.stores.redis.url import ConnectionFactory
 
-_OPENING_GRACE: Final = 0.5  # seconds that `close` waits for a connection in the making: TLS over a slow link
-_MAX_CONNECTIONS: Final = 32  # of one event loop to one server: one in use, and late ones that are not closed yet
+_OPENING_GRACE: Final = 0.5  # seconds that `close` waits for a connection that is being opened, e.g. over a slow link
+_MAX_CONNECTIONS: Final = 32  # of one event loop to one server: one in use, and retired ones that are not closed yet
 _SCRIPT_CALLS: Final = ("EVALSHA", "EVAL")
 _NUMBER_SIZE: Final = 4  # bytes
 UNLIMITED: Final = sys.maxsize
@@ -64,7 +64,7 @@ class AsyncTransport(Protocol):
         ...
 
     def send(self, calls: Sequence[Call]) -> None:
-        """Send commands, at most as many as there is room for."""
+        """Send commands, at most `room` of them."""
         ...
 
     async def query(self, command: Command) -> Any:
@@ -85,7 +85,7 @@ def drop(connection: Any) -> None:
     # redis-py has no public access to its writer, and no public way to close a connection outside of a task
     writer = connection._writer  # noqa: SLF001
     if writer is not None:
-        writer.transport.abort()  # not close(): the loop may end before TLS has shut down
+        writer.transport.abort()  # instead of close(), because the loop may end before TLS has shut down
     connection._close()  # noqa: SLF001
 
 
@@ -94,8 +94,8 @@ class AsyncConnection(asyncio.Protocol):
 
     `convert_error` converts an error reply. `on_end` is called once, when the connection has ended.
 
-    A script returns the number of its call in front of its reply. A reply with another number ends the connection, so
-    a server or proxy that sends one reply too many or too few never makes a request receive the reply of another one.
+    A script returns the number of its call before its reply. A reply with a wrong number ends the connection. So if a
+    server or proxy sends a reply too many or too few, no request receives the reply to another one.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class AsyncConnection(asyncio.Protocol):
     ) -> None:
         self._connection, self._convert_error, self._on_end = connection, convert_error, on_end
         self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
-        self._unanswered: deque[tuple[OnReply, bytes, float]] = deque()  # with the number of the call; since when
+        self._unanswered: deque[tuple[OnReply, bytes, float]] = deque()  # receiver, number of the call, time of sending
         self._last_number = 0
         self._has_ended = False
         # redis-py has no public access to it
@@ -120,7 +120,7 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def unanswered_since(self) -> float:
-        """The time (`time.monotonic`) of the oldest command without a reply; infinity if there is none."""
+        """When the oldest command without a reply was sent (`time.monotonic`); infinity without such a command."""
         return self._unanswered[0][2] if self._unanswered else float("inf")
 
     def send(self, calls: Sequence[Call]) -> None:
@@ -183,11 +183,13 @@ class AsyncConnection(asyncio.Protocol):
 class Channel:
     """The connection of one event loop to one server.
 
-    If there is no connection, the next request starts a task that opens one. All requests wait for it, each up to its
-    timeout. The task goes on when they time out: a connection that takes long to open serves later requests.
+    If there is no connection, the next request starts a task that opens one. All requests wait for the task, each up to
+    its timeout. The task continues after these timeouts, so that a connection that takes long to open serves later
+    requests.
 
-    `find` returns the server's address, if that may change: it is called before a connection is opened, and twice a
-    second. `on_lost` is called when the server at that address does not accept a connection, or is a replica.
+    `find` returns the server's address, for a server whose address may change. It is called before a connection is
+    opened, and twice a second. `on_lost` is called when the server at that address does not accept a connection, or is
+    a replica.
     """
 
     def __init__(
@@ -200,7 +202,7 @@ class Channel:
     ) -> None:
         self._factory, self._find, self._server_kind, self._on_lost = factory, find, server_kind, on_lost
         self._loop = asyncio.get_running_loop()
-        self._connection: AsyncConnection | None = None  # for new commands
+        self._connection: AsyncConnection | None = None  # the connection for new commands
         self._open_connections: dict[AsyncConnection, None] = {}  # the oldest first
         self._opening: asyncio.Task[Exception | None] | None = None
         self._address: Address | None = None
@@ -259,7 +261,7 @@ class Channel:
         opening, self._opening = self._opening, None
         for connection in list(self._open_connections):
             connection.end(StoreNotAsked("the store was closed"))
-        if opening is not None:  # asyncio leaks the socket of a TLS handshake that is canceled too early
+        if opening is not None:  # waits, because asyncio leaks the socket if a TLS handshake is canceled too early
             await asyncio.wait({opening}, timeout=_OPENING_GRACE)
             opening.cancel()
             await asyncio.wait({opening}, timeout=_OPENING_GRACE)
@@ -296,7 +298,7 @@ class Channel:
             if self._on_lost is not None:
                 self._on_lost()
             raise
-        if self._opening is not task:  # the channel was closed meanwhile: redis-py may swallow a cancellation
+        if self._opening is not task:  # closed meanwhile, and redis-py swallowed the cancellation
             drop(opened)
             return
         self._connection = AsyncConnection(opened, partial(self._convert_error, factory.label), self._forget)
@@ -312,7 +314,7 @@ class Channel:
         return classify_and_log(label, error, self._server_kind)
 
     def _retire(self) -> None:
-        """Send nothing more on this connection. Close it after `ORPHAN_TIMEOUT`: others may still wait for replies."""
+        """Send nothing more on the connection. Close it after `ORPHAN_TIMEOUT`: requests may wait for its replies."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._loop.call_later(ORPHAN_TIMEOUT, connection.end, StoreError("no answer in time"))

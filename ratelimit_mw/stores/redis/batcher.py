@@ -1,11 +1,11 @@
-"""Sends the takes of one turn of the event loop together, because a call costs as much as several groups within it.
+"""Sends the takes of one turn of the event loop together, because a call takes as long as several groups in it.
 
 A take waits only for the end of the turn, even while other calls are in flight, except in three cases:
 
 - There is no connection. All takes wait until one is open.
-- The client was passed in, and is not of a cluster. It gets two calls at once; the rest wait for a reply.
-- More than `_MAX_GROUPS_AT_ONCE` groups are taken in one turn. The rest wait for the first reply: by then the deny
-  cache may know their decisions.
+- The client was passed in, and is not a cluster client. It gets two calls at once. The rest wait for a reply.
+- More than `_MAX_GROUPS_AT_ONCE` groups are taken in one turn. The rest wait for the first reply, after which the deny
+  cache may have their decisions.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from ratelimit_mw.stores.redis.protocol import Command, RetryableReply
 from ratelimit_mw.stores.redis.scripts import read_decisions_by_group
 
 _MAX_GROUPS: Final = 32  # in one call; with more, client and server would wait for each other
-_MAX_CHARGES: Final = 128  # in one call, unless a single group has more: a script blocks the server
+_MAX_CHARGES: Final = 128  # in one call, because a script blocks the server; a single group may have more
 _MAX_GROUPS_AT_ONCE: Final = 64  # sent at the end of one turn
 _MAX_WAITING: Final = 10_000  # requests without a reply
 
@@ -41,7 +41,7 @@ class PendingTake(Struct, eq=False, gc=False):
     mode: TakeMode
     reply: "asyncio.Future[Any]"
     deadline: float  # by the clock of the batcher
-    is_waiting: bool = True  # for the batcher; the request may have been canceled
+    is_waiting: bool = True  # whether the batcher still waits for it; the request may have been canceled
 
 
 def _find_no_lookup() -> None:
@@ -52,8 +52,8 @@ class Batcher:
     """Sends the takes of one event loop in batches.
 
     `command`: makes the command of a batch. `resend`: sends a batch again that the server did not process, and returns
-    the outcome of each group. `timeout`: seconds that a request waits. `find_lookup` returns a `Lookup`, which can
-    decide a take that waits without sending it, or None if there is nothing to look up.
+    the outcome of each group. `timeout`: seconds that a request waits. `find_lookup`: returns a `Lookup`, which can
+    decide a waiting take before it is sent; None if there is nothing to look up.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Batcher:
     ) -> None:
         self._transport, self._command, self._resend = transport, command, resend
         self._timeout, self._find_lookup = timeout, find_lookup
-        self._max_groups = 1 if transport.is_cluster else _MAX_GROUPS  # groups are in different slots
+        self._max_groups = 1 if transport.is_cluster else _MAX_GROUPS  # in a cluster, groups are in different slots
         self._loop = asyncio.get_running_loop()
         self._queue: deque[PendingTake] = deque()  # not sent yet
         self._by_deadline: deque[PendingTake] = deque()
         self._waiting_count = 0
-        self._flush_scheduled = False  # for the end of this turn
-        self._turn_deadline = 0.0  # of the requests of this turn
+        self._flush_scheduled = False  # whether a flush is scheduled for the end of this turn
+        self._turn_deadline = 0.0  # the deadline of the requests of this turn
         self._waiting_for_room: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._clock = LoopClock()
@@ -101,7 +101,7 @@ class Batcher:
         """Fail all requests."""
         for take in self._by_deadline:
             self._resolve(take, StoreNotAsked("the store was closed"))
-        self._queue.clear()  # else the end of a call in flight would send the rest, and connect again
+        self._queue.clear()  # otherwise the end of a call in flight would send the rest, and connect again
         for task in self._tasks:
             task.cancel()
 
@@ -111,7 +111,7 @@ class Batcher:
         self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send requests that wait, as far as the transport has room. Without any, wait for it in a task."""
+        """Send waiting requests, as many as the transport has room for. If it has none, wait for room in a task."""
         self._flush_scheduled = False
         room = self._transport.room
         batches = self._next_batches(room) if room else []
@@ -183,7 +183,7 @@ class Batcher:
         if isinstance(reply, RetryableReply) or (
             isinstance(reply, StoreError) and len(batch) > 1 and SCRIPT_ERROR in str(reply)
         ):
-            self._spawn(self._send_again(batch))  # nothing was done
+            self._spawn(self._send_again(batch))  # the server has not processed the batch
             return
         if isinstance(reply, StoreError):
             outcome = reply
@@ -206,7 +206,7 @@ class Batcher:
         self._finish(batch, outcome)
 
     def _finish(self, batch: Sequence[PendingTake], outcome: Sequence[Outcome] | StoreError) -> None:
-        if isinstance(outcome, StoreError):  # a copy for each request: raising an error changes its traceback
+        if isinstance(outcome, StoreError):  # each request raises a copy, because raising changes an error's traceback
             outcome = [outcome.copy() for _ in batch]
         for take, decisions in zip(batch, outcome, strict=True):
             self._resolve(take, decisions)
@@ -214,7 +214,7 @@ class Batcher:
             self._schedule_flush()
 
     def _resolve(self, take: PendingTake, outcome: Outcome | None) -> None:
-        """Resolve the future of a request; a `StoreError` is raised in it."""
+        """Set the result of a request's future, or the exception if the outcome is a `StoreError`."""
         if not take.is_waiting:
             return
         take.is_waiting = False
@@ -230,7 +230,7 @@ class Batcher:
         """Fail overdue requests, and schedule the next check while requests wait.
 
         A request fails only if its deadline had passed at the previous check. Between the two checks the event loop
-        reads the sockets, so a reply that had arrived is still used.
+        reads the sockets. So a reply that has arrived is still used.
         """
         takes, is_late = self._by_deadline, False
         while takes and (not takes[0].is_waiting or takes[0].deadline <= self._last_check):

@@ -1,16 +1,18 @@
--- Functions that the bucket algorithms share. algorithms/bucket.py has the same functions in Python, as methods:
--- `settled_level`, `decision` for bucket_decision, `level` for read_level, and `settle` for settle_level. There is none
--- for refuse_or_delay: `TokenBucket.decide` and `GCRA.decide` contain its steps, and those of `decision`, for speed.
+-- Functions that the bucket algorithms share. In Python, they are methods in algorithms/bucket.py: bucket_decision is
+-- `decision`, settled_level is `settled_level`, read_level is `level`, and settle_level is `settle`. Python has no
+-- function for refuse_or_delay. For speed, `TokenBucket.decide` and `GCRA.decide` contain its steps, and those of
+-- `decision`.
 --
--- A level is the units that were taken and have not drained yet, in ticks: a unit is `unit` ticks, and `drain` ticks
--- drain in a clock step of `clock` us. `phase` is the elapsed part of the present clock step, in us.
+-- The level of a bucket is what was taken and has not drained yet. It is counted in ticks: a unit is `unit` ticks, and
+-- `drain` ticks drain in a clock step. A clock step is `clock` us. `phase`: the elapsed part of the present clock step,
+-- in us.
 
 local refuse_or_delay
 if decide.gcra or decide.token_bucket then
-  -- Returns allowed, retry_after and delay of a charge with which the bucket exceeds its capacity by `over` ticks.
-  -- `over` is more than 0.
-  -- leaky_bucket.lua computes its own waits, because there a charge that fits may be delayed, too.
-  -- A wait is ceil(over / drain) clock steps, less the elapsed part of the present one.
+  -- Decides a charge that does not fit: the bucket would exceed its capacity by `over` ticks, more than 0. Returns
+  -- allowed, retry_after and delay. The charge is delayed if that takes at most max_delay, and otherwise refused. A
+  -- wait is ceil(over / drain) clock steps, less the elapsed part of the present step. leaky_bucket.lua does not use
+  -- this function, because there a charge that fits may be delayed, too.
   function refuse_or_delay(cost, over, max_delay, phase, clock, drain, burst)
     if cost > burst then return 0, -1, 0 end
     local max_delay_ticks = (max_delay - max_delay % clock) / clock * drain
@@ -22,8 +24,7 @@ end
 
 local bucket_decision, settled_level
 if decide.gcra or decide.token_bucket or decide.leaky_bucket then
-  -- Returns the values of a decision, from `allowed` on. `at_once`: the highest level at which a charge passes without
-  -- delay.
+  -- Returns the eight values of a decision. `at_once`: the highest level at which a charge passes without delay.
   function bucket_decision(now, level, allowed, retry_after, delay, at_once, phase, clock, drain, unit, burst)
     local free, remaining, reset_after = burst * unit - level, 0, 0
     if free > 0 and level <= at_once then remaining = (free - free % unit) / unit end
@@ -44,8 +45,8 @@ if decide.gcra or decide.token_bucket or decide.leaky_bucket then
         return max(level, min(level + min(delta, burst + quota) * unit, full + quota * unit))
       end
       local undrained = (floor(at / clock) - step) * drain
-      local refund = min(-delta * unit, undrained) -- no more than has not drained
-      if level > full then refund = refund - max(0, level - undrained) end -- keep later reservations
+      local refund = min(-delta * unit, undrained) -- drained units cannot be refunded
+      if level > full then refund = refund - max(0, level - undrained) end -- later reservations remain
       return min(level, max(0, level - refund))
     end
   end
@@ -54,7 +55,7 @@ end
 -- Shared by the algorithms whose state is the level and the clock step of that level.
 local read_level, write_level, settle_level, level_up_to
 if decide.token_bucket or decide.leaky_bucket then
-  -- Returns the level by now and the step of the state. A clock that stepped back drains nothing.
+  -- Returns the present level, and the clock step of the state. Nothing drains if the clock has stepped back.
   function read_level(key, step, drain)
     local level, updated = load(key)
     if not updated then return 0, step end
@@ -67,7 +68,7 @@ if decide.token_bucket or decide.leaky_bucket then
   end
 
   if has_room then
-    -- Returns a function that tells of the text of a state whether its level is at most `most` ticks by now.
+    -- Returns a function of the text of a state. It returns whether the present level is at most `most` ticks.
     function level_up_to(most, now, clock, drain)
       local step = (now - now % clock) / clock
       return function(text)

@@ -18,8 +18,8 @@ from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_fa
 
 _MAX_REDIRECTIONS: Final = 5  # for one command
 _SLOTS_COMMAND: Final = ("CLUSTER", "SLOTS")
-_SCRIPT_CALLS: Final = ("EVALSHA", "EVAL")  # their first key follows a script and the number of keys
-_REFRESH_INTERVAL: Final = 0.5  # seconds at least between refreshes because of a failing node
+_SCRIPT_CALLS: Final = ("EVALSHA", "EVAL")  # commands whose first key follows a script and the number of keys
+_REFRESH_INTERVAL: Final = 0.5  # the least seconds between two refreshes because of a failing node
 
 
 class RoutedCommand(NamedTuple):
@@ -35,10 +35,10 @@ SendTo = Callable[[RoutedCommand], Awaitable[Any]]
 
 
 class SlotMap:
-    """The known owners of a cluster's slots. `start`: the first nodes to query."""
+    """Knows which node owns each slot of a cluster. `start`: the first nodes to query."""
 
     def __init__(self, start: list[Address]) -> None:
-        self._nodes = list(start)  # in the order of queries for the slot owners
+        self._nodes = list(start)  # in the order in which to query them for the owners
         self._owners: dict[int, Address] = {}
         self._last_refresh = self._last_update = 0.0  # monotonic seconds
 
@@ -80,10 +80,10 @@ class SlotMap:
             try:
                 reply = await send_to(RoutedCommand(address, _SLOTS_COMMAND))
             except StoreError as error:
-                self._nodes.sort(key=address.__eq__)  # to the end
+                self._nodes.sort(key=address.__eq__)  # moves this node to the end
                 errors.append(error)
                 continue
-            if self._last_update < since or not self._owners:  # reading the map takes a millisecond: once is enough
+            if self._last_update < since or not self._owners:  # another update is enough, as each takes 1 ms
                 self._update(address, reply)
             return
         raise next((error for error in errors if error.rejected), errors[-1])
@@ -101,11 +101,11 @@ class SlotMap:
             has_host = host and host != b"?"  # some nodes do not know their own host
             owners.update(dict.fromkeys(range(first, last + 1), (host.decode() if has_host else asked_node[0], port)))
         self._last_update = monotonic()
-        self._owners = owners  # a single assignment, as other threads read it
+        self._owners = owners  # one assignment, because other threads read it
         self._nodes = list(dict.fromkeys([asked_node, *owners.values(), *self._nodes]))
 
     def on_node_failure(self, address: Address) -> None:
-        """Forget all owners, as another node may have the slots of a failing one by now."""
+        """Forget all owners, because another node may have taken over the slots of the failing one."""
         if monotonic() - self._last_refresh > _REFRESH_INTERVAL:
             self._owners = {}
             self._nodes.sort(key=address.__eq__)
@@ -142,7 +142,7 @@ class ClusterTransport:
 
     def _node(self, address: Address) -> ServerTransport:
         node = self._nodes.get(address)
-        if node is None:  # setdefault: two threads that get here at once use the same node
+        if node is None:  # setdefault, so that two threads that get here at once use the same node
             node = self._nodes.setdefault(
                 address, ServerTransport(self._factory.at(address), self._timeout, server_kind="cluster")
             )

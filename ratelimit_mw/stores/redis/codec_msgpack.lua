@@ -3,8 +3,8 @@
 
 local decode = cmsgpack.unpack -- returns all values of a sequence
 
--- Returns the reply of the script. The client decodes msgpack in a fraction of the time of a RESP list. In front is
--- ARGV[2], if there is one: the number of the call, by which the client recognizes its reply.
+-- Returns the reply of the script. The client decodes msgpack in a fraction of the time of a RESP list. The reply
+-- begins with ARGV[2], if there is one: the number of the call, by which the client recognizes its reply.
 local function reply(list)
   return (ARGV[2] or "") .. cmsgpack.pack(list)
 end

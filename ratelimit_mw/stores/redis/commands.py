@@ -1,6 +1,6 @@
 """Decides what the Redis stores send: keys, commands, and the command that follows a reply.
 
-Threads and asyncio share it: it is written as coroutines, and does no I/O but through a `Sender`.
+Threads and asyncio share this module. It is written as coroutines, which do I/O through a `Sender` only.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -34,18 +34,19 @@ from ratelimit_mw.stores.redis.scripts import (
 FORMAT: Final = "1"  # version of the states' format; every key has it after the prefix
 _MAX_ENCODED_GROUPS: Final = 4096  # cached groups
 _MAX_CORRECTIONS: Final = 500  # corrections in one call
-_MAX_UNITS: Final = 1000  # units in one call, of limits that write each unit
-_UNITS_PER_CHARGE: Final = 8  # writing this many units one by one is as much work for the server as one charge
-_MAX_ATTEMPTS: Final = 4  # for one call: the server may not know the script, in either of two codecs
+_MAX_UNITS: Final = 1000  # units in one call, for limits that write each unit
+_UNITS_PER_CHARGE: Final = 8  # writing so many units one by one takes the server as long as one charge
+_MAX_ATTEMPTS: Final = 4  # of one call: the server may lack the script, in each of two codecs
 
 
 class EncodedGroup:
     """A group of charges with its keys and its part of the arguments of take.lua.
 
-    `original_charges`: as the caller passed them. `group`: the same with one charge per bucket. `has_unique_buckets`:
-    whether the two are equal. `keys`: one per bucket, from `keys_of`. `weight`: work for the server; most charges
-    count 1. `text`: the arguments, in `codec`. `slot`: the hash slot of all keys, None if they have several, 0
-    without a cluster. Raises at once if the charges are invalid, so that the error reaches their own request only.
+    `original_charges`: the charges that the caller passed. `group`: the same with one charge per bucket.
+    `has_unique_buckets`: whether the two are equal. `keys`: one per bucket, from `keys_of`. `weight`: the work for the
+    server; most charges count 1. `text`: the arguments, in `codec`. `slot`: the hash slot of all keys; None if they
+    have several, 0 without a cluster. The constructor raises if the charges are invalid, so that only their own request
+    gets the error.
     """
 
     __slots__ = ("codec", "group", "has_unique_buckets", "keys", "original_charges", "slot", "text", "weight")
@@ -85,7 +86,7 @@ class TakeMode(NamedTuple):
     commit: bool
 
 
-DEFAULT_MODE: Final = TakeMode(0, commit=True)  # of every take outside of tests
+DEFAULT_MODE: Final = TakeMode(0, commit=True)  # the mode of every take outside of tests
 
 
 class RedisCommands:
@@ -100,8 +101,8 @@ class RedisCommands:
             raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds", code="RL-043")
         self._base = self._prefix = f"{prefix}{FORMAT}:"
         self._timeout = timeout
-        self._configured_clock = self._clock = clock  # the caller's; the one in use, which tests may freeze
-        self._codec: Codec = "msgpack"  # which every stock server supports
+        self._configured_clock = self._clock = clock  # the caller's clock; the clock in use, which tests may freeze
+        self._codec: Codec = "msgpack"  # every stock server supports it
         self._encoded_groups: dict[int, EncodedGroup] = {}  # by id of the charges, which the values keep alive
         self.is_cluster: Final = is_cluster  # whether a call reaches the keys of one hash slot only
         REGISTRY.register(self)
@@ -129,7 +130,7 @@ class RedisCommands:
         async def repair(part: Sequence[Charge], sender: Sender) -> list[Decision]:
             if commit:
                 return await self._apply_corrections(part, now, sender)
-            # a peek changed nothing: show each bucket as if the correction had been made
+            # a peek has changed nothing, so show each bucket as if the correction had been made
             as_limits = [replace(charge, cost=max(0, charge.cost), role="limit") for charge in part]
             return await take(as_limits, sender, commit=False)
 
@@ -175,7 +176,7 @@ class RedisCommands:
         )
 
     def _encode_group(self, original_charges: Sequence[Charge]) -> EncodedGroup:
-        """Encode a group. Tuples are cached by identity: plans are cached, so a client's requests share one tuple."""
+        """Encode a group. Caches tuples by identity, because the requests of a client share the tuple of one plan."""
         known = self._encoded_groups.get(id(original_charges))
         if known is None:
             known = EncodedGroup(original_charges, self._keys, self._codec, is_cluster=self.is_cluster)
@@ -213,7 +214,7 @@ class RedisCommands:
         return cursor, keys
 
     async def _scan_refusing(self, cursor: Cursor, kinds: Kinds, sender: Sender) -> tuple[Cursor, list[bytes]]:
-        """Do as `_scan`, but leave out buckets that would admit one unit. Learns the limits of the others."""
+        """Do the same as `_scan`, but omit buckets that would admit one unit. Adds the others' limits to `kinds`."""
         now, charges = self._now(), kinds.charges
 
         def command() -> Command:
@@ -259,7 +260,7 @@ class RedisCommands:
 
     def _now(self) -> int:
         """Return the injected time in microseconds; 0 uses the server's own."""
-        clock = self._clock  # read once, as a test that ends may remove it in another thread
+        clock = self._clock  # read once, because the end of a test may remove it in another thread
         return 0 if clock is None else max(1, microseconds(clock()))
 
 
@@ -278,8 +279,8 @@ async def _send_counted(call: StoreCall, sender: Sender, command: Command) -> ob
 def settling_calls(charges: Sequence[Charge]) -> list[list[Charge]]:
     """Split the corrections into calls that each keep the server busy for a short time only.
 
-    A correction of more units than its limit settles in one step takes several calls. Units that can make no difference
-    are left out.
+    A correction of more units than its limit settles in one step takes several calls. Units that cannot have an effect
+    are omitted.
     """
     calls: list[list[Charge]] = [[]]
     room = _MAX_UNITS

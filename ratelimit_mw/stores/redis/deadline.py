@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 CONNECT_TIMEOUT: Final = 1.0  # seconds to open a connection and prepare it
-# Seconds for work that may go on after its request stopped waiting, so that it can still read replies and refund units.
-# In asyncio: how long a retired connection stays open, and how long a task goes on after the timeout of its request.
-# In threads: the timeout of each call of a part (`protocol.Part`).
+# Seconds for work that may continue after its request stopped waiting, so that it can read replies and refund units. In
+# asyncio: how long a retired connection stays open, and how long a task continues after the timeout of its request. In
+# threads: the timeout of each call of a part (`protocol.Part`).
 ORPHAN_TIMEOUT: Final = 1.0
-REPLY_GRACE: Final = 0.001  # seconds: even after a stall, a reply that is in the socket at the deadline is used
+REPLY_GRACE: Final = 0.001  # seconds for a read at the deadline, so that after a stall a reply that has arrived is used
 FIND_INTERVAL: Final = 0.5  # seconds between checks of the address of a server that may move
 _MAX_WAIT: Final = 0.005  # seconds of a slice
 
@@ -19,8 +19,8 @@ _MAX_WAIT: Final = 0.005  # seconds of a slice
 class Deadline:
     """A deadline that ignores stalls of this process. `left`: seconds.
 
-    Waits are split into slices. However long a slice really takes, at most 5 ms of it count: a blocked event loop must
-    not look like a slow store.
+    Waits are split into slices. However long a slice really takes, at most 5 ms of it count, so that a blocked event
+    loop does not look like a slow store.
     """
 
     __slots__ = ("left",)

@@ -27,7 +27,7 @@ from ratelimit_mw.stores.redis.rejections import (
 )
 from ratelimit_mw.stores.redis.url import ConnectionFactory
 
-CALL_ERRORS: Final = (RedisError, RedisClusterException, OSError)  # of redis-py or a socket, if a call fails
+CALL_ERRORS: Final = (RedisError, RedisClusterException, OSError)  # what redis-py or a socket raises if a call fails
 _REDIRECTIONS: Final[dict[str, type[AskError]]] = {"ASK": AskError, "MOVED": MovedError}
 
 
@@ -49,7 +49,7 @@ def classify_and_log(label: str, error: Exception, server_kind: ServerKind) -> E
 
 
 def _redirection(error: Exception) -> Exception:
-    """Return a MOVED or ASK error as its own type: before 6.0, only the cluster clients of redis-py do so."""
+    """Return a MOVED or ASK error as its own type. Before redis-py 6.0, only its cluster clients do so."""
     code, _, rest = str(error).partition(" ")
     if type(error) is ResponseError and code in _REDIRECTIONS:
         return _REDIRECTIONS[code](rest)
@@ -57,9 +57,9 @@ def _redirection(error: Exception) -> Exception:
 
 
 def is_replica(error: Exception) -> bool:
-    """Return whether the server is read-only: the address may belong to another server by now.
+    """Return whether the server is a read-only replica. If so, the master may now have another address.
 
-    Before Redis 7 the error of a script has READONLY in its text only.
+    Before Redis 7, an error of a script has READONLY only somewhere in its text.
     """
     return isinstance(error, ReadOnlyError) or "READONLY" in str(error)
 

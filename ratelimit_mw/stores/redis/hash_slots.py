@@ -1,8 +1,8 @@
-"""Splits groups of charges by hash slot: on Redis Cluster one call reaches one slot only.
+"""Splits groups of charges by hash slot, because on Redis Cluster one call reaches one slot only.
 
-All slots decide their parts of the group concurrently, each all or nothing. If the group as a whole has another
-outcome, the parts are repaired: units that were taken are refunded. So nothing is ever over-admitted, but another
-request may be refused for units that are refunded a moment later.
+All slots decide their parts of the group concurrently, each all or nothing. If the group as a whole has another outcome
+than a part, the part is repaired, mostly by a refund of the units that it took. So no limit is ever exceeded, but
+another request may be refused because of units that are refunded a moment later.
 """
 
 from binascii import crc_hqx
@@ -43,11 +43,11 @@ async def take_by_slot(
 ) -> list[Decision]:
     """Take a group, one part per slot.
 
-    `repair` receives charges whose cost is the signed correction, and returns the decisions after it. If a part
-    fails, its error is raised after the others are refunded. A part that ends too late refunds its own units then.
+    `repair` receives charges whose cost is the signed correction, and returns the decisions after it. If a part fails,
+    its error is raised after the other parts are refunded. A part that ends too late refunds its own units.
     """
     decisions: dict[int, Decision] = {}
-    part_states: dict[int, str] = {}  # by part: "done" or "given up", whichever came first
+    part_states: dict[int, str] = {}  # by number of the part, "done" or "given up": the first that happened
 
     async def take_part(number: int, sender: Sender) -> None:
         part = slot_groups[number]

@@ -8,14 +8,14 @@
 -- converts them. codec_msgpack.lua converts them in its reply: `allowed` to a boolean, durations to seconds, and a
 -- retry_after of -1 to infinity; `at` stays in us.
 --
--- A script runs as a whole on every call, and creating a function costs as much as running a few lines. So a call
--- creates the functions that it needs, and divides integers with operators: floor(a / b) is (a - a % b) / b, and
--- ceil(a / b) is (a + -a % b) / b.
+-- A script runs as a whole on every call, and creating a function takes as long as running a few lines. So a call
+-- creates only the functions that it needs. Integers are divided with operators, not with calls of functions:
+-- floor(a / b) is (a - a % b) / b, and ceil(a / b) is (a + -a % b) / b.
 
--- args[1]: injected time in us, or 0 for the server's own. args[2]: 0 peeks, 1 takes, 2 settles, 3 lists. args[3]: the number of
--- values that follow for the driver. Then eleven values for each charge: algorithm, role, number of charges in its
--- group, two values that the driver defines, and six numbers of its limit, padded with 1. The list is flat because Lua
--- creates one table at its full size, while nested tables would grow value by value.
+-- args[1]: injected time in us, or 0 for the server's time. args[2]: the mode: 0 peeks, 1 takes, 2 settles, 3 lists.
+-- args[3]: how many values for the driver follow. After these, eleven values for each charge: algorithm, role, number
+-- of charges in its group, two values that the driver defines, and six numbers of its limit, padded with 1. The list is
+-- flat, because Lua creates one table at its full size, while nested tables would grow value by value.
 local args = { decode(ARGV[1]) }
 local has_injected_time = args[1] ~= 0
 local CHARGES = args[3] + 4 -- position of the first charge
@@ -24,15 +24,15 @@ local CHARGES = args[3] + 4 -- position of the first charge
 local decide = {}
 for c = CHARGES, #args, 11 do decide[args[c]] = true end
 local settle = args[2] == 2 and {} -- by name of an algorithm: its correction function; false in take.lua
--- By name of an algorithm, for those whose state is a text: returns a function of this text. The function returns true
--- only if the bucket admits a charge, which is faster than a decision. Only in refusing.lua.
+-- Only in refusing.lua. By name of an algorithm whose state is a text: a function that returns a test of such a text.
+-- The test returns true only if the bucket admits a charge, and is faster than a decision.
 local has_room = args[2] == 3 and {}
 
 local MAX_EXACT = 9007199254740992 -- 2^53: doubles represent integers up to here exactly
 
--- Checks the numbers of a charge from position `first` on: they must be exact integers. The last six are those of its
--- limit, from position `numbers` on; the first four of these must be above 0. The client checked them too, but a wrong
--- number would spoil stored states. Runs before any write. NaN fails every comparison; comparing text or nil raises.
+-- Checks the numbers of a charge from position `first` on, before any write: they must be exact integers. The last six,
+-- from position `numbers` on, are those of its limit; the first four of these must be above 0. The client has checked
+-- them, too, but a wrong number would corrupt stored states. NaN fails every comparison; comparing text or nil raises.
 local function check(first, numbers)
   for i = first, numbers + 5 do
     local x = args[i]
@@ -54,10 +54,10 @@ if decide.smooth then
 end
 
 -- Returns the numbers of a state: one to three, or six for `smooth`; nil if the key does not exist. A key of another
--- type or with invalid numbers counts as missing, and the next charge overwrites it. Raises any other error: a bucket
--- that the script may not read must not pass for an unused one.
+-- type or with invalid numbers counts as missing, and the next charge overwrites it. Raises any other error, because a
+-- bucket that the script may not read must not count as unused.
 local function load(key)
-  local text = redis.pcall("GET", key) -- or false, or an error table, whose `#` is 0
+  local text = redis.pcall("GET", key) -- a text, false, or an error table, whose `#` is 0
   if not text then return nil end
   local n, a, b, c = #text / WIDTH, -1, nil, nil
   if n == 1 then
@@ -78,12 +78,14 @@ local function load(key)
   if c >= 0 and c <= MAX_EXACT and c % 1 == 0 then return a, b, c end
 end
 
--- Stores a state until the instant `expires`, rounded up, from which it has no effect. `state` is its text, or a
--- function that writes it. `expires` false keeps the expiry of the key: that saves the server more than half the write.
+-- Stores a state until `expires`, rounded up: the instant from which the state has no effect. `state`: its text, or a
+-- function that writes it. `expires`: false keeps the expiry of the key, which saves the server more than half of the
+-- write.
 --
--- The server counts a time to live from a clock that it may have read long before this script. So a text is SET with an
--- absolute time (PXAT). A state that a function writes gets a relative one (PEXPIRE), which is a millisecond longer to
--- cover that. An injected time is unrelated to the server's clock and may step back: such states live an hour longer.
+-- The server counts a time to live from its own reading of the clock, which may be older than `now`. So a text is SET
+-- with an absolute time (PXAT). A state that a function writes gets a time to live (PEXPIRE), which is a millisecond
+-- longer to allow for that. An injected time is unrelated to the server's clock and may step back, so such states live
+-- an hour longer.
 local function save(key, state, expires, now)
   if not expires then
     redis.call("SET", key, state, "KEEPTTL")

@@ -1,4 +1,4 @@
-"""Inspects the servers of a store: whether they accept this client, its rights, and their configuration."""
+"""Inspects the servers of a store: whether they accept this client, what it may do, and how they are configured."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ from ratelimit_mw.stores.redis.sentinel import read_sentinel_url
 from ratelimit_mw.stores.redis.sync_transport import connect, query_once
 from ratelimit_mw.stores.redis.url import CLUSTER_SCHEMES, SENTINEL_SCHEMES, ConnectionFactory, connection_factory
 
-# commands that the scripts call or the store sends; the documentation's page on Redis lists the same ones
+# the commands that the scripts call and those that the store sends; the documentation's page on Redis lists them, too
 SCRIPT_COMMANDS: Final = ("get", "pexpire", "set", "time")
 SORTED_SET_COMMANDS: Final = (
     "zadd",
@@ -37,7 +37,7 @@ SORTED_SET_COMMANDS: Final = (
 )
 CLIENT_COMMANDS: Final = ("eval", "evalsha", "script|load", "unlink")
 CLUSTER_COMMANDS: Final = ("asking", "cluster|slots")
-_WRONG_KINDS: Final = {  # by mode or role: servers that a URL of a single server must not name
+_WRONG_KINDS: Final = {  # servers that the URL of a single server must not name, by mode or role
     "cluster": "a node of a cluster; begin the store's URL with redis+cluster://",
     "sentinel": "a Sentinel; begin the store's URL with redis+sentinel://",
     "replica": "a replica, which may not write; name the master in the store's URL, or use redis+sentinel://",

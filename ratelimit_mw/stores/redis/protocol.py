@@ -13,7 +13,7 @@ class RetryableReply(Exception):
 
 
 class NoScript(RetryableReply):
-    """The server does not know the script: it restarted, failed over, or flushed its scripts."""
+    """The server does not know the script, because it restarted, failed over, or flushed its scripts."""
 
 
 class NoCodec(RetryableReply):
@@ -21,7 +21,7 @@ class NoCodec(RetryableReply):
 
 
 class Redirected(RetryableReply):
-    """The slot is at another node of the cluster: permanently, or for this key only while it moves (`asking`)."""
+    """Another node of the cluster has the slot. With `asking`, it has only this key, while the slot is moving."""
 
     def __init__(self, address: Address, *, asking: bool) -> None:
         super().__init__(address)
@@ -42,4 +42,4 @@ class Sender(Protocol):
 
 
 Part = Callable[[Sender], Coroutine[Any, Any, T]]
-"""A part of a request that may go on after the request stopped waiting, with a sender of its own."""
+"""A part of a request, with a sender of its own. It may continue after the request has stopped waiting."""

@@ -1,7 +1,7 @@
-"""The numbers of refusals and the latest refusals in Redis, for `top` and `tail`, as coroutines like `commands`.
+"""Keeps the numbers of refusals and the latest refusals in Redis, for `top` and `tail`. Coroutines, like `commands`.
 
 Each minute has a sorted set of clients, `rl:1:{top}:MINUTE`; the latest refusals are a stream, `rl:1:{tail}`. The tag
-of a client is a hash or has the form `kind=value`, so neither name is that of a client.
+of a client is a hash or has the form `kind=value`, so it is never `top` or `tail`.
 """
 
 import time
@@ -19,7 +19,7 @@ from ratelimit_mw.stores.redis.protocol import Sender
 _MINUTE: Final = 60  # seconds
 _PER_CALL: Final = 250  # clients or refusals in one call, because nothing interrupts a script on the server
 _KEPT_MS: Final = KEPT_SECONDS * 1000
-_FIELDS: Final = (b"k", b"l", b"t", b"w")  # of an entry: key, limit, time in microseconds, wait in seconds
+_FIELDS: Final = (b"k", b"l", b"t", b"w")  # the fields of an entry: key, limit, time in microseconds, wait in seconds
 
 
 async def add_refused(sender: Sender, prefix: str, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
@@ -45,7 +45,7 @@ async def most_refused(sender: Sender, prefix: str, since: float) -> Mapping[str
     """See `Inventory.most_refused`."""
     now = int(time.time() // _MINUTE)
     counts = Counter[str]()
-    for minute in range(max(int(since // _MINUTE), now - KEPT_SECONDS // _MINUTE), now + 2):  # clocks differ
+    for minute in range(max(int(since // _MINUTE), now - KEPT_SECONDS // _MINUTE), now + 2):  # as clocks differ
         reply = await sender.send(("ZRANGE", _top_key(prefix, minute), 0, -1, "WITHSCORES"))
         for key, count in _pairs(reply):
             counts[_decoded(key)] += int(float(count))

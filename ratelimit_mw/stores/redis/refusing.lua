@@ -1,12 +1,14 @@
 -- Reads a page of keys, and finds the buckets that would refuse a charge of one unit. Each is decided alone, and none is
--- changed. args[4]: 1 if one command can read several keys. ARGV[2] to ARGV[4]: cursor, pattern and count of SCAN. Then
--- the end of a key, `rule:limit-id`, for each charge. The two values of a charge that depend on the script: cost,
--- max_delay in us.
--- Returns the next cursor, the keys of the buckets that would refuse, and the keys that the client has to look at: those
--- with another end, and those that this server may not read, as their slot is moving to another one.
+-- changed.
+-- args[4]: 1 if one command can read several keys. The two values of a charge that depend on the script: cost, max_delay
+-- in us.
+-- ARGV[2] to ARGV[4]: cursor, pattern and count of SCAN. Then the end of a key, `rule:limit-id`, for each charge.
+-- Returns the next cursor, the keys of the buckets that would refuse, and the keys that the client has to examine: those
+-- with another end, and those that this server may not read, because their slot is moving to another server.
 --
--- Most buckets have room, so this is decided first and fast: one command reads all states of a page, and `has_room`
--- compares each with a number. In a cluster each state is read alone, because the keys of a page have several slots.
+-- Most buckets have room, so a fast test for room comes first: one command reads all states of a page, and the tests
+-- from `has_room` compare each with a number. In a cluster each state is read alone, because the keys of a page have
+-- several slots.
 
 local positions = {} -- of the charges in `args`, by the end of the key
 for i = 5, #ARGV do

@@ -32,7 +32,8 @@ _CLUSTER_ERROR: Final = (
     r"SELECT is not allowed in cluster mode|^(MovedError|AskError)|\b(MOVED|ASK) \d|CROSSSLOT|the same slot"
 )
 
-# pattern of an error's text, kinds of server to which the entry applies, explanation with a fix; the first match counts
+# A pattern for an error's text, the kinds of server to which it applies, an explanation with a fix. The first match
+# counts.
 _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
     (_LOGIN_REJECTED, _SERVERS, f"wrong user or password; write the right ones into {_LOGIN}"),
     (_LOGIN_REJECTED, _SENTINELS, f"wrong user or password for the Sentinel; set {_LOGIN_OF_SENTINELS}"),
@@ -120,7 +121,7 @@ _NOT_REDIS: Final = "the server on this port does not speak the protocol of Redi
 _TLS: Final = "the server speaks TLS on this port; begin the store's URL with rediss"
 _HANDSHAKE: Final = 0x16  # first byte of a TLS record, by its type
 _ALERT: Final = 0x15
-_REPLY_TIMEOUT: Final = 0.3  # seconds to wait for bytes that show the protocol
+_REPLY_TIMEOUT: Final = 0.3  # seconds to wait for bytes that reveal the protocol
 _RECHECK_INTERVAL: Final = 60.0  # seconds between two protocol checks of one server
 _tls_checks: Final[dict[tuple[str, int], tuple[float, bool | None]]] = {}  # expiry, monotonic; is TLS
 
@@ -191,7 +192,7 @@ def tls_mismatch_error(address: tuple[str, int], problem: StoreError, *, tls: bo
 
 
 def _speaks_tls(address: tuple[str, int]) -> bool | None:
-    """Return whether the server speaks TLS; None if it does not show. Raises `OSError`."""
+    """Return whether the server speaks TLS; None if its reply does not reveal that. Raises `OSError`."""
     with socket.create_connection(address, _REPLY_TIMEOUT) as plain:
         try:
             plain.sendall(b"PING\r\n")
@@ -203,7 +204,7 @@ def _speaks_tls(address: tuple[str, int]) -> bool | None:
     if answer:
         return answer[0] in (_ALERT, _HANDSHAKE)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # carries no data
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the connection carries no data
     with socket.create_connection(address, _REPLY_TIMEOUT) as plain:
         try:
             with context.wrap_socket(plain):

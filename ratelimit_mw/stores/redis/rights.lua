@@ -1,6 +1,6 @@
--- Returns the commands that the user may not call from a script. KEYS[1]: a key with the store's prefix.
--- ARGV: names of commands. Each call changes at most KEYS[1], which then expires after a second. Most calls of a user
--- with all rights fail too, for another reason.
+-- Returns the commands that the user may not call from a script. KEYS[1]: a key with the store's prefix. ARGV: names of
+-- commands. Each call changes at most KEYS[1], which then expires after a second. Most calls also fail for a user with
+-- all rights, but for another reason.
 local calls = {
   get = {'GET', KEYS[1]},
   pexpire = {'PEXPIRE', KEYS[1], '1000'},

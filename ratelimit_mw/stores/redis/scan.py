@@ -6,8 +6,8 @@ from typing import Final, TypeVar
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.stores.inventory import KeyPage
 
-COUNT: Final = 1000  # keys that the server looks at in one call, which takes it about a millisecond
-_ALMOST: Final = 0.999  # the share that was seen, until the last page: the number of keys is an estimate
+COUNT: Final = 1000  # keys that the server examines in one call, in about a millisecond
+_ALMOST: Final = 0.999  # the most that `seen` shows before the last page, because the number of keys is an estimate
 _ESCAPES: Final = str.maketrans({char: f"\\{char}" for char in "\\*?[]"})  # the wildcards of a pattern
 _MAX_KINDS: Final = 250  # limits of one call: each is about 100 bytes, and Lua unpacks 8,000 values at most
 
@@ -27,7 +27,7 @@ def list_pages(
     scan: Callable[[S, Cursor], tuple[Cursor, Sequence[bytes]]],
     prefix: str,
 ) -> Iterator[KeyPage]:
-    """Yield keys with this prefix, without the prefix. `servers`: each has a part of the keys.
+    """Yield the keys with this prefix, without it. `servers`: each has a part of the keys.
 
     `scan`: returns the next cursor, and the keys of a page.
     """
@@ -49,7 +49,7 @@ def list_pages(
 
 
 class Kinds:
-    """The limits that a listing has met, as a charge of one unit for each end of a key. Keeps the latest 250."""
+    """The limits that a listing has found so far: a charge of one unit for each end of a key. Keeps the latest 250."""
 
     def __init__(self, limit_of: LimitOf) -> None:
         self._limit_of: Final = limit_of

@@ -14,26 +14,27 @@ from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, Limit, Role
 
-Driver = Literal["take", "settle", "refusing"]  # the entry script
+Driver = Literal["take", "settle", "refusing"]  # the main part of a script, see head.lua
 Codec = Literal["msgpack", "text"]
-"""The encoding of arguments, replies and states. The server's side of it is the file `codec_<name>.lua`.
+"""The encoding of arguments, replies and states. `codec_<name>.lua` is its part on the server.
 
 `msgpack`: arguments and replies are msgpack, states are binary. `text`, for servers without cmsgpack or struct:
 arguments are JSON, replies are RESP lists, states are decimal digits.
 """
 
-_SETTLE: Final = 2  # the modes of a script: 0 peek, 1 take, 2 settle, 3 list
+_SETTLE: Final = 2  # args[2] of a script, its mode: 0 peeks, 1 takes, 2 settles, 3 lists
 _LIST: Final = 3
 _CACHED_CHARGES: Final = 4096  # encoded charges
-_FIXARRAY_LIMIT: Final = 16  # a msgpack list of fewer values has a head of one byte, a longer one of three
+_FIXARRAY_LIMIT: Final = 16  # the head of a msgpack list has one byte if it has fewer values, else three
 _SEPARATORS: Final = {"msgpack": b"", "text": b","}  # between values
 SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a Lua implementation
-# For the codec `msgpack`, whose scripts reply with durations in seconds. For `text`, `_decision` converts the times.
+# Decodes replies of the codec `msgpack`, in which durations are in seconds already. `_decision` decodes and converts
+# those of `text`.
 _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
 
 
 class Script:
-    """The text of a script, and the SHA-1 digest that names it on a server."""
+    """The text of a script, and the SHA-1 digest by which a server knows it."""
 
     __slots__ = ("sha", "text")
 
@@ -55,13 +56,13 @@ def script(driver: Driver, codec: Codec) -> Script:
 
 
 def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit: bool) -> bytes:
-    """Return ARGV[1] of take.lua for one group. `now`: injected time in microseconds, 0 for the server's own."""
+    """Return ARGV[1] of take.lua for one group. `now`: an injected time in microseconds; 0 for the server's time."""
     return join_groups(codec, now, [encode_group(codec, charges)], commit=commit)
 
 
 def join_groups(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> bytes:
-    """Return ARGV[1] of take.lua for groups in the order of their keys. Equal groups are encoded once."""
-    numbers: dict[bytes, int] = {}  # by distinct group
+    """Return ARGV[1] of take.lua for several groups, in the order of their keys. Equal groups are encoded once."""
+    numbers: dict[bytes, int] = {}  # each distinct group, with its number
     group_numbers = [numbers.setdefault(group, len(numbers) + 1) for group in groups]
     return _encode_list(
         codec, [_encode_values(codec, [now, int(commit), len(group_numbers), *group_numbers]), *numbers]
@@ -74,7 +75,7 @@ def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
     parts = []
     for charge in charges:
         limit = charge.limit
-        # equal to charge.effective_max_delay_us, without the call of a property
+        # the same as charge.effective_max_delay_us, but without calling a property in the common case
         max_delay = limit.effective_max_delay_us if charge.max_delay is None else charge.effective_max_delay_us
         parts.append(
             _cached_charge(codec, limit.algorithm, charge.role, count, charge.cost, max_delay, limit.script_args)
@@ -94,7 +95,7 @@ def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes
     parts = [_encode_values(codec, [now, _SETTLE, 0])]
     for charge in charges:
         limit = charge.limit
-        # the script rejects times below 0, and nothing counts from before the epoch
+        # The script rejects times below 0. A time before 1970 has the same effect as 0: the units no longer count.
         time = now if charge.at is None else max(0, charge.at)
         parts.append(_encode_charge(codec, limit.algorithm, charge.role, count, charge.cost, time, limit.script_args))
     return _encode_list(codec, parts)
@@ -111,11 +112,11 @@ def _encode_charge(
     return _encode_values(codec, [algorithm, role, count, cost, time, *script_args])
 
 
-_cached_charge = lru_cache(_CACHED_CHARGES)(_encode_charge)  # a rule's requests differ in their keys only
+_cached_charge = lru_cache(_CACHED_CHARGES)(_encode_charge)  # charges of a rule differ only in their keys
 
 
 def _encode_values(codec: Codec, values: list[object]) -> bytes:
-    """Encode values without the brackets or the head of a list, so that encodings can be joined."""
+    """Encode values as a list without its brackets (JSON) or its head (msgpack), so that encodings can be joined."""
     return (
         json.encode(values)[1:-1]
         if codec == "text"
@@ -136,12 +137,12 @@ def read_decisions(
 
 
 def read_decisions_by_group(reply: object, groups: Sequence[int]) -> list[list[Decision]]:
-    """Return the decisions on each group. `groups`: their numbers of charges.
+    """Return the decisions on each group. `groups`: the number of charges of each group.
 
-    Decodes the reply as a whole: calling the decoder takes longer than decoding one group.
+    Decodes the reply as a whole, because a call of the decoder takes longer than decoding one group.
     """
     every = _read_decisions(reply, sum(groups), "take")
-    if len(every) == len(groups):  # most often
+    if len(every) == len(groups):  # each group has one charge, as in most batches
         return [[decision] for decision in every]
     ends = [*accumulate(groups)]
     return [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
@@ -171,7 +172,7 @@ def _integers(values: Any) -> list[int]:
 def _decision(
     allowed: int, limit: int, remaining: int, retry_after: int, next_after: int, reset_after: int, delay: int, at: int
 ) -> Decision:
-    """Return the decision with these eight values, as `head.lua` lists them: times in microseconds, -1 for never."""
+    """Return the decision with these eight values. `head.lua` describes them: times in microseconds, -1 for never."""
     return Decision(
         allowed == 1,
         limit,

@@ -1,7 +1,8 @@
 """Connections to the master of a Sentinel service.
 
-The store queries the Sentinels in the background: when it opens a connection, when it loses one or the server becomes
-read-only, and twice a second, because a master that was replaced on purpose keeps answering for a while.
+The store queries the Sentinels in the background: when it opens a connection, when it loses one, when the server
+becomes read-only, and twice a second. The latter is necessary because a master that was replaced on purpose keeps
+answering for a while.
 """
 
 from collections.abc import Awaitable, Callable
@@ -36,7 +37,7 @@ class Sentinels:
 
     def __init__(self, service: str, addresses: list[Address]) -> None:
         self._service = service
-        self._addresses = addresses  # the last one that knew the master comes first
+        self._addresses = addresses  # first the one that named the master last time
 
     @property
     def addresses(self) -> list[Address]:
@@ -69,7 +70,7 @@ class Sentinels:
         raise StoreError("; ".join(reasons), rejected=rejected)
 
     def query_another_first(self) -> None:
-        """Query another Sentinel first: the last one named an unusable master, so it may be cut off."""
+        """From now on, query another Sentinel first: the last one named an unusable master, so it may be cut off."""
         self._addresses = [*self._addresses[1:], *self._addresses[:1]]
 
     def _raise_unknown_service(self, masters: Any) -> None:
@@ -100,8 +101,8 @@ def _invalid_reply(reply: object) -> StoreError:
 class _SentinelUrl(NamedTuple):
     """The contents of a Sentinel URL."""
 
-    servers: ConnectionFactory  # of the service; the Sentinels know the addresses
-    sentinel_servers: ConnectionFactory  # of the Sentinels
+    servers: ConnectionFactory  # for the servers of the service, whose addresses the Sentinels know
+    sentinel_servers: ConnectionFactory  # for the Sentinels
     sentinels: Sentinels
 
 

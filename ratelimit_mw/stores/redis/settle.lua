@@ -1,7 +1,8 @@
 -- Corrects charges.
--- KEYS: the bucket of each charge. No values precede the charges. This driver's two values of a charge: units (negative
--- refunds), at in us.
--- Returns the decision on each charge after its correction, as take.lua makes it for a cost of 0.
+-- KEYS: the bucket of each charge.
+-- args: no values for the driver. The two values of a charge that depend on the script: units (negative ones are
+-- refunded), at in us.
+-- Returns for each charge the decision on a cost of 0 after the correction.
 
 for i = 1, #KEYS do
   local c = CHARGES + i * 11 - 11

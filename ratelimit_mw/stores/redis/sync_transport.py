@@ -1,7 +1,7 @@
 """Sends commands to a server, for threads, over a pool of connections.
 
-redis-py opens connections; commands bypass it. It restarts the timeout of a socket with each read, so a reply that
-arrives in small pieces may take forever. Here the deadline of a call is for the whole reply.
+redis-py opens connections, but commands bypass it. It restarts the timeout of a socket with each read, so a reply that
+arrives in small pieces may take forever. Here, the deadline of a call is for the whole reply.
 """
 
 import socket
@@ -46,7 +46,7 @@ def connect(connection: Any) -> None:
     """
     timer = threading.Timer(_HANDSHAKE_TIMEOUT, _shut_down, [connection])
     timer.daemon = True
-    with suppress(RuntimeError):  # if no thread can start, connect without this limit
+    with suppress(RuntimeError):  # if no thread can start, connect without this time limit
         timer.start()
     try:
         connection.connect()
@@ -70,9 +70,9 @@ class SyncConnection:
         self._socket = connection._sock  # noqa: SLF001  # redis-py has no public access to it
 
     def query(self, command: Command, deadline: Deadline) -> Any:
-        """Return the reply. Raises an error reply as it is; without a reply, `TimeoutError` or another error."""
+        """Return the reply. Raises an error reply; without a reply, `TimeoutError` or the error of the connection."""
         self._socket.settimeout(max(REPLY_GRACE, deadline.left))
-        self._socket.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]  # its stub means one word
+        self._socket.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]  # its stub is for one word
         reply = self._reader.gets()
         while reply is False:
             last = deadline.left <= 0
@@ -98,7 +98,7 @@ class SyncConnection:
         deadline.record_wait(since)
 
     def usable(self) -> bool:
-        """Return whether nothing arrived since the last reply: neither an end of file nor a stray reply."""
+        """Return whether nothing has arrived since the last reply, neither an end of file nor a stray reply."""
         try:
             return not self._reader.has_data() and not self._connection.can_read(0)
         except Exception:  # noqa: BLE001  # a connection that cannot be checked is not usable
@@ -112,10 +112,10 @@ class SyncConnection:
 class Pool(Generic[C]):
     """At most `size` connections for threads.
 
-    A request that finds no idle connection has a new one opened in a background thread. It then waits, up to its
-    timeout, for that one or for one that another request releases. The background thread goes on after the timeout: a
-    connection that takes long to open serves later requests. Connections are opened one at a time, so that many
-    requests do not cause many handshakes at once.
+    A request that finds no idle connection starts a background thread, which opens one. The request then waits, up to
+    its timeout, for that connection or for one that another request releases. The thread continues after the timeout,
+    so that a connection that takes long to open serves later requests. Connections are opened one at a time, so that
+    many requests do not cause many handshakes at once.
 
     `make` opens a connection, `end` closes it, and `usable` returns whether it still works. `find` returns the server's
     address; the pool calls it before it opens a connection, after one broke, and twice a second. If the address
@@ -144,15 +144,18 @@ class Pool(Generic[C]):
         self._address: object = None
         self._last_find = 0.0  # monotonic seconds
         self._error: Exception | None = None
-        weakref.finalize(self, _close_all, self._idle, self._end)  # if the pool is never closed
+        weakref.finalize(self, _close_all, self._idle, self._end)  # closes idle connections if the pool is never closed
 
     @property
     def _changed(self) -> threading.Condition:
-        """The lock of the pool, created on first use: gevent patches `threading` after an app was loaded and forked."""
+        """The pool's lock. Created on first use, as gevent patches `threading` after an app was loaded and forked."""
         return get_or_create(self, "changed", threading.Condition)
 
     def acquire(self, deadline: Deadline) -> C:
-        """Return a connection. Raises `StoreError` if none is free in time, or none can be opened."""
+        """Return a connection.
+
+        Raises `StoreError` if none is free in time, or if none is in use and none can be opened.
+        """
         with self._changed:
             before = self._attempts
             while True:
@@ -185,7 +188,7 @@ class Pool(Generic[C]):
             self._end(connection)
 
     def close(self) -> None:
-        """Close idle connections now, those in use on release, and those being opened once open.
+        """Close idle connections now, those in use when they are released, and those being opened when they are open.
 
         The pool can be used again.
         """
@@ -222,7 +225,8 @@ class Pool(Generic[C]):
         except Exception as reason:  # noqa: BLE001  # a waiting request must receive any error
             error = reason
         with self._changed:
-            closed = closes != self._closes  # while the connection was opened: no request may ever release it
+            # If the pool was closed meanwhile, the connection is closed below, as perhaps no request would release it.
+            closed = closes != self._closes
             if connection is not None and not closed:
                 self._idle.append(connection)
             self._end_attempt(error)
@@ -236,7 +240,7 @@ class Pool(Generic[C]):
         self._changed.notify_all()
 
     def _refresh_address(self) -> bool:
-        """Find the address again, and close the idle connections if it has changed. Return whether it has not."""
+        """Find the address again. Return whether it is unchanged; otherwise, close the idle connections."""
         if self._find is None:
             return True
         self._last_find = time.monotonic()
@@ -258,8 +262,8 @@ def _do_nothing() -> None:
 class ServerTransport:
     """Pooled connections to one server, for threads.
 
-    `find` returns the server's address, if that may change; it may block. `on_lost` is called when the server at that
-    address does not accept a connection, or is a replica.
+    `find` returns the server's address, for a server whose address may change; it may block. `on_lost` is called when
+    the server at that address does not accept a connection, or is a replica.
     """
 
     is_cluster = False
@@ -293,7 +297,7 @@ class ServerTransport:
         )
 
     def send(self, command: Command, deadline: Deadline, *, asking: bool = False) -> Any:
-        """See `Transport.send`. `asking`: send ASKING first, as the key may be moving to this node of a cluster."""
+        """See `Transport.send`. `asking`: send ASKING first, for a key that may be moving to this node of a cluster."""
         connection = self._pool.acquire(deadline)
         broken = True
         try:
@@ -340,7 +344,7 @@ def query_once(
 ) -> Any:
     """Send one command on a new connection and return the reply. Raises `StoreError`.
 
-    `seconds`: time for the whole reply; connecting has its own limit.
+    `seconds`: the time for the whole reply. Connecting has a timeout of its own.
     """
     raw_connection = factory.raw_connection()
     try:

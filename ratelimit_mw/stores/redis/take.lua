@@ -1,8 +1,9 @@
 -- Takes or peeks groups of charges: each group all or nothing, all groups at one time.
--- KEYS: the bucket of each charge of each group. Groups with equal charges are sent once. Before the charges: for each
--- group, the number of its distinct group, from 1; then the charges of each distinct group, in order. The two values of
--- a charge that depend on the script: cost, max_delay in us. For example, two requests of clients a and b take 1 unit
--- each of 100 in a fixed window of 60 s, so both have distinct group 1, with one charge. KEYS: the buckets of a and b.
+-- KEYS: the bucket of each charge of each group.
+-- args: equal groups are sent once, as one distinct group. The values for the driver are the number of the distinct
+-- group, from 1, of each group. Then come the charges of each distinct group, in order. The two values of a charge that
+-- depend on the script: cost, max_delay in us. Example: the clients a and b each request 1 unit of 100 in a fixed window
+-- of 60 s. Both groups are the distinct group 1, which has one charge. KEYS: the buckets of a and b.
 -- args: 0, 1, 2, 1, 1, "fixed_window", "limit", 1, 1, 0, 60000000, 100, 1, 1, 1, 1
 -- Returns the decision on each key. The codec's file defines decision() and reply().
 

@@ -32,7 +32,7 @@ class Transport(Protocol):
         ...
 
     def primaries(self, deadline: Deadline) -> "Sequence[Transport]":
-        """Return a transport for each server that has keys of its own."""
+        """Return a transport for each server that is not a replica of another one."""
         ...
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ class Transport(Protocol):
 
 
 class WorkerPool:
-    """At most 64 threads that call a store for requests, so that a request can wait for several calls at once.
+    """At most 64 threads that call a store, so that a request can wait for several calls at once.
 
     Threads start on demand. A child process starts its own.
     """
@@ -56,21 +56,21 @@ class WorkerPool:
 
     @property
     def _pool(self) -> ThreadPoolExecutor:
-        """The executor, created on first use: gevent patches `threading` after an app was loaded and forked."""
+        """The executor. Created on first use, as gevent patches `threading` after an app was loaded and forked."""
         return get_or_create(
             self, "pool", partial(ThreadPoolExecutor, _MAX_THREADS, thread_name_prefix="ratelimit_mw store")
         )
 
     @property
     def _submitting(self) -> Condition:
-        """A lock around `submit`: the executor starts threads under a lock that gevent does not patch."""
+        """A lock around `submit`, because the executor starts threads under a lock that gevent does not patch."""
         return get_or_create(self, "submitting", Condition)
 
     def run_all(self, tasks: Sequence[Callable[[], T]], deadline: Deadline) -> list[T | Exception]:
-        """Return the outcome of each task: its result, its error, or a `StoreError` if it did not end in time.
+        """Run tasks. Return the outcome of each: its result, its error, or a `StoreError` if it did not end in time.
 
-        A task that started goes on after the deadline. If no time is left from the start, as for refunds of a request
-        that no longer waits, all tasks start, and none is waited for.
+        A task that has started continues after the deadline. If the deadline has passed already, all tasks run, but
+        this method does not wait for them. This is the case for refunds of a request that no longer waits.
         """
         had_time = deadline.left > 0
         futures: list[Future[T]] = [self._submit(task) for task in tasks]
@@ -81,7 +81,7 @@ class WorkerPool:
         return [_outcome(task, cancel=had_time) for task in futures]
 
     def close(self) -> None:
-        """Let the threads end after the submitted tasks. The pool can be used again."""
+        """Let the threads end after the tasks that were submitted. The pool can be used again."""
         self._pool.shutdown(wait=False)
         self._reset()
 
@@ -89,7 +89,7 @@ class WorkerPool:
         try:
             with self._submitting:
                 return self._pool.submit(task)
-        except RuntimeError as error:  # no thread can start; a running one may still take the task
+        except RuntimeError as error:  # no thread can start; the task may still run in another one
             failed: Future[T] = Future()
             failed.set_exception(StoreError(f"cannot call the store: {error}"))
             return failed
@@ -97,7 +97,7 @@ class WorkerPool:
 
 def _outcome(task: "Future[Any]", *, cancel: bool) -> Any:
     if not task.done():
-        if cancel:  # the request stopped waiting, so a task that has not started need not run
+        if cancel:  # the request has stopped waiting, so a task that has not started is not needed
             task.cancel()
         return StoreError("no answer in time")
     error = task.exception()
@@ -175,7 +175,7 @@ class ThreadStore(RedisCommands):
 
 
 class _ThreadSender:
-    """The `Sender` of one request in a thread. It has `timeout` in all, or with `each` for each step."""
+    """The `Sender` of one request in a thread. `each`: `timeout` is for each call, not for all calls together."""
 
     __slots__ = ("_each", "_timeout", "_transport", "_whole", "_workers")
 
@@ -188,7 +188,7 @@ class _ThreadSender:
         return self._transport.send(command, self._deadline())
 
     async def run_all(self, parts: Sequence[Part[T]]) -> list[T | Exception]:
-        """See `Sender.run_all`. A part runs to its end: one that ends too late refunds its units."""
+        """See `Sender.run_all`. A part runs to its end even after the deadline, so that it can refund its units."""
         alone = _ThreadSender(self._transport, self._workers, ORPHAN_TIMEOUT, each=True)
         return self._workers.run_all([partial(_run_part, part, alone) for part in parts], self._deadline())
 

@@ -23,9 +23,9 @@ SENTINEL_SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 _PROTOCOL_OPTIONS: Final = {
     "protocol": 2,
     "decode_responses": False,
-}  # override the URL: replies are parsed as bytes of RESP2
+}  # take precedence over the URL, because replies are parsed as bytes of RESP2
 _PORT: Final = 6379  # default
-_OPTION: Final = re.compile(r"[a-z_]{1,50}")  # any other name may be a part of a password
+_OPTION: Final = re.compile(r"[a-z_]{1,50}")  # any other text may be a part of a password
 
 
 class ConnectionFactory(NamedTuple):
@@ -76,14 +76,15 @@ def connection_factory(url: str, timeout: float, connect_timeout: float | None =
 def async_connection_factory(url: str) -> ConnectionFactory:
     """Read a URL, for asyncio. Raises `ConfigError`.
 
-    Its connections have no timeouts: those of redis-py count stalls of the event loop. Use `timeout_without_stalls`.
+    Its connections have no timeouts, because timeouts of redis-py count stalls of the event loop. Use
+    `timeout_without_stalls`.
     """
     timeouts = {"socket_timeout": None, "socket_connect_timeout": None}
     return _connection_factory(AsyncConnectionPool, url, retry=AsyncRetry(NoBackoff(), 0), **timeouts)
 
 
 def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactory:
-    # the callers allow no retries: an EVALSHA that is sent twice charges twice
+    # the callers allow no retries, because an EVALSHA that is sent twice charges twice
     if not url.startswith(SCHEMES):
         allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
         raise ConfigError(f"store: got {url.split('://', 1)[0]!r} as scheme, expected {allowed}", code="RL-038")
@@ -94,7 +95,7 @@ def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactor
         candidate.raw_connection()  # raises for unknown options
         _check_database(url, candidate)
         made = candidate
-    if made is None:  # the text of redis-py's error may quote a part of a password as the port
+    if made is None:  # not the text of redis-py's error, which may quote a part of a password as the port
         raise ConfigError(
             f"store: the URL cannot be read{_describe_mistake(pool, url, options)}, expected {_expected(url)}; "
             "in a password / # ? @ are written %2F %23 %3F %40",
@@ -110,7 +111,7 @@ def _expected(url: str) -> str:
 
 
 def _check_database(url: str, read: ConnectionFactory) -> None:
-    """Raise `ValueError` for an invalid database, for which redis-py would use 0, and for a path that it would cut."""
+    """Raise `ValueError` for an invalid database, for which redis-py takes 0, and for a path that it would cut."""
     if url.startswith("unix://") and _socket_mistake(url):
         raise ValueError("no path")
     path = "" if url.startswith("unix://") else unquote(urlsplit(url).path).strip("/")
