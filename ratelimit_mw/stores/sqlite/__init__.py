@@ -20,10 +20,10 @@ from ratelimit_mw.stores.sqlite.opening import checked_path
 class SQLiteStore:
     """Keeps states in a file that the processes of one host share, for threads (`take`) and for asyncio (`atake`).
 
-    `path`: of the file, absolute, or a URL such as `sqlite:///run/app/limits.db`. The folder must exist, on a disk of
-    this host or in its memory, and the app's user must be able to write it. `max_keys`: the maximum number of states,
-    at least 1; see `MemoryStore` for what a full store does. `timeout`: seconds for a whole call, more than 0.
-    `deny_cache`: seconds for which this process remembers a refusal at most; 0 reads the file every time. `clock`: a
+    `path`: the absolute path of the file, or a URL such as `sqlite:///run/app/limits.db`. The folder must exist, on a
+    disk of this host or in its memory, and the app's user must be able to write in it. `max_keys`: the maximum number
+    of states, at least 1; see `MemoryStore` for what a full store does. `timeout`: seconds for a whole call, more than
+    0. `deny_cache`: seconds for which this process remembers a refusal at most; 0 reads the file every time. `clock`: a
     callable that returns seconds, for tests; None uses the time of the host.
 
     Raises `ConfigError` for invalid arguments, and for a file or folder that cannot be used. A broken file is moved
@@ -60,7 +60,7 @@ class SQLiteStore:
         self._for_asyncio: Final = AsyncLayeredStore(store, layers, timeout, clock)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Charge them all if all are admitted, else none."""
+        """Charge all limits if none of them refuses, else none."""
         return self._for_threads.take(charges)
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:

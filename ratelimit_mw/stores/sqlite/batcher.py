@@ -1,8 +1,8 @@
-"""Runs the calls of one turn of the event loop in one transaction, whose lock and commit cost more than a call.
+"""Runs the calls of one turn of the event loop in one transaction, because its lock and commit take longer than a call.
 
-A call that is alone runs at once. If several came in the last turn, a call waits for the end of its own turn. While
-another process writes, all calls wait, and the event loop serves other requests: a thread that waited would compete
-with it for the interpreter's lock, and keep the file locked until it gets that.
+A call that is alone runs at once. If several calls came in the last turn, a call waits for the end of its own turn.
+While another process writes, all calls wait, and the event loop serves other requests. They do not wait in a thread: it
+would compete with the event loop for the interpreter's lock, and keep the file locked until it gets that lock.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.stores.sqlite.database import Busy, Database
 from ratelimit_mw.stores.sqlite.table import Call, StateTable, Work
 
-_MAX_CALLS: Final = 32  # in one transaction: other processes wait for its end
-_TURNS: Final = 10  # of the event loop between tries for the write lock, before the loop may sleep
-_PAUSE: Final = 0.001  # seconds between two tries after them, which is the resolution of an event loop
+_MAX_CALLS: Final = 32  # in one transaction, because other processes wait for its end
+_TURNS: Final = 10  # turns of the event loop with a try for the write lock in each, before the loop may sleep
+_PAUSE: Final = 0.001  # seconds between two later tries; the resolution of an event loop
 
 
 class Batcher:
@@ -30,19 +30,19 @@ class Batcher:
         self._database: Final = database
         self._timeout: Final = timeout
         self._queue: deque[tuple[Call, asyncio.Future[Any], float]] = deque()  # with deadlines, in monotonic seconds
-        self._is_scheduled = False  # the end of this turn, or another try
-        self._is_crowded = False  # several calls came in the last turn that had any
-        self._tries = 0  # for the write lock, since it was free
+        self._is_scheduled = False  # whether `_run_calls` is scheduled, for the end of this turn or another try
+        self._is_crowded = False  # whether several calls came in the last turn that had calls
+        self._tries = 0  # failed tries for the write lock since the last success
 
     def runs_at_once(self) -> bool:
-        """Whether a call may run now, because no other one waits or came in this turn. Requires that it then does."""
+        """Whether a call may run now: no other call waits or came in this turn. If so, the caller must run its call."""
         if self._is_scheduled or self._is_crowded:
             return False
         self._schedule()
         return True
 
     def submit(self, work: Work, charges: Sequence[Charge]) -> "asyncio.Future[Any]":
-        """Add a call, and return the future of its result. Cancel that to withdraw a call that did not run yet."""
+        """Add a call, and return the future of its result. Cancel the future to withdraw a call that has not run."""
         future = self.loop.create_future()
         self._queue.append((Call(work, charges), future, time.monotonic() + self._timeout))
         if not self._is_scheduled:
@@ -59,11 +59,11 @@ class Batcher:
         self.loop.call_soon(self._run_calls)
 
     def _run_calls(self) -> None:
-        """Run the calls that wait, as many as one transaction may have."""
+        """Run the waiting calls, at most as many as one transaction may have."""
         self._is_scheduled = False
         queue = self._queue
         calls = [queue.popleft() for _ in range(min(_MAX_CALLS, len(queue)))]
-        calls = [one for one in calls if not one[1].done()]  # those that were not canceled
+        calls = [one for one in calls if not one[1].done()]  # leaves out canceled calls
         self._is_crowded = len(calls) > 1
         try:
             if calls:
@@ -78,12 +78,12 @@ class Batcher:
         except Busy:
             self._try_later(calls)
             return
-        except Exception as error:  # noqa: BLE001  # whatever an algorithm raises belongs to its own call
+        except Exception as error:  # noqa: BLE001  # whatever an algorithm raises, its own call receives it
             if len(calls) == 1:
                 _, future, _ = calls[0]
                 future.set_exception(error)
             else:  # nothing was charged
-                for one in reversed(calls):  # the first one is put back last, if another process writes now
+                for one in reversed(calls):  # so that calls are put back in order if another process writes
                     self._run([one])
             return
         self._tries = 0
@@ -91,7 +91,7 @@ class Batcher:
             future.set_result(result)
 
     def _try_later(self, calls: Sequence[tuple[Call, "asyncio.Future[Any]", float]]) -> None:
-        """Put calls back, except those that have waited long enough. Their try after the deadline has just happened."""
+        """Put calls back for another try. Fails those whose deadline has passed, because the last try was after it."""
         queue, now = self._queue, time.monotonic()
         queue.extendleft(reversed(calls))
         while queue and queue[0][2] <= now:

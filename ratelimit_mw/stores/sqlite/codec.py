@@ -14,11 +14,11 @@ from ratelimit_mw.core.limit import Limit, State
 from ratelimit_mw.core.log import warn_throttled
 
 _encode: Final = Encoder().encode
-_MAX_CODECS: Final = 1000  # classes of limits; an app that creates more of them writes its codecs again
+_MAX_CODECS: Final = 1000  # classes of limits; an app that creates more of them has codecs made again
 
 
 class Codec(NamedTuple):
-    """How the states of one algorithm are written and read. Both raise their own errors."""
+    """Writes and reads the states of one algorithm. Both functions may raise any error."""
 
     encode: Callable[[State], bytes]
     decode: Callable[[bytes], State]
@@ -47,7 +47,7 @@ class Codecs:
     def _codec_of(self, algorithm: type[Limit]) -> Codec:
         try:
             annotation = get_type_hints(algorithm.expires).get("state", Any)
-        except (NameError, TypeError):  # it names something that cannot be imported
+        except (NameError, TypeError):  # the annotation names something that cannot be imported
             annotation = Any
         for kind in (annotation, *get_args(annotation)):
             if hasattr(kind, "pack") and hasattr(kind, "unpack"):

@@ -1,7 +1,7 @@
-"""One connection of this process to the file, with its lock, its deadlines, and its life across forks and faults.
+"""Keeps one connection of this process to the file, with a lock and deadlines, across forks and faults.
 
-The threads of a process take turns at one connection: SQLite has one writer at a time anyway, and a thread that waits
-for a lock of Python is woken at once, while one that waits for a lock of SQLite has to poll.
+The threads of a process take turns at one connection. SQLite has one writer at a time anyway. A thread that waits for a
+lock of Python is woken at once, while a thread that waits for a lock of SQLite has to poll.
 """
 
 import os
@@ -30,11 +30,11 @@ from ratelimit_mw.stores.sqlite.opening import (
 T = TypeVar("T")
 
 _START_TIMEOUT: Final = 5.0  # seconds that the start waits for other processes that open the file
-_PLAIN_RETRIES: Final = 3  # tries that only let other threads run: a take lasts some 20 microseconds
+_PLAIN_RETRIES: Final = 3  # tries between which only other threads may run, because a take lasts some 20 microseconds
 _FIRST_PAUSE: Final = 0.0001  # seconds between two tries for the write lock; each pause is twice the one before
 _MAX_PAUSE: Final = 0.001  # seconds
-_LOOK_INTERVAL: Final = 1.0  # seconds between two looks whether the file was replaced
-_LONG_LOG: Final = 64_000_000  # bytes of the log, some 60,000 takes, that are worth a warning
+_LOOK_INTERVAL: Final = 1.0  # seconds between two checks whether the file was replaced
+_LONG_LOG: Final = 64_000_000  # bytes of the log from which to warn; some 60,000 takes
 _FORK_TIMEOUT: Final = 5.0  # seconds that a fork waits for the end of a call
 
 
@@ -56,8 +56,8 @@ class FileUse(NamedTuple):
 class Database:
     """A file, opened when it is first used. Thread-safe. `register`: prepares each new connection.
 
-    A constructor that checks the file moves a broken one aside, and raises `ConfigError` for a place or a file that
-    cannot be used. If the file stays locked by other processes, it only warns.
+    If the constructor checks the file, it moves a broken one aside, and raises `ConfigError` for a path or a file that
+    cannot be used. If other processes keep the file locked, it only warns.
     """
 
     def __init__(self, path: Path, register: Callable[[sqlite3.Connection], None], use: FileUse) -> None:
@@ -68,8 +68,8 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._finalizer: finalize[[], Database] | None = None  # closes the connection when this object is deleted
         self._identity = Identity(0, 0)
-        self._forking_thread: int | None = None  # which holds the lock during a fork
-        self._look_at = 0.0  # when to look again whether the file was replaced, in monotonic seconds
+        self._forking_thread: int | None = None  # the thread that has the lock during a fork
+        self._look_at = 0.0  # when to check again whether the file was replaced, in monotonic seconds
         self._log_is_long = False
         try:
             if use.checks:
@@ -79,7 +79,7 @@ class Database:
         _databases.add(self)
 
     def run(self, work: Callable[[sqlite3.Connection, T], Any], argument: T, deadline: float | None) -> Any:
-        """Return `work(connection, argument)`. It is called again while another process has the write lock.
+        """Return `work(connection, argument)`. Calls `work` again while another process has the write lock.
 
         `deadline`: monotonic seconds; after it, `StoreError` is raised. None: raise `Busy` instead of waiting. An
         exception of `work` rolls its transaction back. Errors of SQLite are raised as `StoreError`.
@@ -116,7 +116,7 @@ class Database:
                     raise
                 if deadline is None:
                     raise Busy from None
-            # a try after the deadline, if this process itself was late, has happened by now
+            # even if this process was late, there was one try after the deadline
             left = deadline - time.monotonic()
             if left <= 0:
                 raise StoreError("no write lock in time: another process writes to the file")
@@ -137,7 +137,7 @@ class Database:
         if connection is None:
             try:
                 opened = open_file(self._path, now if deadline is None else deadline, create=self._owns_file)
-            except ConfigError as error:  # it was checked at start; now it is a fault like others
+            except ConfigError as error:  # the file was checked at startup, so this is a fault like any other
                 raise StoreError(str(error)) from None
             except StoreError:  # another process opens the file
                 if deadline is None:
@@ -184,7 +184,7 @@ class Database:
             self._finalizer = None
 
     def _before_fork(self) -> None:
-        """Close the connection: a child must not have one, nor close it, nor know its locks."""
+        """Close the connection, because a child must neither use nor close it, nor inherit its locks."""
         if self._lock.acquire(timeout=_FORK_TIMEOUT):
             self._forking_thread = get_ident()
             self._close()
@@ -195,7 +195,7 @@ class Database:
             self._lock.release()
 
     def _after_fork_in_child(self) -> None:
-        if self._connection is not None:  # a call did not end before the fork
+        if self._connection is not None:  # a call had not ended before the fork
             _inherited.append(self._connection)
             self._connection = None
             if self._finalizer is not None:
@@ -205,7 +205,7 @@ class Database:
 
 
 _databases: Final[WeakSet[Database]] = WeakSet()
-_inherited: Final[list[sqlite3.Connection]] = []  # never closed: that would release locks of the parent
+_inherited: Final[list[sqlite3.Connection]] = []  # never closed, because that would release locks of the parent
 
 
 def _before_fork() -> None:

@@ -1,4 +1,4 @@
-"""The store in a file without layers: the verbs for threads and for asyncio."""
+"""The store in a file, without layers. Has the verbs for threads and for asyncio."""
 
 import asyncio
 import time
@@ -22,8 +22,8 @@ from ratelimit_mw.stores.sqlite.table import StateTable, Work
 class FileStore:
     """Runs the verbs on a `StateTable`, for threads and for asyncio.
 
-    `timeout`: seconds for a call, more than 0. In asyncio calls run in the event loop; a `Batcher` tries again while
-    another process writes. A thread of the store closes the file, and writes what no request waits for.
+    `timeout`: seconds for a call, more than 0. In asyncio, calls run in the event loop. While another process writes, a
+    `Batcher` tries again later. A thread of the store closes the file, and writes data that no request waits for.
     """
 
     has_own_timeout: ClassVar[bool] = True  # each call ends in time, so callers need no timeout of their own
@@ -35,9 +35,9 @@ class FileStore:
         self._configured_clock: Final = clock
         self._table: Final = StateTable(max_keys, clock)
         self._database: Final = Database(path, self._table.register, use)
-        self._batcher: Batcher | None = None  # of the event loop of the latest call
+        self._batcher: Batcher | None = None  # for the event loop of the latest call
         self._waiting_thread: ThreadPoolExecutor | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None  # of the latest call
+        self.loop: asyncio.AbstractEventLoop | None = None  # the event loop of the latest call
         after_fork_in_child(self._forget_thread)
         REGISTRY.register(self)
 
@@ -103,7 +103,7 @@ class FileStore:
         self.loop = asyncio.get_running_loop()
         try:
             decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, None)
-        except Busy:  # a thread of this process is at the file
+        except Busy:  # a thread of this process uses the file
             work = partial(self._peek_by, time.monotonic() + self._timeout, charges)
             decisions = await self._submit(work)
         return decisions
@@ -124,12 +124,12 @@ class FileStore:
         """See `close`."""
         if self._batcher is not None and self._batcher.loop is asyncio.get_running_loop():
             await self._batcher.drain()
-        with suppress(StoreError):  # it is closed later, by the thread
+        with suppress(StoreError):  # the thread closes it later
             await self._submit(self._database.close)
         self._end_thread()
 
     async def _run(self, alone: Work, together: Work, charges: Sequence[Charge]) -> Any:
-        """Run a call at once, or with the others of its turn. `alone`: has a transaction of its own."""
+        """Run a call: `alone`, at once in its own transaction, or `together` with the other calls of its turn."""
         loop, batcher = asyncio.get_running_loop(), self._batcher
         if batcher is None or batcher.loop is not loop:
             batcher = self._batcher = Batcher(loop, self._table, self._database, self._timeout)
@@ -142,7 +142,7 @@ class FileStore:
         return await batcher.submit(together, charges)
 
     def _peek_by(self, deadline: float, charges: Sequence[Charge]) -> Sequence[Decision]:
-        if time.monotonic() >= deadline:  # its caller does not wait any more
+        if time.monotonic() >= deadline:  # its caller no longer waits
             raise StoreError("no turn in time: other calls of this process wait for the file")
         decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, deadline)
         return decisions
@@ -150,7 +150,7 @@ class FileStore:
     async def _submit(self, call: Callable[[], Any]) -> Any:
         """Run a call in the store's thread. Raises `StoreError` if it does not end in time.
 
-        A call that did not start by then, or whose caller was canceled, does not run.
+        A call that has not started in time, or whose caller was canceled, does not run.
         """
         thread = self._waiting_thread
         if thread is None:

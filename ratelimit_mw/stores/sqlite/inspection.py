@@ -1,4 +1,4 @@
-"""Inspects the place of a file before an app starts. Creates and changes nothing there."""
+"""Inspects a file and its folder before an app starts. Creates and changes nothing there."""
 
 import os
 import sqlite3
@@ -32,7 +32,7 @@ class UncheckedStore(SQLiteStore):
 
 
 class ExistingStore(UncheckedStore):
-    """A store that neither creates its file nor moves a broken one aside: its methods raise `StoreError` instead."""
+    """A store that neither creates its file nor moves a broken one aside. Instead, its methods raise `StoreError`."""
 
     _owns_file: ClassVar[bool] = False
 
@@ -40,7 +40,8 @@ class ExistingStore(UncheckedStore):
 def inspect_file(path: Path) -> str:
     """Return whether the file exists and can be used, in a few words.
 
-    Raises `ConfigError` for a place or a file that stops a start, and for a broken file, which a start moves aside.
+    Raises `ConfigError` for a path or a file with which an app cannot start, and for a broken file, which a start moves
+    aside.
     """
     check_place(path)
     lock = lock_of(path)

@@ -1,4 +1,4 @@
-"""Opens the file of a store: one process at a time, after checks of the file system, the folder and the file."""
+"""Opens the file of a store, one process at a time, after checks of the file system, the folder and the file."""
 
 import os
 import re
@@ -22,10 +22,10 @@ except ImportError:  # Windows
 
 _SCHEME: Final = "sqlite://"
 APPLICATION_ID: Final = 0x524C4D57  # "RLMW"; `PRAGMA application_id` of the files of stores
-FORMAT: Final = 1  # of the tables and the states; `PRAGMA user_version`
+FORMAT: Final = 1  # the version of the tables and the states; `PRAGMA user_version`
 _PAGE_SIZE: Final = 1024  # bytes; a take writes one page, and smaller ones cost less
 _CHECKPOINT_PAGES: Final = 1000  # pages in the log before they are copied to the file
-_KEPT_LOG: Final = 4_000_000  # bytes; a log that grew longer is cut to this size when its pages are copied
+_KEPT_LOG: Final = 4_000_000  # bytes; a longer log is cut to this size when its pages are copied
 _POLL: Final = 0.002  # seconds between two tries for the lock of the file
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")  # a space and other characters in the list of mounts
 _MOUNTS: Final = Path("/proc/self/mounts")
@@ -35,9 +35,9 @@ _NETWORK: Final = frozenset(
 ) | {"glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs", "virtiofs"}
 
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)  # the second: many processes open the file at once
-_ENDINGS: Final = ("", "-wal", "-shm")  # of the names of the files that belong together
-_MODE: Final = 0o600  # of new files: a user who can read a file can also lock it, and so block the store
+_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)  # SQLITE_PROTOCOL if many processes open the file at once
+_ENDINGS: Final = ("", "-wal", "-shm")  # the endings of the names of a file and its companions
+_MODE: Final = 0o600  # of new files; a user who can read a file could also lock it, and so block the store
 _MAGIC: Final = b"SQLite format 3\0"  # the first bytes of each SQLite file
 
 
@@ -108,7 +108,7 @@ def checked_path(path: "str | os.PathLike[str]") -> Path:
             code="RL-038",
         )
     absolute = Path(os.path.normpath(f"/{text.lstrip('/')}"))
-    if is_url and absolute.parent == Path("/"):  # three slashes begin a relative path in other packages' URLs
+    if is_url and absolute.parent == Path("/"):  # in other packages' URLs, a path after three slashes is relative
         raise ConfigError(
             f"store: got the path {str(absolute)!r}, directly in /, expected a file in a folder: paths begin at the "
             f"root, so {_SCHEME}/run/app/limits.db is the file /run/app/limits.db",
@@ -155,20 +155,21 @@ def unusable(path: Path, reason: str) -> ConfigError:
 def not_sqlite(path: Path) -> ConfigError | None:
     """Return the error about a file that was never an SQLite file; None if it is broken or gone.
 
-    Call it after SQLite has reported that it is not a database: to close a file frees all locks of this process on it.
+    Call it only after SQLite has reported that the file is not a database. It opens and closes the file, which frees
+    all locks of this process on it.
     """
     try:
         with path.open("rb") as file:
             start = file.read(_PAGE_SIZE)
     except OSError:
         return None
-    if start.startswith(_MAGIC[: len(start)]) or not start.strip(b"\0"):  # a power failure leaves zeros
+    if start.startswith(_MAGIC[: len(start)]) or not start.strip(b"\0"):  # a power failure may leave zeros
         return None
     return ConfigError(f"store: {path} is not an SQLite file; name another path, or remove the file", code="RL-061")
 
 
 def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
-    """Return the type of the file system that a folder is on; empty text where the system does not list mounts."""
+    """Return the type of a folder's file system; empty text if the operating system does not list mounts."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -195,7 +196,7 @@ def _open_or_create(path: Path, like: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
-    with suppress(OSError):  # another user may own it by now
+    with suppress(OSError):  # another user may own the file
         wanted = like.stat()
         with suppress(OSError):  # only root may give a file away
             os.fchown(descriptor, wanted.st_uid if os.geteuid() == 0 else -1, wanted.st_gid)
@@ -234,7 +235,7 @@ def opener_lock(path: Path, deadline: float) -> Iterator[None]:
                 ) from None
         yield
     finally:
-        os.close(descriptor)  # which releases the lock
+        os.close(descriptor)  # this releases the lock
 
 
 def open_checked(path: Path, deadline: float) -> None:
@@ -276,7 +277,7 @@ def open_file(path: Path, deadline: float, *, create: bool) -> Opened:
 
 
 def replace_broken(path: Path, identity: Identity, reason: str, deadline: float) -> None:
-    """Move a file aside that SQLite found to be broken, unless another process has replaced it already."""
+    """Move aside a file that SQLite found to be broken, unless another process has already replaced it."""
     with opener_lock(path, deadline):
         if identity_of(path) == identity:
             move_aside(path, reason)
@@ -284,7 +285,7 @@ def replace_broken(path: Path, identity: Identity, reason: str, deadline: float)
 
 def move_aside(path: Path, reason: str) -> None:
     """Rename a broken file, and replace the one that was renamed before. Requires the opener's lock."""
-    for ending in _ENDINGS:  # the file itself first: without it, SQLite ignores the others
+    for ending in _ENDINGS:  # the file itself first, because SQLite ignores the others without it
         with suppress(FileNotFoundError):
             Path(f"{path}{ending}").replace(f"{path}.broken{ending}")
     warn(
@@ -327,12 +328,12 @@ def uri_of(path: Path) -> str:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    if not path.exists():  # SQLite would let all users read it. It gives -wal and -shm the permissions of the file.
+    if not path.exists():  # else SQLite lets all users read it; -wal and -shm get its permissions
         try:
             os.close(_open_or_create(path, lock_of(path)))
         except OSError as error:
             raise unwritable(path, error.strerror) from None
-    # `isolation_level=None`: this package writes its BEGIN and COMMIT itself. `timeout=0`: it also waits itself.
+    # `isolation_level=None`: this package sends BEGIN and COMMIT itself. `timeout=0`: it also does the waiting itself.
     connection = sqlite3.connect(uri_of(path), uri=True, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA page_size = {_PAGE_SIZE}")

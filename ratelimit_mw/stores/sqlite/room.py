@@ -7,9 +7,9 @@ from typing import Final
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.stores.sqlite.codec import Codecs, read_state
 
-# `state`: a byte, which tells whether the key's last request was refused, and the state. `expires`: microseconds.
-# `limits`: how many rows each limit has, and the key at which the next search for rows to delete starts. The row with
-# the empty id is about all limits.
+# `state`: a byte that shows whether the key's last request was refused, followed by the state. `expires`: microseconds.
+# `limits`: for each limit, how many rows it has, and the key at which the next search for rows to delete starts. The
+# row with the empty id has the same for all limits together.
 SCHEMA: Final = (
     "CREATE TABLE states (key BLOB PRIMARY KEY, state BLOB NOT NULL, expires INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE limits (bucket BLOB PRIMARY KEY, keys INTEGER NOT NULL, hand BLOB NOT NULL) WITHOUT ROWID",
@@ -18,12 +18,12 @@ SCHEMA: Final = (
 ADMITTED: Final = b"\0"
 REFUSED: Final = b"\1"
 
-# Rows that are checked for expiry: more than a write can add, so that expiry catches up. Nine, so that an eighth as
-# many writes as there are expired rows delete all of them, wherever the search starts.
+# Rows that are checked for expiry per write. More than a write can add, so that expiry catches up. With nine, n expired
+# rows are deleted in n / 8 writes, wherever the search starts.
 _ROWS_PER_WRITE: Final = 9
-_WRITES_PER_TIDY: Final = 32  # a statement costs as much as a few rows, so they are checked together
-_PROBES: Final = 32  # rows that are searched for one that a new key can replace
-_MAX_LIMITS: Final = 4096  # limits that are remembered, to tell which of their rows are idle
+_WRITES_PER_TIDY: Final = 32  # a statement takes as long as a few rows, so writes are checked together
+_PROBES: Final = 32  # rows to search for one that a new key can replace
+_MAX_LIMITS: Final = 4096  # remembered limits; a limit is needed to tell which of its rows are idle
 _ALL: Final = b""
 
 _COUNT: Final = "UPDATE limits SET keys = keys + ? WHERE bucket IN (?, x'')"
@@ -80,7 +80,7 @@ class Room:
     def __init__(self, max_keys: int, codecs: Codecs) -> None:
         self.max_keys: Final = max_keys
         self.limits: Final = KnownLimits()
-        self.tidies = True  # False while a test controls the time: real rows would seem to have expired
+        self.tidies = True  # False while a test controls the time, because real rows would seem to have expired
         self._codecs: Final = codecs
         self._writes = 0  # since the last call of `tidy`
 
@@ -92,7 +92,7 @@ class Room:
         """Count rows of a limit that were added or deleted."""
         if not change:
             return
-        if connection.execute(_COUNT, (change, bucket)).rowcount < 2:  # noqa: PLR2004  # its own row, and that of all limits
+        if connection.execute(_COUNT, (change, bucket)).rowcount < 2:  # noqa: PLR2004  # it counts in two rows
             connection.execute(_ADD_LIMIT, (bucket,))
             connection.execute("UPDATE limits SET keys = keys + ? WHERE bucket = ?", (change, bucket))
         if change < 0:
@@ -126,8 +126,9 @@ class Room:
     ) -> bool:
         """Return whether a row outside `protected` can make room for a new key of a limit.
 
-        Only the limit with the most rows loses idle ones, because a flood makes its own limit the largest; if this
-        process does not know that limit, the new key's own. `evict`: delete the row, which a peek must not do.
+        Only the limit with the most rows loses idle rows, because a flood makes its own limit the largest. If this
+        process does not know that limit, the limit of the new key loses them. `evict`: delete the row, which a peek
+        must not do.
         """
         largest: bytes = connection.execute(_LARGEST).fetchone()[0]
         for searched in dict.fromkeys((largest, bucket)):
@@ -144,7 +145,7 @@ class Room:
         return False
 
     def _next_rows(self, connection: Connection, bucket: bytes) -> Sequence[tuple[bytes, bytes, int]]:
-        """Return the next rows of a limit, round-robin. They exclude its overflow bucket."""
+        """Return the next rows of a limit, round-robin, without its overflow bucket."""
         start, end = overflow_key(bucket), bucket + b"\1"
         hand = max(start, _limit_row(connection, bucket)[1])
         rows = connection.execute(_NEXT_OF_LIMIT, (hand, end, _PROBES)).fetchall()
@@ -155,7 +156,7 @@ class Room:
     def _victim(
         self, bucket: bytes, rows: Sequence[tuple[bytes, bytes, int]], protected: Container[bytes], now: int
     ) -> bytes | None:
-        """Return the key of an expired row, else of an idle one: its last request was admitted, and a unit is left."""
+        """Return the key of an expired row, or of an idle one: its last request was admitted, and a unit is left."""
         candidates = [row for row in rows if row[0] not in protected]
         for key, _, expires in candidates:
             if expires <= now:

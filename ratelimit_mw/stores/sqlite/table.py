@@ -12,9 +12,9 @@ from ratelimit_mw.stores.group import Group, committed, cost_to_decide
 from ratelimit_mw.stores.sqlite.codec import Codec, Codecs, read_state
 from ratelimit_mw.stores.sqlite.room import ADMITTED, REFUSED, Room, bucket_bytes, is_overflow, overflow_key, row_key
 
-# One statement reads, decides and writes: a take then acquires the interpreter's lock once while it holds the file's
-# write lock, and costs two thirds of a transaction of four statements. `decided_state` returns NULL, and the row stays
-# as it is, if there is nothing to write.
+# One statement reads, decides and writes. So a take acquires the interpreter's lock only once while it has the file's
+# write lock, and takes two thirds of the time of a transaction of four statements. If there is nothing to write,
+# `decided_state` returns NULL, and the row is unchanged.
 _TAKE: Final = "UPDATE OR IGNORE states SET state = decided_state(state), expires = decided_expires() WHERE key = ?"
 _READ: Final = "SELECT state FROM states WHERE key = ?"
 _FIRST_READ: Final = "SELECT 1 FROM limits LIMIT 1"
@@ -24,7 +24,7 @@ _FULL: Final = "full with %d keys: new keys of a limit share a bucket"
 
 
 class _Row(NamedTuple):
-    """A row of the table; without `exists` it is to be created. `is_refused`: the key's last request was refused."""
+    """A row of the table. `exists`: False for a row to create. `is_refused`: the key's last request was refused."""
 
     key: bytes
     state: State
@@ -45,7 +45,8 @@ Work = Callable[[Connection, Sequence[Charge]], Any]
 class StateTable:
     """Decides charges with the states in a file.
 
-    `max_keys`: rows, see `SQLiteStore`. `clock`: returns seconds; None is the time of the host. `prefix`: of all keys.
+    `max_keys`: rows, see `SQLiteStore`. `clock`: returns seconds; None is the time of the host. `prefix`: the start of
+    all keys.
     """
 
     def __init__(self, max_keys: int, clock: Callable[[], float] | None) -> None:
@@ -53,16 +54,16 @@ class StateTable:
         self.prefix = ""
         self._codecs: Final = Codecs()
         self.room: Final = Room(max_keys, self._codecs)
-        # what `_TAKE` decides, while it runs
+        # while `_TAKE` runs: what it decides
         self._charge: Charge | None = None
         self._codec: Codec | None = None
-        self._cursor: Cursor | None = None  # of the connection; a new one for each take would cost a tenth of it
+        self._cursor: Cursor | None = None  # a new one for each take would add a tenth to its time
         self._decision: Decision | None = None
         self._new: State = None
         self._error: BaseException | None = None
 
     def register(self, connection: Connection) -> None:
-        """Add the functions of `_TAKE` to a new connection, and run it there from now on."""
+        """Add the functions of `_TAKE` to a new connection, and use this connection for `_TAKE` from now on."""
         self._cursor = connection.cursor()
         connection.create_function("decided_state", 1, self._decided_state)
         connection.create_function("decided_expires", 0, self._decided_expires)
@@ -99,7 +100,7 @@ class StateTable:
         """Return what `take` would return now, and change nothing. It does not wait for a writer."""
         group = Group(charges)
         connection.execute("BEGIN")
-        connection.execute(_FIRST_READ).fetchone()  # before the clock is read: no state may be later than its time
+        connection.execute(_FIRST_READ).fetchone()  # before the clock is read, so that no state is later than `now`
         decisions = self._take(connection, group.charges, commit=False)
         connection.execute("COMMIT")
         return group.spread(decisions)
@@ -128,7 +129,7 @@ class StateTable:
         return time_ns() // 1000 if self.clock is None else microseconds(self.clock())
 
     def _take_existing(self, charge: Charge) -> Decision | None:
-        """Decide a single charge of a key that has a row. None if it has none, or if the charge is not a plain one."""
+        """Decide a single charge of a key that has a row. None without a row, or if the charge is not a plain one."""
         cursor, limit = self._cursor, charge.limit
         if charge.cost < 0 or charge.role != "limit" or cursor is None:
             return None
@@ -149,7 +150,7 @@ class StateTable:
             charge, codec = self._charge, self._codec
             if charge is None or codec is None or (old := read_state(codec, written)) is None:
                 return None
-            # read the clock under the lock: two processes must not commit out of order
+            # Read the clock under the lock. Otherwise a process could write an earlier time over a later one.
             now = time_ns() // 1000 if self.clock is None else microseconds(self.clock())  # _now(), inlined
             decision, new = charge.limit.decide(old, now, charge.cost, charge.max_delay_us)
             self._decision, self._new = decision, new
@@ -176,8 +177,8 @@ class StateTable:
         now = self._now()
         rows = self._read_all(connection, charges, now, commit=commit)
         results: list[tuple[Decision, State]] = []
-        overflow: dict[bytes, State] = {}  # states of overflow buckets, which several new keys of this group may share
-        shared: set[bytes] = set()  # those that several do share
+        overflow: dict[bytes, State] = {}  # states of overflow buckets; several new keys of this group may share one
+        shared: set[bytes] = set()  # the overflow buckets that several keys do share
         for index, charge in enumerate(charges):
             if rows[index].key in overflow:
                 shared.add(rows[index].key)
@@ -194,12 +195,13 @@ class StateTable:
         for index, charged in enumerate(committed(charges, decisions)):
             row, (decision, new) = rows[index], results[index]
             if decision.allowed and not charged:
-                # it has room but is not charged: show the bucket unchanged
+                # it admits, but is not charged, so the decision shows the unchanged bucket
                 decisions[index] = charges[index].limit.decide(row.state, now, 0, None)[0]
                 new = row.state
             if refused and row.key in shared:
                 continue  # its state may include the units of another charge of the refused group
-            # every row of a refused request is marked: a full store keeps it, even one that had room or is a penalty's
+            # Every row of a refused request is marked, even the row of a limit that admitted, or of a penalty. A full
+            # store must not evict it.
             if commit and new is not None and (new is not row.state or (refused and not row.is_refused)):
                 row = row._replace(exists=row.exists or row.key in added)
                 added.add(row.key)
@@ -211,11 +213,11 @@ class StateTable:
         new = charge.limit.settle(row.state, now, charge.cost, now if charge.at is None else charge.at)
         if new is None:
             self._delete(connection, bucket_bytes(self.prefix, charge.limit), row.key)
-        elif new is not row.state:  # a settlement is not a request, so the mark stays
+        elif new is not row.state:  # a settlement is not a request, so the mark is unchanged
             self._write(connection, charge, row, new, REFUSED if row.is_refused else ADMITTED)
 
     def _read_all(self, connection: Connection, charges: Sequence[Charge], now: int, *, commit: bool) -> list[_Row]:
-        """Return the row of each charge. A new key gets room, or the row of the overflow bucket."""
+        """Return the row of each charge. For a new key, room is made, or it gets the row of the overflow bucket."""
         buckets = [bucket_bytes(self.prefix, charge.limit) for charge in charges]
         keys = [row_key(bucket, charge.key) for bucket, charge in zip(buckets, charges, strict=True)]
         rows = [self._read(connection, charge, key) for charge, key in zip(charges, keys, strict=True)]
@@ -250,12 +252,12 @@ class StateTable:
         self.room.count(connection, bucket, -connection.execute(_DELETE, (key,)).rowcount)
 
     def _tidy_apart(self, connection: Connection) -> None:
-        """Tidy in a transaction of its own, after a take that is charged: a failure must not repeat the take."""
+        """Tidy in a transaction of its own, after that of a take, so that a failure does not repeat the take."""
         try:
             connection.execute("BEGIN IMMEDIATE")
             self.room.tidy(connection, self._now())
             connection.execute("COMMIT")
-        except SQLiteError:  # mostly because another process writes; a later take tidies
+        except SQLiteError:  # in most cases another process writes; a later take tidies
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
 
