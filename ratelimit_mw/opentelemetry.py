@@ -1,4 +1,4 @@
-"""OpenTelemetry: metrics of what the setting `metrics` counts, and attributes of the current span."""
+"""OpenTelemetry: the counts of the setting `metrics` as metrics, and verdicts as attributes of the current span."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -22,8 +22,9 @@ _NAME: Final = "ratelimit_mw"
 def instrument(meter_provider: MeterProvider | None = None) -> None:
     """Make the instruments `ratelimit.requests`, `ratelimit.refusals` and `ratelimit.store.duration`.
 
-    The first two are observed at each export, so a request costs no more. They count in this process only: each process
-    exports its own. Call this once in each process, after it has forked. `meter_provider`: default is the global one.
+    The first two are observed at each export, so they take no time in a request. They count in this process only,
+    because each process exports its own counts. Call this once in each process, after it has forked. `meter_provider`:
+    the default is the global one.
     """
     meter = get_meter(_NAME, meter_provider=meter_provider)
     for name, family, description in (
@@ -69,5 +70,5 @@ def describe_span(verdict: Verdict) -> None:
 
 
 def _finite(attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
-    """Return the attributes without infinity, the wait of a request that is never admitted: JSON has none."""
+    """Return the attributes without infinity, which JSON lacks. It is the wait of a request that never passes."""
     return {name: value for name, value in attributes.items() if value != float("inf")}

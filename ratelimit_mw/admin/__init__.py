@@ -1,4 +1,4 @@
-"""Shows operators which clients are limited, and resets them. The same as commands: `peek`, `reset`, `keys`, `top`.
+"""Shows operators which clients are limited, and resets them. `peek`, `reset`, `keys` and `top` are commands, too.
 
 The functions block, so call them from a thread, not from an event loop. `settings`: a `Settings` object, a mapping, or
 the path of a file. All raise `ConfigError` for invalid arguments and `StoreError` if the store gives no answer, or if
@@ -39,7 +39,7 @@ class Keys(Struct, frozen=True):
 
 
 class RefusedClient(Struct, frozen=True):
-    """A client of a rule. `key`: the identity as in the store. `refused`: the number of refusals, or a little less."""
+    """A client of a rule. `key`: the identity in the store. `refused`: the number of refusals, or slightly less."""
 
     key: str
     rule: str
@@ -83,8 +83,8 @@ def reset(
 ) -> Buckets:
     """Forget the buckets that a request would charge, and return them as they are then. The arguments are `peek`'s.
 
-    The next request is admitted. A process that remembers a refusal repeats it for up to its `deny_cache`, one second
-    by default.
+    The next request is admitted. A process that remembers a refusal may repeat it for up to `deny_cache` seconds, by
+    default one.
     """
     target, described = Target.of(settings), DescribedRequest(request, ip, user, headers, host)
     found = find_buckets(target, described)
@@ -95,10 +95,10 @@ def reset(
 
 
 def keys(settings: SettingsSource, *, limited: bool = False, most: int | None = None) -> Keys:
-    """Return the buckets of the store, in no order. `limited`: only those that refuse a request of one unit now.
+    """Return the buckets of the store, unordered. `limited`: only those that would now refuse a request of one unit.
 
-    `most`: stops after so many. It reads all keys of the store, and pauses so that the server keeps four fifths of its
-    time for the app.
+    `most`: stops after so many buckets. Reads all keys of the store, with pauses, so that the server has four fifths of
+    its time for the app.
     """
     target, number = Target.of(settings), None if most is None else check_int("most", most, 1)
     with target.open_store() as store:
@@ -117,7 +117,7 @@ def top(settings: SettingsSource, *, since: float = KEPT_SECONDS, most: int = DE
 
 
 def most_refused(target: Target, since: float, most: int) -> list[RefusedClient]:
-    """Do what `top` does."""
+    """Do what `top` does, for a target."""
     with target.open_store() as store:
         counts = inventory_of(store).most_refused(time.time() - since)
     highest = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:most]

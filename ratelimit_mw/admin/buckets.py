@@ -29,9 +29,10 @@ _MISSING: Final = (
 class Bucket(Struct, frozen=True):
     """The state of one limit for one client.
 
-    `rule`: as in the key of the bucket. `limit`: canonical notation. `key`: the client's identity as in the store: a
-    hash, unless `plain_keys` is set. `remaining`: whole units left. `retry_after`: seconds until the request would
-    pass this limit; 0.0 if it would pass now, infinite if never. `reset_after`: seconds until the quota is whole again.
+    `rule`: the rule in the key of the bucket. `limit`: canonical notation. `key`: the client's identity in the store,
+    which is a hash unless `plain_keys` is set. `remaining`: whole units left. `retry_after`: seconds until the request
+    would pass this limit; 0.0 if it would pass now, infinite if never. `reset_after`: seconds until the quota is whole
+    again.
     """
 
     rule: str
@@ -46,7 +47,8 @@ class RequestBuckets(Struct, frozen=True):
     """The buckets that a request would charge.
 
     `charges`: one for each bucket, with the cost of the request. `names`: the names of their limits in headers.
-    `reason`: why there are none; empty otherwise. `missing`: a message for each limit whose bucket cannot be found.
+    `reason`: why there are no buckets; empty if there are any. `missing`: a message for each limit whose bucket cannot
+    be found.
     """
 
     charges: Sequence[Charge]
@@ -95,7 +97,7 @@ def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets
 
 
 def look(store: Store, charges: Sequence[Charge], only: Callable[[Decision], bool] | None = None) -> list[Bucket]:
-    """Return the buckets of these charges. `only`: keeps those whose decision on the charge it accepts.
+    """Return the buckets of these charges. `only`: a test of the decision; buckets that do not pass it are left out.
 
     Changes nothing. A peek returns what would be left after the charge. For what is left now, a second peek of cost 0
     follows, unless the charge is refused.
@@ -124,7 +126,7 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 def rule_spellings(rule: str) -> set[str]:
-    """Return the texts by which an operator may name the rule of a key: `@search()` is also `search`.
+    """Return the names by which an operator may refer to the rule of a key: `@search()` is also `search`.
 
     A limit on an endpoint has an `@` before its name, brackets after it if the name is the endpoint's, and a `+` if
     another limit has the same name. Headers, metrics and logs have none of these.
@@ -143,7 +145,7 @@ def _bucket(charge: Charge, decision: Decision) -> Bucket:
 
 
 def _as_limit(charge: Charge) -> Charge:
-    """Return the charge as one that refuses: shadows and penalties have a state like any limit."""
+    """Return the charge with the role `limit`. A peek then shows the state of a shadow or a penalty, too."""
     return Charge(charge.key, charge.limit, max(1, charge.cost), charge.max_delay)
 
 
@@ -167,7 +169,7 @@ async def _awaited(result: Any) -> Any:
 def _missing_keys(match: Match, request: Request, results: CallResults, *, may_be_shared: bool) -> Mapping[str, str]:
     """Return a message for each limit whose key is missing, by its name.
 
-    An operator hardly means the bucket that clients without the key share.
+    They are errors, because an operator hardly means the bucket that all clients without the key share.
     """
     if may_be_shared:
         return {}

@@ -22,7 +22,7 @@ from ratelimit_mw.stores.inventory import KEPT_SECONDS, NumberedRefusal
 UNAVAILABLE: Final = 2  # exit code: the store gives no answer, or is in the memory of another process
 _FAILED: Final = 1
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
-_FIRST_REFUSALS: Final = 10  # that `tail` begins with
+_FIRST_REFUSALS: Final = 10  # refusals with which `tail` begins
 _PER_CALL: Final = 500  # refusals
 _POLL_INTERVAL: Final = 1.0  # seconds, as often as a process reports
 _DURATION: Final = re.compile(r"([0-9]{1,9})(s|m|min|h)")
@@ -63,7 +63,7 @@ def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> N
 
 
 def run_commands(program: str, words: Sequence[str], open_target: OpenTarget) -> int:
-    """Run the command in these words, and return its exit code. `program`: the words before, for messages."""
+    """Run the command with these arguments, and return its exit code. `program`: the start of the command line."""
     parser = argparse.ArgumentParser(prog=program, description="Show who is limited, and let them in again.")
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"), open_target, has_file=False)
     args = parser.parse_args(words)
@@ -143,7 +143,7 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
 
 
 def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
-    """Print that limits on endpoints are not shown, if the settings come from a file and a person reads the output."""
+    """If the settings come from a file and a person reads the output, print that limits on endpoints are not shown."""
     if target.endpoint_of is None and not args.json:
         print(_FROM_FILE, file=sys.stderr)
 
@@ -164,7 +164,7 @@ def _show(found: RequestBuckets, buckets: list[Bucket], *, as_json: bool) -> Non
     elif not buckets:
         write_line(found.reason)
     else:
-        # what counts down in `smooth` depends on its rate, and is not its quota
+        # the units that `smooth` has left depend on its rate, not on its quota
         totals = ["" if charge.limit.borrows else f" of {charge.limit.most}" for charge in found.charges]
         _write(table(map(bucket_row, buckets, found.names, totals)))
 
@@ -185,7 +185,7 @@ def _keys(args: argparse.Namespace, target: Target) -> int:
 
 
 def _write_json_list(name: str, buckets: Iterable[Bucket]) -> None:
-    """Write the start of an object with a list, one bucket on each line, without keeping them."""
+    """Write the start of an object with a list, one bucket per line, without keeping them in memory."""
     separator = f'{{"{name}": ['
     for bucket in buckets:
         write_line(separator + json_text(bucket))
@@ -233,7 +233,7 @@ def _tail(args: argparse.Namespace, target: Target) -> int:
 
 
 def _mention_rules(name: str, target: Target, some: Iterable[NumberedRefusal]) -> None:
-    """Print the names of the known rules, if none has this name. A rule that refused nothing lately may be unknown."""
+    """If no known rule has this name, print the known names. A rule that has not refused lately may be unknown."""
     limit_sets = target.rules.all_limit_sets
     known = {limit_set.bucket for limit_set in limit_sets if limit_set.known_limits or limit_set.callables}
     known.update(split_key(one.refusal.key)[1] for one in some)

@@ -1,4 +1,4 @@
-"""Makes a request from its description, as an operator gives it on the command line."""
+"""Makes a request from its description on the command line of an operator."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,7 +18,7 @@ class DescribedRequest(Struct, frozen=True):
 
     `line`: method and path, `POST /login`; a path alone is a GET. `ip`: the address of the socket's peer; empty or None
     for none. `user`: the name of the logged-in user. `headers`: `NAME: VALUE` texts, or a mapping. `host`: the same as
-    a header `Host`. Raises `ConfigError` for invalid parts, with the name of its word on the command line.
+    a header `Host`. Raises `ConfigError` for an invalid part, with the name of its option on the command line.
     """
 
     line: str

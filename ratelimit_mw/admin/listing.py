@@ -16,7 +16,7 @@ from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import Inventory, KeyPage, RefusalFinder
 
 _PER_CALL: Final = 100  # buckets in one call
-_PAUSE: Final = 4.0  # of the time of each call, so that the server has four fifths of its time for the app
+_PAUSE: Final = 4.0  # times the duration of a call, so that the server has four fifths of its time for the app
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ class Listed(Struct, frozen=True):
 class Listing:
     """The buckets of a store, read page by page while it is iterated.
 
-    `seen`: the share of the store's keys that were read so far. `unread`: keys of limits that neither the settings
-    have nor their bucket id describes.
+    `seen`: the share of the store's keys that were read so far. `unread`: keys whose limit is unknown, because it is
+    not in the settings, and its bucket id does not describe it.
     """
 
     def __init__(self, target: Target, store: Store, *, limited: bool) -> None:
@@ -46,7 +46,7 @@ class Listing:
     def __iter__(self) -> Iterator[Bucket]:
         """Yield each bucket once. Raises `StoreError` if the store gives no answer."""
         pages = iter(self._pages())
-        yielded: set[int] = set()  # hashes: a server may list a key twice
+        yielded: set[int] = set()  # hashes of keys, because a server may list a key twice
         while (page := self._pace(partial(next, pages, None))) is not None:
             charges = [charge for key in page.keys if (charge := self._charge(key)) is not None]
             before, part = self.seen, page.seen - self.seen
@@ -68,7 +68,7 @@ class Listing:
         return inventory.list_keys()
 
     def _charge(self, key: str) -> Charge | None:
-        """Return a charge of one unit to the bucket of a store's key; None for a key of something else."""
+        """Return a charge of one unit to the bucket with this key; None if the key is not that of a bucket."""
         tag, closed, end = key.rpartition("}:")
         if not (closed and tag.startswith("{")):
             return None
@@ -79,7 +79,7 @@ class Listing:
         return Charge(f"{tag}}}:{end.partition(':')[0]}", limit)
 
     def _limit_of(self, end: str) -> Limit | None:
-        """Return the limit of a key by its end, `rule:limit-id`; None for a key of something else."""
+        """Return the limit of a key by its end, `rule:limit-id`; None if the key is not that of a bucket."""
         rule, colon, bucket = end.partition(":")
         return (self._known.get((rule, bucket)) or limit_of_bucket(bucket)) if rule and colon else None
 
@@ -87,8 +87,8 @@ class Listing:
 class Pace:
     """Calls a store, and pauses after each call for up to four times as long as it kept the server busy.
 
-    That is the duration of the call without the time in which this thread itself was busy, to encode the keys and to
-    decode the reply. Other work between calls counts as a pause.
+    The server is taken to be busy for the duration of the call, less the time that this thread spent on encoding keys
+    and decoding the reply. Other work between calls counts as a pause.
     """
 
     def __init__(

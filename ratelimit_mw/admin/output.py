@@ -1,4 +1,4 @@
-"""Writes what a store contains to a terminal or as JSON. Clients choose parts of it, so none of it is trusted."""
+"""Writes the contents of a store to a terminal or as JSON. Clients choose parts of them, so they are not trusted."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from ratelimit_mw.stores.inventory import Refusal
 
 _MAX_LENGTH: Final = 200  # characters of a value in a table
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))  # seconds
-_TABLE_ROWS: Final = 200  # rows that are aligned with each other: a listing is written while it is read
+_TABLE_ROWS: Final = 200  # rows that are aligned with each other, as a listing is written while it is read
 
 
 def write_line(line: str) -> None:
@@ -24,7 +24,7 @@ def write_line(line: str) -> None:
 
 
 def printable(text: str, most: int = _MAX_LENGTH) -> str:
-    """Return text without control characters, which could change or forge what a terminal shows; they are escaped.
+    """Return text with control characters escaped, because these could change or forge what a terminal shows.
 
     Text of more than `most` characters is cut.
     """
@@ -36,7 +36,7 @@ def printable(text: str, most: int = _MAX_LENGTH) -> str:
 def json_text(value: Any) -> str:
     """Return a value as JSON, in printable ASCII on one line. Infinity, which JSON lacks, is null."""
     text = json.dumps(_finite(to_builtins(value)), ensure_ascii=True, allow_nan=False)
-    return text.replace("\x7f", "\\u007f")  # the only control character that JSON leaves as it is
+    return text.replace("\x7f", "\\u007f")  # the only control character that JSON does not escape
 
 
 def _finite(value: Any) -> Any:
@@ -48,7 +48,7 @@ def _finite(value: Any) -> Any:
 
 
 def table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table. Columns but the last are padded, among 200 rows at a time."""
+    """Yield the lines of a table. All columns but the last are padded, to align 200 rows at a time."""
     some: list[Sequence[str]] = []
     for row in rows:
         some.append([printable(cell) for cell in row])
@@ -93,5 +93,5 @@ def _instant(at: float) -> str:
     """Return an instant in UTC, to the second."""
     try:
         return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"
-    except (OverflowError, OSError, ValueError):  # another program wrote it
+    except (OverflowError, OSError, ValueError):  # a time that another program wrote
         return "unknown time"

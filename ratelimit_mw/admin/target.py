@@ -15,7 +15,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, check_is_store
 from ratelimit_mw.stores.url import open_existing
 
-_PATIENCE: Final = 3.0  # seconds for a call: an operator waits longer than a request
+_PATIENCE: Final = 3.0  # seconds for a call, as an operator waits longer than a request
 _MEMORY: Final = (
     "store: memory:// is in the memory of each process of the app, and another process cannot be asked; "
     "these commands need a store that processes share, such as redis://"
@@ -28,8 +28,8 @@ SettingsSource = Settings | Mapping[str, Any] | str | Path  # a text or a Path n
 class Target(Struct, frozen=True):
     """An app's settings and rules.
 
-    `endpoint_of`: finds the endpoint of a request, if the framework's app is known. `context_of`: what the framework
-    offers to callables while it handles the request, such as `flask.request`; `endpoint_of` runs in it, too.
+    `endpoint_of`: finds the endpoint of a request, if the framework's app is known. `context_of`: the context in which
+    the framework handles the request, e.g. with `flask.request`. `endpoint_of` and callables run in it.
     """
 
     settings: Settings

@@ -19,20 +19,20 @@ __all__ = ["PrometheusCollector"]
 class PrometheusCollector:
     """A collector for a registry of prometheus_client: `REGISTRY.register(PrometheusCollector())`.
 
-    With the setting `metrics_folder`, one scrape has the counts of all processes of this host, also of those that have
-    ended; without it, those of this process. It adds them up itself, so it works beside a `MultiProcessCollector`, in
-    the same registry.
+    With the setting `metrics_folder`, one scrape has the counts of all processes of this host, including those that
+    have ended. Without it, a scrape has the counts of this process. The collector adds the processes up itself, so it
+    works in one registry with a `MultiProcessCollector`.
 
     `folder`: the folder to read, for a process that serves metrics only; the default is that of the app's settings.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
         with require("prometheus_client", "'ratelimit-mw[prometheus]'"):
-            import prometheus_client  # noqa: F401, PLC0415  # so that its lack is an error here, not in a scrape
+            import prometheus_client  # noqa: F401, PLC0415  # raises here if it is missing, not in a scrape
         self._folder: Final = None if folder is None else Path(folder).absolute()
 
     def describe(self) -> "Iterable[Metric]":
-        """Return the metrics without numbers: prometheus_client refuses a second collector of the same metrics."""
+        """Return the metrics without numbers, with which prometheus_client detects a second collector of them."""
         return [_metric(family, {}) for family in FAMILIES]
 
     def collect(self) -> "Iterator[Metric]":

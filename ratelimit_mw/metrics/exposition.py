@@ -1,4 +1,4 @@
-"""The counts as the text that Prometheus scrapes, for a server of this package."""
+"""Formats the counts as the text that Prometheus scrapes, for a server of this package."""
 
 from functools import cache
 from typing import Any, Final
@@ -10,7 +10,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def exposition() -> bytes:
-    """Return the counts of all processes of this app, if they share a folder; else those of this process."""
+    """Return the counts of all processes of this app, if they share a folder, or else the counts of this process."""
     from prometheus_client import generate_latest  # noqa: PLC0415  # optional
 
     text: bytes = generate_latest(_registry())

@@ -1,4 +1,4 @@
-"""The metrics: their names, labels and units. Labels come from the settings alone, never from a request."""
+"""The names, labels and units of the metrics. Labels come from the settings, never from a request."""
 
 from typing import Final, Literal
 
@@ -6,14 +6,14 @@ from msgspec import Struct
 
 Kind = Literal["counter", "gauge", "histogram"]
 Series = tuple[str, tuple[str, ...]]
-"""A number that is counted: the name of its sample, and the values of its labels."""
+"""Identifies a number that is counted: the name of its sample, and the values of its labels."""
 
 
 class Family(Struct, frozen=True):
     """A metric, as it is exposed.
 
-    `unit`: a cell holds whole numbers, and so many of them are 1 in the exposed number. `once`: the number is 1, in
-    however many processes it is set.
+    `unit`: a cell contains whole numbers, which are divided by `unit` to expose them. `once`: the number is 1, however
+    many processes have set it.
     """
 
     name: str
@@ -95,7 +95,7 @@ GAUGES: Final = frozenset(family.name for family in FAMILIES if family.kind == "
 
 
 def with_other_labels(series: Series) -> Series:
-    """Return the series to count in place of this one if there are too many; the same one if it has no rule."""
+    """Return the series to count in place of this one if there are too many; the same series if it has no rule."""
     name, labels = series
     if name == REFUSALS.name:
         return name, (OTHER, OTHER, labels[2])

@@ -1,8 +1,8 @@
 """The folder in which each process keeps its counts, so that any of them can add up all.
 
-A process owns its file as long as it holds the lock (flock) on it, which the kernel releases when the process ends,
-however it ends. Files without an owner are folded into one, `folded.json`, which names them: it replaces its
-predecessor by one rename, so files that a crash leaves behind are not counted twice.
+A process owns its file as long as it holds the lock (flock) on it. The kernel releases the lock when the process ends
+in any way. The counts of files without an owner are added to `folded.json`, which also lists the names of these files.
+It is replaced by one rename. So files that a crash leaves behind are not counted twice.
 """
 
 import mmap
@@ -27,11 +27,11 @@ CAPACITY: Final = 1024  # cells
 _CELL_SIZE: Final = 8  # bytes
 _SIZE: Final = CAPACITY * _CELL_SIZE
 _SUFFIX: Final = ".counts"
-_NEW: Final = ".new"  # a file in the making, which does not count yet
+_NEW: Final = ".new"  # the ending of a file that is being made, and does not count yet
 _FOLDED: Final = "folded.json"
 _FOLDING: Final = "folding.lock"
-_ABANDONED_AFTER: Final = 60.0  # seconds; a file is made in less than one
-_ATTEMPTS: Final = 20  # to read the folder while no file is folded
+_ABANDONED_AFTER: Final = 60.0  # seconds; to make a file takes less than one
+_ATTEMPTS: Final = 20  # attempts to read the folder while no other process folds files
 _MAX_FOLDED: Final = 900  # series; more than that count as `other`
 _OWNER: Final = "check the owner and the permissions of {}"
 _LOCAL: Final = "choose a folder on a disk of this host, such as one in /run or /tmp"
@@ -87,7 +87,7 @@ def prepare(folder: Path) -> None:
 
 
 def _existing(path: str | Path) -> str:
-    """Return the path, or that of its folder if nothing is there."""
+    """Return the path if it exists, or else the path of its folder."""
     return str(path) if os.path.exists(path) else os.path.dirname(path)  # noqa: PTH110, PTH120  # Path.exists may raise
 
 
@@ -114,7 +114,7 @@ class CountFile:
         self._descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             _flock(self._descriptor)
-            # written, not sparse: on a full disk, a first write to shared memory would kill the process
+            # not sparse, because on a full disk, a first write to shared memory would kill the process
             _write_all(self._descriptor, array("q", [MAGIC, *cells[1:]]).tobytes())
             for one, index in series.items():
                 self.add_name(index, one)
@@ -127,14 +127,14 @@ class CountFile:
         self.cells: Final = memoryview(self._mapped).cast("q")
 
     def add_name(self, index: int, series: Series) -> None:
-        """Name the series that a cell counts. The line of one that cannot be written is left out."""
+        """Write the line that names the series of a cell. If it cannot be written, it is left out."""
         name, labels = series
-        # a line break comes first, too: an earlier line may be incomplete
+        # also begins with a line break, because the line before may be incomplete
         with suppress(OSError):
             _write_all(self._descriptor, b"\n" + json.encode([index, name, labels]) + b"\n")
 
     def abandon(self) -> None:
-        """Close the file in this process. A child does so after a fork: the file and its lock are the parent's."""
+        """Close the file in this process. A child does so after a fork, as the file and its lock are the parent's."""
         self.cells.release()
         self._mapped.close()
         os.close(self._descriptor)
@@ -168,7 +168,7 @@ def fold(folder: Path) -> None:
         if not _flock(turn):
             return
         folded = _read_folded(folder)
-        for name in folded.files:  # a process ended before it had deleted them
+        for name in folded.files:  # an earlier process ended before it had deleted them
             (folder / name).unlink(missing_ok=True)
         dead = [path for path in _files(folder) if _has_no_owner(path)]
         if dead:
@@ -190,7 +190,7 @@ def _replace(folder: Path, folded: _Folded) -> None:
 def _read_folded(folder: Path) -> _Folded:
     try:
         return json.decode((folder / _FOLDED).read_bytes(), type=_Folded)
-    except (OSError, DecodeError, ValidationError):  # not written yet; or torn, as after a loss of power
+    except (OSError, DecodeError, ValidationError):  # not written yet, or damaged, e.g. by a loss of power
         return _Folded()
 
 
@@ -207,7 +207,7 @@ def _has_no_owner(path: Path) -> bool:
 
 
 def _abandoned(folder: Path) -> list[Path]:
-    """Return the files in the making whose process ended before they were complete."""
+    """Return incomplete files whose process ended while it made them."""
     before = time.time() - _ABANDONED_AFTER
     found = []
     for path in folder.glob(f"*{_NEW}"):
@@ -223,7 +223,7 @@ def _read(path: Path) -> dict[Series, int]:
         with _opened(path, os.O_RDONLY) as descriptor:
             if os.fstat(descriptor).st_size < _SIZE:
                 return {}
-            # mapped, not read: a number that its process is writing is seen before or after, never in between
+            # mapped instead of read, so that no number is seen while its process has written only a part of it
             with mmap.mmap(descriptor, _SIZE, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
                 with data.cast("q") as cells:
                     numbers = cells.tolist()
@@ -235,7 +235,7 @@ def _read(path: Path) -> dict[Series, int]:
         return {}
     counts: dict[Series, int] = {}
     for line in lines:
-        with suppress(DecodeError, ValidationError):  # of a line that is incomplete
+        with suppress(DecodeError, ValidationError):  # an incomplete line
             index, name, labels = json.decode(line, type=tuple[int, str, tuple[str, ...]])
             if FIRST_CELL <= index < CAPACITY:
                 counts[name, labels] = numbers[index]
@@ -255,7 +255,7 @@ def _add(total: dict[Series, int], counts: Iterable[tuple[Series, int]]) -> None
 
 
 def _bounded(counts: dict[Series, int]) -> dict[Series, int]:
-    """Add series beyond `_MAX_FOLDED` to `other`: rules of earlier settings would otherwise accumulate."""
+    """Add series beyond `_MAX_FOLDED` to `other`. Otherwise the rules of earlier settings would accumulate."""
     if len(counts) <= _MAX_FOLDED:
         return counts
     kept: dict[Series, Any] = {}

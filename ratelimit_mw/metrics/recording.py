@@ -1,4 +1,4 @@
-"""Counts what happens: decisions, waits and calls of a server."""
+"""Counts decisions, waits and calls of a server."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -29,7 +29,7 @@ OUTCOMES: Final = ("refused", "admitted")
 
 
 def count_decision(verdict: Verdict) -> None:
-    """Count a verdict, and the limits that refused, shadow limits included."""
+    """Count a verdict, and the limits that refused, including shadow limits."""
     rule = verdict.rule or ""
     COUNTS.add(REQUESTS, (rule, OUTCOMES[verdict.allowed], verdict.source))
     if not all([decision.allowed for decision in verdict.decisions]):  # noqa: C419  # a list is faster
@@ -44,7 +44,7 @@ def count_decision(verdict: Verdict) -> None:
 
 
 def limit_label(verdict: Verdict, index: int) -> str:
-    """Return the label of a charge's limit. A name that a callable returned is not used: it may be a client's."""
+    """Return the label of a charge's limit. It is not a name that a callable returned, which may identify a client."""
     label: str = verdict.policies[index].label if index < len(verdict.policies) else ""
     return label
 
@@ -55,7 +55,7 @@ def count_waiting(rule: str, change: int) -> None:
 
 
 class OpenStores(Struct, frozen=True):
-    """Counts a store while its circuit breaker is open. Objects for one store are equal, so that it subscribes once."""
+    """Counts a store while its circuit breaker is open. Objects for one store are equal, so only one is subscribed."""
 
     store: int  # its id
 
@@ -66,7 +66,7 @@ class OpenStores(Struct, frozen=True):
 
 
 class StoreCalls:
-    """Counts the calls of servers, once a gate counts. `listeners`: receive the call and its seconds, too."""
+    """Counts the calls of servers, once a gate counts. `listeners`: also receive each call and its seconds."""
 
     def __init__(self) -> None:
         self.enabled = False

@@ -1,7 +1,7 @@
 """Keeps the counts of this process: a cell for each series. All gates and stores that count share it.
 
-A cell is added to without a lock: CPython switches threads neither between reading and writing an item of a list, nor
-of a memoryview. Without its global lock counts can be lost.
+No lock is needed to add to a cell: between reading and writing an item of a list or a memoryview, CPython does not
+switch threads. In a build without the global lock, counts can be lost.
 """
 
 import os
@@ -28,7 +28,7 @@ from ratelimit_mw.metrics.families import (
 from ratelimit_mw.metrics.folder import CAPACITY, FIRST_CELL, SPARE_CELL, CountFile, prepare, read_folder
 
 MAX_SERIES: Final = 1000
-RESERVED_SERIES: Final = 100  # for those without a rule, and for the rule `other`
+RESERVED_SERIES: Final = 100  # for series without a rule, and for the rule `other`
 _MAX_DIGESTS: Final = 10
 _STATES_INTERVAL: Final = 1.0  # seconds
 _TOO_MANY: Final = "metrics: %d series are the most that a process counts; further rules and limits count as %r"
@@ -46,10 +46,9 @@ class Sized(Protocol):
 class Registry:
     """The counts of a process, in a list or in a file of `folder`.
 
-    `cells`: the counts. The first is not used, and the second is for series beyond the maximum.
-    `admitted`: the cell of each rule's requests that the store admitted, once there was one: a lookup in a dict for
-    most requests.
-    `folder`: None if only this process reads the counts.
+    `cells`: the counts. The first is not used. The second is for series beyond the maximum. `admitted`: for each rule,
+    the cell of its requests that the store admitted, once there was one. So counting most requests takes one lookup in
+    a dict. `folder`: None if only this process reads the counts.
     """
 
     def __init__(self) -> None:
@@ -65,7 +64,7 @@ class Registry:
         self._states_due = 0.0  # monotonic seconds
 
     def open(self, folder: str | None) -> None:
-        """Keep the counts in a file of this folder from now on; None for the folder that the environment names, if any.
+        """From now on, keep the counts in a file of this folder; None: the folder that the environment names, if any.
 
         Raises `ConfigError` if the folder cannot be used, or if this process uses another one.
         """
@@ -84,7 +83,7 @@ class Registry:
             self._open_file()
 
     def cell(self, family: Family, labels: tuple[str, ...], part: str = "") -> int:
-        """Return the index of the cell of a series; of the one with the rule `other` if there are too many.
+        """Return the index of the cell of a series. If there are too many series, it is the cell of the rule `other`.
 
         `part`: see `sample_name`.
         """
@@ -141,12 +140,12 @@ class Registry:
             return {series: self.cells[index] for series, index in self._series.items() if index != SPARE_CELL}
 
     def counts(self) -> Mapping[Series, int]:
-        """Return the counts of all processes of the folder, also of those that have ended."""
+        """Return the counts of all processes of the folder, including those that have ended."""
         own = self.own_counts()
         if self.folder is None:
             return own
         total, names = read_folder(self.folder)
-        if self._file is None or self._file.name not in names:  # the file was deleted, or could not be made
+        if self._file is None or self._file.name not in names:  # this process has no file, or it was deleted
             for series, count in own.items():
                 total[series] = total.get(series, 0) + count
         return total
@@ -174,14 +173,14 @@ class Registry:
             return
         try:
             self._file = CountFile(self.folder, self.cells, self._series)
-        except OSError as error:  # the folder could be used at startup; a request must not fail now
+        except OSError as error:  # the folder was usable at startup, and a request must not fail now
             self._file, self.cells = None, list(self.cells)
             warn_throttled("metrics_folder", _NOT_WRITTEN, error, code="RL-236")
         else:
             self.cells = self._file.cells
 
     def _start_child(self) -> None:
-        """Begin at zero after a fork, in a file of its own: the counts until now are the parent's."""
+        """Start from zero after a fork, in a separate file, because the parent has the counts until now."""
         self._lock = Lock()
         kept = {index: self.cells[index] for (name, _), index in self._series.items() if name == POLICY_INFO.name}
         if self._file is not None:

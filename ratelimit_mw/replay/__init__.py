@@ -1,4 +1,4 @@
-"""Replays access logs against settings, to find what these limits would have refused.
+"""Replays access logs against settings, to find which requests these limits would have refused.
 
 `replay("limits.toml", "access.log")` returns a `Report`. The command is `python -m ratelimit_mw replay`.
 """
@@ -34,18 +34,19 @@ def replay(
 ) -> Report:
     """Replay access logs against settings, and return which requests these would have refused.
 
-    `settings`: as a file, a mapping or an object; no store is connected to. `logs`: files, also packed with gzip, in
-    any order; `-` is standard input. Lines may be up to 100,000 lines from their place. `format`: the name of a format,
-    or nginx's `log_format` or Apache's `LogFormat`; None: recognized by the first lines. `fields`: of JSON, such as
-    `{"ip": ".client", "time": ".ts"}`. `since`, `until`: a time without a zone is in that of the log. `rules`: only
-    these are reported; all are replayed. `assume`: what the log does not tell, such as `header:x-api-key=ip`.
-    `as_logged`: all requests of a second are at its beginning, instead of spread over it. `suggest`: suggest quotas.
-    `distributions`: keep what the charts of an HTML report need. `jobs`: the number of processes, which divide the
-    clients. `on_decision`: receives the time of each request, in seconds since 1970, and its verdict; None as the
-    verdict if no limit applied. `on_progress`: receives the bytes read so far, and all of them.
+    `settings`: a file, a mapping or an object. The replay does not connect to a store. `logs`: files in any order, also
+    compressed with gzip; `-` is standard input. Lines may be up to 100,000 lines from their place. `format`: the name
+    of a format, or nginx's `log_format` or Apache's `LogFormat`; None to recognize it by the first lines. `fields`: the
+    paths of JSON fields, such as `{"ip": ".client", "time": ".ts"}`. `since`, `until`: the period; a time without a
+    zone is in the zone of the log. `rules`: the rules to report; all rules are replayed. `assume`: values that the log
+    lacks, such as `header:x-api-key=ip`. `as_logged`: leave all requests of a second at its beginning, instead of
+    spreading them over it. `suggest`: suggest quotas. `distributions`: keep the data for the charts of an HTML report.
+    `jobs`: the number of processes, which divide the clients. `on_decision`: receives the time of each request, in
+    seconds since 1970, and its verdict; None as the verdict if no limit applied. `on_progress`: receives the number of
+    bytes read so far, and of all bytes.
 
     Raises `ConfigError` for mistakes in the settings or arguments, for a log that cannot be read, and for settings that
-    depend on what the log does not tell.
+    depend on values that the log lacks.
     """
     job = Job(
         settings=settings,

@@ -39,7 +39,7 @@ class Source(Struct, frozen=True):
 
 
 class Assumed(Struct, frozen=True):
-    """What the user assumes. `switches`: of `settle`, `slots`, `queue` and `messages`, those that are not replayed."""
+    """The user's assumptions. `switches`: which of `settle`, `slots`, `queue` and `messages` are not replayed."""
 
     headers: Mapping[str, Source] = {}
     cookies: Mapping[str, Source] = {}
@@ -121,8 +121,8 @@ def _number(what: str, value: str) -> float | int:
 def replayed_settings(settings: Settings) -> Settings:
     """Return the settings that a replay compiles.
 
-    Keys are plain: only the user of the replay sees them, and hashing takes time. The replay itself reads the lists and
-    the proxies, once for each client.
+    Keys are plain, because only the user of the replay sees them, and hashing takes time. The lists and proxies are
+    left out, because the replay itself evaluates them, once for each client.
     """
     private = {"blocklist": (), "safelist": (), "trusted_proxies": (), "key_secret": "", "plain_keys": True}
     return replace(settings, **private, store="memory://", strict=False, proxy_header="x-forwarded-for")
@@ -131,7 +131,7 @@ def replayed_settings(settings: Settings) -> Settings:
 def check(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) -> list[str]:
     """Return notes on what the log lacks but a replay does not need.
 
-    Raises one `ConfigError` for all that the log lacks and a replay needs, each with the place in the settings.
+    Raises one `ConfigError` for all values that a replay needs and the log lacks, each with its place in the settings.
     """
     mistakes = ErrorCollector()
     notes: list[str] = []
@@ -195,7 +195,7 @@ def _of_limits(
 def _of_responses(
     limit_set: LimitSet, prefix: str, settings: Settings, finder: "_ProblemFinder"
 ) -> Iterator[tuple[str, str]]:
-    """Yield the problems of what depends on a response: settlement and slots."""
+    """Yield the problems of settings that depend on a response: settlement and slots."""
     policy = limit_set.settle_policy
     assumed = finder.assumed
     if policy is not None and policy.call is not None and "settle" not in assumed.switches:

@@ -17,15 +17,15 @@ Decide = Callable[[State, int, int, None], tuple[Decision, State]]
 class LastingStore(MemoryStore):
     """A store in memory that forgets nothing.
 
-    An expired state decides as a new one does, so the decisions are the same. The states of a limit stay in one
-    generation, where `take` finds them in a tenth of the time that a state of an older one takes: nearly all requests
-    of a log come long after the last one of their client.
+    An expired state decides like a new one, so the decisions are the same. All states of a limit stay in one
+    generation, because a lookup in an older generation takes ten times as long. In a log, nearly all requests come long
+    after the last request of their client, so most lookups would be of that kind.
     """
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         super().__init__(max_keys=MAX_KEYS, clock=clock)
-        # By the limit's id, with the limit, so that no other one can get its id. A bound method for each client would
-        # be one object more to load for each request.
+        # By the id of the limit. Contains the limit, so that no other limit can get its id. Clients share the bound
+        # method, because one more object per client would be one more to load for each request.
         self._shared: Final[dict[int, tuple[Limit, Decide, dict[str, State]]]] = {}
 
     def _find(self, limit: Limit, key: str, now: int) -> Entry:
@@ -37,7 +37,7 @@ class LastingStore(MemoryStore):
         """Drop nothing: `ClientPlan` writes states that are not counted here."""
 
     def bucket_of(self, charge: Charge) -> "Bucket":
-        """Return what decides a charge. Its state can be looked up: None if there is none."""
+        """Return the bucket that decides a charge. A key without a state has the state None in it."""
         limit = charge.limit
         shared = self._shared.get(id(limit))
         if shared is None:
@@ -57,10 +57,11 @@ class Bucket(NamedTuple):
 
 
 class ClientPlan:
-    """The charges of a client's requests on a route. `reason`: why there are none, if there are none.
+    """The charges of a client's requests on a route. `reason`: why there are no charges, if there are none.
 
-    `buckets`: set if all charges are limits in buckets of their own, so that nothing else of a store is needed. If
-    there is one, the other fields have its parts, its rule, and the client's name in results: one object less to load.
+    `buckets`: set if each charge is a limit in a bucket of its own, so that the rest of a store is not needed. If there
+    is a single bucket, the other fields have its parts, its rule, and the client's name in results, so that there is
+    one object less to load.
     """
 
     __slots__ = ("appends", "buckets", "charges", "cost", "decide_one", "key", "label", "reason", "row", "states")
@@ -78,7 +79,7 @@ class ClientPlan:
         self.label = ""
 
     def use(self, store: "LastingStore") -> None:
-        """Decide with the states of this store, if nothing else of it is needed."""
+        """Decide with the states of this store alone, if the rest of the store is not needed."""
         charges = self.charges
         if len(charges) == 1:
             is_plain = charges[0].role == "limit"
@@ -98,7 +99,7 @@ class ClientPlan:
         admitted = all(result[0].allowed for _, _, result in results)
         decisions: list[Decision] = []
         for bucket, old, (decision, new) in results:
-            if decision.allowed and not admitted:  # shown as it is without this charge
+            if decision.allowed and not admitted:  # shows the bucket without this charge
                 decisions.append(bucket.decide(old, now, 0, None)[0])
                 continue
             decisions.append(decision)

@@ -14,7 +14,7 @@ from ratelimit_mw.replay.results import Peaks, Report, RuleResult
 from ratelimit_mw.replay.text import duration, header, number, percent, suggestion_rows
 
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)  # minutes between the points of a chart
-_POINTS: Final = 9000  # of all charts together: a report of a day stays below 250 kB
+_POINTS: Final = 9000  # points of all charts together, so that the report of a day has less than 250 kB
 _CHARTS: Final = 30  # rules with charts; those with the most refusals
 _BINS_PER_DOUBLING: Final = 4
 
@@ -97,7 +97,7 @@ def _series(minutes: Mapping[int, Sequence[int]], start: int, step: int, length:
 
 
 def bins(counts: Mapping[int, int]) -> list[tuple[int, int, int]]:
-    """Return bins of peaks, each with its first and last peak and the number of clients. They widen with the peaks."""
+    """Return bins of peaks, as (first peak, last peak, number of clients). The bins widen with the peaks."""
     found: list[tuple[int, int, int]] = []
     low, largest = 1, max(counts, default=0)
     while low <= largest:

@@ -1,4 +1,4 @@
-"""Reads logs: blocks of lines, records with their times, in the order in which the requests began."""
+"""Reads logs in blocks of lines, and puts the records in the order in which the requests began."""
 
 import gzip
 import sys
@@ -18,11 +18,11 @@ from ratelimit_mw.replay.formats.base import DURATION, FIRST_EXTRA, STAMP, LogFo
 from ratelimit_mw.replay.times import LoggedTime, duration_us
 
 STDIN: Final = "-"
-_BLOCK: Final = 1 << 17  # bytes: with what is made of them, they stay in a processor's cache
+_BLOCK: Final = 1 << 17  # bytes; a processor's cache has room for them and the objects made from them
 _LONGEST_LINE: Final = 1 << 20  # characters; a longer line is unread
-_MAGIC: Final = b"\x1f\x8b"  # of gzip
+_MAGIC: Final = b"\x1f\x8b"  # the first bytes of a gzip file
 _SHOWN: Final = 3  # unread lines
-_SHOWN_LENGTH: Final = 200  # characters of each
+_SHOWN_LENGTH: Final = 200  # characters of each shown line
 _REACH: Final = 100_000  # lines of all logs that are sorted together: about 50 MB
 _MICROSECONDS: Final = 1_000_000
 
@@ -38,23 +38,23 @@ class Group(NamedTuple):
 
 
 class Period(NamedTuple):
-    """The period to replay, in microseconds since 1970. Where `is_local`, since 1970 in the time zone of the log."""
+    """The period to replay, in microseconds since 1970; with `is_local`, since 1970 in the time zone of the log."""
 
     since: int = 0
     until: int = 1 << 62
     is_local: tuple[bool, bool] = (False, False)
 
     def contains(self, time: LoggedTime) -> bool:
-        """Return whether a time is in the period; its end is not."""
+        """Return whether a time is in the period, which excludes its end."""
         local = time.us + time.offset * _MICROSECONDS
         since, until = (local if is_local else time.us for is_local in self.is_local)
         return self.since <= since and until < self.until
 
 
 class LogReader:
-    """Reads one replay's logs. `lines`, `unread`: how many there are. `shown`: the first unread lines.
+    """Reads the logs of one replay. `lines`, `unread`: the numbers of lines. `shown`: the first unread lines.
 
-    `late`: lines that are too far behind their place to be put in order. They have the time of the line before them.
+    `late`: the number of lines too far behind their place to be put in order. They get the time of the line before.
     """
 
     def __init__(self, log: LogFormat, period: Period, progress: Progress | None = None) -> None:
@@ -93,7 +93,7 @@ class LogReader:
             yield [rest]
 
     def _timed(self, blocks: Iterable[list[str]]) -> Iterator[Group]:
-        log = copy(self._format)  # its columns are those of one file
+        log = copy(self._format)  # a copy, because columns may differ between files
         read, parse, contains = log.read, log.time, self._period.contains
         last: object = None
         time: LoggedTime | None = None
@@ -112,7 +112,7 @@ class LogReader:
                     yield Group(time.us, time.is_whole, found)
 
     def _begun(self, groups: Iterator[Group]) -> Iterator[Group]:
-        """Yield groups with the times at which their requests began. Whole seconds stay as they are."""
+        """Yield groups with the times at which their requests began. Groups of whole seconds are unchanged."""
         log = self._format
         if not log.logs_end or DURATION not in log.names:
             return groups
@@ -131,7 +131,7 @@ class LogReader:
         )
 
     def _joined(self, groups: Iterable[Group]) -> Iterator[Group]:
-        """Join the groups of one second, and let no time be earlier than the one before it."""
+        """Join the groups of one second. A time that is earlier than the time before it is replaced by that."""
         waiting: Group | None = None
         for group in groups:
             if waiting is None:
@@ -166,12 +166,12 @@ def first_lines(logs: Sequence[str | Path]) -> list[str]:
                 block = next(opened.blocks(), b"")
         if block.strip():
             lines = block.decode("latin-1").split("\n")
-            return lines[:-1] if len(lines) > 1 else lines  # the last one may go on
+            return lines[:-1] if len(lines) > 1 else lines  # the last line may be incomplete
     return []
 
 
 class _OpenLog:
-    """A log that is open, unpacked if it is packed with gzip."""
+    """An open log. Decompresses it if it is compressed with gzip."""
 
     def __init__(self, name: str, raw: IO[bytes]) -> None:
         self._name: Final = name
@@ -211,11 +211,11 @@ def _size(log: str | Path) -> int:
     try:
         return 0 if log == STDIN else Path(log).stat().st_size
     except OSError:
-        return 0  # opening it reports the reason
+        return 0  # to open the log will report the reason
 
 
 def _sorted(groups: Iterator[Group], reach: int) -> Iterator[Group]:
-    """Sort groups that are at most `reach` lines away from their places; move others as near to theirs as possible."""
+    """Sort groups that are at most `reach` lines from their places, and move others as near to theirs as possible."""
     waiting: list[Group] = []
     lines = 0
     for group in groups:
@@ -235,6 +235,6 @@ def _sorted(groups: Iterator[Group], reach: int) -> Iterator[Group]:
 
 
 def printable(line: str) -> str:
-    """Return a line of a log without its control characters, which a terminal would act on, and not too long."""
+    """Return a line of a log, cut, and without its control characters, on which a terminal would act."""
     text = line[:_SHOWN_LENGTH].encode("latin-1", "replace").decode("utf-8", "replace")
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,4 +1,4 @@
-"""Turns the records of a log into requests, with what the user assumes."""
+"""Turns the records of a log into requests, and adds the values that the user assumes."""
 
 from collections.abc import Sequence
 from inspect import isawaitable
@@ -25,9 +25,9 @@ from ratelimit_mw.settings import Settings
 
 
 class RecordReader:
-    """Reads records as requests. `proxy_header`: the header in which trusted proxies name the client, if there are any.
+    """Turns records into requests. `proxy_header`: the header in which trusted proxies name the client, if any.
 
-    Keys do not see that header: its address is the client's already.
+    Keys cannot read that header, because its address has become the client's.
     """
 
     def __init__(self, settings: Settings, log: LogFormat, assumed: Assumed) -> None:
@@ -40,7 +40,7 @@ class RecordReader:
         self.proxy_header: Final = self._resolver.header if self._resolver is not None else None
 
     def request(self, record: Record) -> LoggedRequest:
-        """Return a record as a request, with what the user assumes."""
+        """Return the request of a record, with the values that the user assumes."""
         client, user = self.client(record), user_of(record[USER])
         assumed = self._assumed
         prefix = self._settings.ipv6_prefix
@@ -88,7 +88,7 @@ class RecordReader:
         return []
 
     def results(self, calls: Sequence[RequestCallable], request: LoggedRequest) -> CallResults:
-        """Return the results of callables: what the user assumes, or what they return for this request."""
+        """Return the results of callables: the user's assumption, or the result for this request."""
         results: dict[RequestCallable, Any] = {}
         for call in calls:
             source = self._assumed.callables[call]
@@ -98,7 +98,7 @@ class RecordReader:
                 continue
             try:
                 results[call] = call(request)
-            except Exception:  # noqa: BLE001  # the middleware treats it in the same way
+            except Exception:  # noqa: BLE001  # as in the middleware
                 results[call] = FAILED
             if isawaitable(results[call]):
                 close_unawaited(results[call])

@@ -15,7 +15,7 @@ _MAX_TARGET: Final = 65_536  # characters; longer ones are cut by every server
 
 
 class LoggedRequest(AsgiRequest):
-    """A request as its log describes it. Text of a log is its bytes, decoded as latin-1."""
+    """A request as the log describes it. The text is the log's bytes, decoded as latin-1."""
 
     __slots__ = ("_user",)
 
@@ -43,20 +43,20 @@ class LoggedRequest(AsgiRequest):
 
 
 def request_of(text: str) -> str:
-    """Return `METHOD /path` of a request line, without its query; empty if it is not a request of HTTP."""
+    """Return `METHOD /path` of a request line, without its query; empty if it is not an HTTP request."""
     parts = text.split(" ", 2)
     return request_from(parts[0], parts[1]) if len(parts) > 1 else ""
 
 
 def request_from(method: str, target: str) -> str:
-    """Return `METHOD /path` of a method and a target, without its query; empty if it is not a request of HTTP."""
+    """Return `METHOD /path` of a method and a target, without its query; empty if it is not an HTTP request."""
     if not _METHOD.fullmatch(method) or not target:
         return ""
     return f"{method.upper()} {target[:_MAX_TARGET].partition('?')[0]}"
 
 
 def path_of_url(url: str) -> str:
-    """Return the path of a whole URL: the target that the app received; other text unchanged."""
+    """Return the path of a whole URL, which is the target that the app received; other text unchanged."""
     _, scheme, rest = url.partition("://")
     if not scheme or url.startswith("/"):
         return url
@@ -65,7 +65,7 @@ def path_of_url(url: str) -> str:
 
 
 def host_of_url(url: str) -> str:
-    """Return the host and port of a whole URL; empty text for any other."""
+    """Return the host and port of a whole URL; empty for other text."""
     _, scheme, rest = url.partition("://")
     return rest.partition("/")[0] if scheme and not url.startswith("/") else ""
 
@@ -87,12 +87,12 @@ def to_bytes(text: str) -> bytes:
     """Return the bytes of a log's text."""
     try:
         return text.encode("latin-1")
-    except UnicodeEncodeError:  # text of an assumption
+    except UnicodeEncodeError:  # text that the user assumes
         return text.encode("utf-8", "surrogatepass")
 
 
 def as_latin(text: str) -> str:
-    """Return text in the form of a log's: its bytes in UTF-8, decoded as latin-1."""
+    """Return text in the form of a log's text: its bytes in UTF-8, decoded as latin-1."""
     return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 

@@ -17,8 +17,8 @@ class Offender(Struct, frozen=True):
 class RuleResult(Struct, frozen=True):
     """The results of one rule.
 
-    `requests`: those that met the rule. `refused`: those that one of its limits refused; if `shadow`, would have
-    refused. `clients`: how many clients these were. `most`: the clients with the most refusals.
+    `requests`: how many requests met the rule. `refused`: how many of them its limits refused or, if `shadow`, would
+    have refused. `clients`: how many clients had a refusal. `most`: the clients with the most refusals.
     """
 
     rule: str
@@ -36,12 +36,12 @@ class RuleResult(Struct, frozen=True):
 
 
 class Suggestion(Struct, frozen=True):
-    """The peaks of a rule's clients in one window, and the quota that divides honest ones from others, if one does.
+    """The peaks of a rule's clients in one window, and the quota that divides honest clients from others, if any.
 
     `window`: seconds. `half`, `most`, `all`: the peak that half, 99 % and all of the clients do not exceed. `gap`: the
-    widest relative gap among the largest hundredth of the peaks, which is above `honest`. `quota`, `limit`: the
-    suggested limit, None if the window does not tell the clients apart. `touched`, `refused`: the clients and requests
-    that this limit refused in a second run, of `clients` and `requests`.
+    widest relative gap among the largest hundredth of the peaks. `honest`: the peak below that gap. `quota`, `limit`:
+    the suggested limit; None if the window does not tell the clients apart. `touched`, `refused`: how many of the
+    `clients` and `requests` this limit refused in a second run.
     """
 
     rule: str
@@ -77,10 +77,10 @@ class Peaks(Struct, frozen=True):
 class Report(Struct, frozen=True, kw_only=True):
     """The requests of a log that settings would have refused.
 
-    `lines`: of the period, with the `unread` ones. `shown`: the first unread lines. `late`: lines too far out of order
-    to be sorted, which count at the time of the line before. `requests`, `refused`: of all
-    rules together. `first`, `last`: seconds since 1970; None for an empty log. `notes`: what to know about the
-    figures. `peaks`: only for an HTML report.
+    `lines`: the number of lines in the period, including the `unread` ones. `shown`: the first unread lines. `late`:
+    the number of lines too far out of order to be sorted, which count at the time of the line before. `requests`,
+    `refused`: the numbers for all rules together. `first`, `last`: seconds since 1970; None for an empty log. `notes`:
+    remarks on the figures. `peaks`: only for an HTML report.
     """
 
     lines: int
@@ -104,7 +104,7 @@ class Report(Struct, frozen=True, kw_only=True):
         raise KeyError(name)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as objects of JSON, without what only its charts need."""
+        """Return the report as JSON objects, without the data that only its charts need."""
         values = asdict(self)
         del values["peaks"]
         rules = [asdict(result) for result in self.rules]

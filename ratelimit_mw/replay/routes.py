@@ -19,7 +19,7 @@ class Route:
         self.match = match
         self.rule = "" if match is None else match.rule
         self.rows = rows
-        self.row: RuleTally | None = None  # that of the limit, if there is one
+        self.row: RuleTally | None = None  # the row of the limit, if there is a single one
         self.seen = 0
         self.entries: dict[Caller, ClientPlan] = {}
         self.is_simple = match is None or not (
@@ -28,7 +28,7 @@ class Route:
 
 
 class SharedPlan(dict[Caller, ClientPlan]):
-    """The plans of a route on which all clients have the same one."""
+    """The plans of a route, if all clients have the same plan."""
 
     def __init__(self, client_plan: ClientPlan) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Runs a replay: in this process, or in several that each replay some of the clients."""
+"""Runs a replay in this process, or in several processes that divide the clients."""
 
 import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ def run(job: Job, jobs: int, watch: Watch | None = None, progress: Progress | No
     if jobs > 1:
         _check_parts(job, watch)
     parts = [replace(job, part=(number, jobs)) for number in range(jobs)]
-    context = get_context("spawn")  # a fork of a process with threads may never end
+    context = get_context("spawn")  # because a fork of a process with threads may never end
     helpers = []
     try:
         for one in parts[1:]:
@@ -128,7 +128,7 @@ def _run_part(job: Job, watch: Watch | None, progress: Progress | None) -> _Part
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keep the garbage collector off: a replay makes no cycles, and each collection visits all remembered clients."""
+    """Switch the garbage collector off: a replay makes no cycles, and a collection visits all remembered clients."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -152,14 +152,14 @@ def _located(settings: object) -> Iterator[None]:
 
 
 def settings_of(value: object) -> Settings:
-    """Return settings: given as an object, as a mapping, or as the path of a file."""
+    """Return the settings that `value` is or contains, or that the file with this path contains."""
     if isinstance(value, Settings):
         return value
     return Settings.load(value) if isinstance(value, (str, Path)) else Settings.of(value, {})  # type: ignore[arg-type]  # it checks its argument
 
 
 def _needed(settings: Settings, rules: RuleSet, log: LogFormat) -> set[str]:
-    """Return the names of the values that the settings need of a log: reading the others takes time."""
+    """Return the names of the log's values that the settings need. Others are not read, because that takes time."""
     has_callables = bool(rules.callables) or callable(settings.enabled) or isinstance(settings.enabled, str)
     if has_callables or any(rule.when is not None for rule in settings.parsed_rules()):
         return set(log.names)  # a callable may read any header
@@ -177,7 +177,7 @@ def _needed(settings: Settings, rules: RuleSet, log: LogFormat) -> set[str]:
 
 
 def _check_parts(job: Job, watch: Watch | None) -> None:
-    """Raise `ConfigError` if the clients cannot be divided among processes: some bucket belongs to several of them."""
+    """Raise `ConfigError` if clients cannot be divided among processes, because a bucket belongs to several of them."""
     settings = settings_of(job.settings)
     if STDIN in job.logs:
         raise ConfigError("--jobs: standard input can be read by one process only; expected files", code="RL-051")
@@ -199,7 +199,7 @@ def _check_parts(job: Job, watch: Watch | None) -> None:
 def _check_divisible(limit_set: LimitSet, everywhere: Collection[str]) -> None:
     """Raise `ConfigError` if a request can charge buckets of these limits that other processes charge, too.
 
-    `everywhere`: the keys of limits that apply beside those of other rules.
+    `everywhere`: the keys of limits that apply in addition to those of other rules.
     """
     keys = {key.text: key for key in limit_set.keys}
     for text, key in keys.items():
@@ -217,7 +217,7 @@ def _check_divisible(limit_set: LimitSet, everywhere: Collection[str]) -> None:
 
 
 def _is_beside(limit_set: LimitSet) -> bool:
-    """Return whether limits can apply to a request beside those of another rule."""
+    """Return whether limits can apply to a request in addition to those of another rule."""
     return limit_set.rule is None or not limit_set.rule.is_final
 
 
@@ -287,7 +287,7 @@ def _notes(job: Job, part: _Part) -> list[str]:
 
 
 def period_of(since: str | datetime | None, until: str | datetime | None) -> Period:
-    """Return the period of two times. One without a time zone is in that of the log. Raises `ConfigError`."""
+    """Return the period between two times. Without a time zone, they are in that of the log. Raises `ConfigError`."""
     start, start_local = _moment("--since", since, 0)
     end, end_local = _moment("--until", until, 1 << 62)
     return Period(start, end, (start_local, end_local))

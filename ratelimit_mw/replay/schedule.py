@@ -16,11 +16,11 @@ from ratelimit_mw.http.response import Policy
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.stores.memory import MemoryStore
 
-_RENEWALS: Final = 3  # of a slot in its lifetime
+_RENEWALS: Final = 3  # renewals of a slot in its lifetime
 
 
 class Schedule:
-    """The events to come: times in microseconds, and what to run then.
+    """The events to come: their times in microseconds, and the functions to run then.
 
     `capacity`: the capacity for delayed requests. `set_clock`: sets the clock of the store, in microseconds.
     """
@@ -33,7 +33,7 @@ class Schedule:
         self._sequence: Final = count()
 
     def run_until(self, now: int) -> None:
-        """Run what is due: the ends of responses and delays, and the renewals of slots."""
+        """Run the events that are due: the ends of responses and delays, and the renewals of slots."""
         events = self.events
         while events and events[0][0] <= now:
             due, _, run = heappop(events)
@@ -46,9 +46,9 @@ class Schedule:
     def add_admitted(
         self, match: Match, verdict: Verdict, status: int | None, duration: int, now: int, keys: Sequence[str]
     ) -> None:
-        """Do what follows an admitted request: the end of its delay, and that of its response.
+        """Add the events that follow an admitted request: the end of its delay, and the end of its response.
 
-        `status`, `duration`: of the response; microseconds. `keys`: those that a delay occupies.
+        `status`, `duration`: those of the response, in microseconds. `keys`: the keys by which its delay counts.
         """
         begins = now + math.ceil(verdict.delay * 1_000_000)
         if verdict.delay and keys:

@@ -37,8 +37,8 @@ _EXEMPT, _SAFE, _BLOCKED, _DENIED, _OTHER = "exempt", "safe", "blocked", "denied
 class Simulation:
     """Replays requests against the settings.
 
-    `keeps_times`: keep the times of each client's requests. `part`: replay only the clients of this part, of so many.
-    `watch`: receives each verdict.
+    `keeps_times`: whether to keep the times of each client's requests. `part`: the number of the part of the clients to
+    replay, and the number of parts. `watch`: receives each verdict.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Simulation:
         self._safe: Final = ClientList("safelist", settings.safelist) if settings.safelist else None
         self._has_lists: Final = self._blocked is not None or self._safe is not None
         self._is_static: Final = self._finds_rules_by_path()
-        self._routes: dict[str, Route] = {}  # by request
+        self._routes: dict[str, Route] = {}  # by the text of the request
         self._by_match: dict[int, Route] = {}
         self._no_request: Final = Route(None, [])
         self._no_request.is_simple = False
@@ -102,7 +102,7 @@ class Simulation:
             tally.is_shadow = self._settings.shadow or (limit_set.rule is not None and limit_set.rule.shadow)
 
     def replay(self, group: Group) -> None:
-        """Decide the requests of a group. Those of one second are spread over it, if the log has whole seconds."""
+        """Decide the requests of a group. If the log has whole seconds, the requests of a second are spread over it."""
         us, is_whole, records = group
         minute = us // MINUTE
         if minute != self._minute:
@@ -120,9 +120,9 @@ class Simulation:
         else:
             self._replay_all(us, is_whole, records)
 
-    # every step is inlined: this is where the time of a replay goes
+    # every step is inlined, because a replay spends most of its time here
     def _replay_all(self, us: int, is_whole: bool, records: Sequence[Record]) -> None:  # noqa: C901, FBT001, PLR0912
-        """Decide requests whose rules depend on the path alone: the common case."""
+        """Decide requests whose rules depend on the path alone, as is common."""
         routes, events, watch, tallies = self._routes, self._schedule.events, self._watch, self.tallies
         is_silent = watch is None and not self._keeps_times
         for now, record in zip(_spread(us, len(records) if is_whole else 0), records, strict=False):
@@ -145,7 +145,7 @@ class Simulation:
                 client_plan = route.entries[caller]
             except KeyError:
                 client_plan = self._remember_plan(route, caller, record)
-            if client_plan.row is not None:  # a single limit: the common case, as in `ClientPlan.decide`
+            if client_plan.row is not None:  # the common case of a single limit; the same as `ClientPlan.decide`
                 states, key = client_plan.states, client_plan.key
                 old = states[key]
                 decision, new = client_plan.decide_one(old, now, client_plan.cost, None)
@@ -212,7 +212,7 @@ class Simulation:
         return route
 
     def _is_mine(self, route: Route, request: LoggedRequest) -> bool:
-        """Return whether this process replays a request: all that share a bucket are replayed by one."""
+        """Return whether this process replays a request. One process replays all requests that share a bucket."""
         keys = {} if route.match is None else {limit.key.text: limit.key for limit in route.match.fixed_limits or ()}
         if len(keys) > 1:
             raise ConfigError(
@@ -223,7 +223,7 @@ class Simulation:
         return crc32(identity.encode("utf-8", "surrogatepass")) % self._part[1] == self._part[0]
 
     def _row_of(self, route: Route, key: str) -> RuleTally:
-        """Return the row of a single charge, which is the same for all clients of a route with a single limit."""
+        """Return the row of a single charge. It is the same for all clients of a route with a single limit."""
         if route.row is not None:
             return route.row
         row = self._rows[rule_of(key)]
@@ -279,7 +279,7 @@ class Simulation:
         return populations_of(self.tallies, charge_plan) if self._keeps_times else ()
 
     def _decide_without_store(self, route: Route, reason: str, caller: Caller, now: int) -> None:
-        """Count a request that no store is queried for."""
+        """Count a request for which no store is queried."""
         if reason == _OTHER:
             route.seen -= 1
             return
@@ -289,7 +289,7 @@ class Simulation:
             self.tallies.refused += 1
             row = self._rows["blocklist"] if reason == _BLOCKED else self._rows.get(route.rule, route.rows[-1])
             row.refuse(client, self._minute)
-            if reason == _BLOCKED:  # no rule was looked for
+            if reason == _BLOCKED:  # no rules were matched
                 route.seen -= 1
                 row.minutes[self._minute][0] += 1
                 self.tallies.requests += 1
@@ -337,7 +337,7 @@ class Simulation:
             self._watch(self._now, verdict)
 
     def _count_refusal(self, charges: Sequence[Charge], decisions: Sequence[Decision], caller: Caller) -> None:
-        """Count a request that a limit refuses, or a shadow would refuse, once for each rule of such a limit."""
+        """Count a refused request once for each rule with a limit that refuses it, or with a shadow that would."""
         refused = False
         rules: dict[str, str] = {}
         for charge, decision in zip(charges, decisions, strict=True):
@@ -375,7 +375,7 @@ class Simulation:
 
 
 def _spread(us: int, length: int) -> Iterable[int]:
-    """Return the times of so many requests, evenly spread over the second that begins at `us`; `us` for ever for 0."""
+    """Return times for `length` requests, evenly spread over the second from `us` on. For 0, repeats `us` forever."""
     if not length:
         return repeat(us)
     step = 1_000_000 // length

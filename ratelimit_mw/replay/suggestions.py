@@ -1,4 +1,7 @@
-"""Finds a quota between honest clients and others: in the widest gap among the largest peaks, confirmed by a replay."""
+"""Finds a quota between honest clients and others, in the widest gap among the largest peaks.
+
+The suggestion is confirmed by a replay.
+"""
 
 import math
 from bisect import bisect_right
@@ -16,9 +19,9 @@ from ratelimit_mw.replay.results import Peaks, Suggestion
 from ratelimit_mw.replay.tallies import Population, PopulationName
 
 WINDOWS: Final = {1: "second", 10: "10 seconds", 60: "minute", 600: "10 minutes", 3600: "hour"}
-_LARGEST: Final = 0.01  # the share of the clients among whose peaks a gap is looked for
-_MIN_GAP: Final = 1.3  # a narrower gap is chance
-_MIN_STEP: Final = 5  # units; so is one of fewer, such as that from 2 requests to 3
+_LARGEST: Final = 0.01  # the share of the clients whose peaks are searched for a gap
+_MIN_GAP: Final = 1.3  # a narrower gap may be chance
+_MIN_STEP: Final = 5  # units; a gap of fewer may be chance, too, e.g. from 2 requests to 3
 _ROOM: Final = 1.2  # honest clients may use this much more than they did
 _MICROSECONDS: Final = 1_000_000
 
@@ -51,11 +54,11 @@ def _peaks(population: Population, window: int) -> Iterator[int]:
 
 
 def peak(times: Sequence[int], window: int) -> int:
-    """Return the most of these times, which are in order, that are in one window."""
+    """Return the largest number of these times, which are in order, within one window."""
     first = 0
     for time in times:
         if times[first] <= time - window:
-            first += 1  # so that from `first` to here it is never fewer than the most so far
+            first += 1  # so the part from `first` to here never has fewer times than the most so far
     return len(times) - first
 
 
@@ -84,7 +87,7 @@ def _suggestion(
         return plain
     refused = [units for times in population.values() if (units := refusals(suggested, times, name.cost))]
     if len(refused) > count - bisect_right(peaks, honest):
-        return plain  # this algorithm refuses honest clients at this quota
+        return plain  # with this quota, the algorithm would refuse honest clients
     return replace(plain, quota=quota, limit=suggested.notation, touched=len(refused), refused=sum(refused))
 
 
@@ -108,7 +111,7 @@ def limit_like(limit: Limit, quota: int, window: int) -> Limit | None:
 def refusals(limit: Limit, times: Sequence[int], cost: int) -> int:
     """Return how many requests at these times the limit refuses."""
     if not limit.borrows and peak(times, limit.window_us) * cost * 2 <= limit.quota:
-        return 0  # no such algorithm counts more than two windows
+        return 0  # no algorithm counts more than two windows
     state: Any = None
     refused = 0
     for now in times:

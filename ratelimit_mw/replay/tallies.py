@@ -1,4 +1,4 @@
-"""What a replay counts: requests and refusals of each rule, over time and by client."""
+"""Counts the requests and refusals of each rule in a replay, over time and by client."""
 
 from array import array
 from collections import Counter, defaultdict
@@ -16,8 +16,8 @@ Append = Callable[[int], None]  # adds a time in microseconds
 class RuleTally:
     """The counts of one rule.
 
-    `minutes`: requests and refusals in each minute since 1970. `clients`: refusals by client. `is_shadow`: the rule
-    refuses no request; its refusals are those that it would have made.
+    `minutes`: requests and refusals in each minute since 1970. `clients`: refusals by client. `is_shadow`: whether the
+    rule only counts the requests that it would have refused.
     """
 
     __slots__ = ("clients", "is_shadow", "minutes", "name")
@@ -65,7 +65,7 @@ def _rebuilt(name: str, is_shadow: bool, clients: Counter[str], minutes: dict[in
 
 
 class PopulationName(NamedTuple):
-    """What the clients of a population have in common: rule, key, and the notations of their limits."""
+    """Identifies a population of clients: they have the same rule, key, and notations of limits."""
 
     rule: str
     key: str
@@ -80,8 +80,8 @@ Population = dict[str, "array[int]"]
 class Tallies:
     """All counts of a replay, or of its part in one process.
 
-    `requests`: requests of HTTP in the period. `refused`: those that were refused. `unlimited`: those that the settings
-    exempt. `skipped`: lines without such a request. `logged_refusals`: those that were answered with 429.
+    `requests`: HTTP requests in the period. `refused`: refused requests. `unlimited`: requests that the settings
+    exempt. `skipped`: lines without an HTTP request. `logged_refusals`: requests that were answered with 429.
     `preflights`: paths with an OPTIONS request. `nameless`: clients without an address. `populations`: kept for
     suggestions and for the report.
     """
@@ -97,7 +97,7 @@ class Tallies:
     def add(self, other: "Tallies") -> None:
         """Add the counts of another process, which replayed other clients of the same logs.
 
-        Both have counted what does not depend on the client.
+        Numbers that do not depend on the client are not added, because both processes have counted them.
         """
         for name, tally in other.rules.items():
             self.rules.setdefault(name, RuleTally(name)).add(tally)

@@ -25,7 +25,7 @@ def report_lines(report: Report) -> Iterator[str]:
 
 
 def header(report: Report) -> str:
-    """Return how much was read."""
+    """Return a line that tells how much was read."""
     length = 0.0 if report.first is None or report.last is None else report.last - report.first
     return f"{number(report.lines)} lines, {duration(length)}, {number(report.unread)} unread"
 

@@ -17,7 +17,7 @@ _CLF: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"\d{1,20}(?:\.\d{1,9})?", re.ASCII)
 _LATEST: Final = 7_258_118_400  # seconds: the year 2200
-_MILLISECONDS_FROM: Final = 100_000_000_000  # a larger number of seconds is after the year 5000: it is milliseconds
+_MILLISECONDS_FROM: Final = 100_000_000_000  # larger numbers are milliseconds: as seconds, they are after 5000
 _MICROSECONDS_FROM: Final = 100_000_000_000_000
 _LONGEST: Final = 64  # characters of a time
 
@@ -34,7 +34,7 @@ TimeParser = Callable[[object], LoggedTime | None]
 
 
 def clf_time(value: object) -> LoggedTime | None:
-    """Parse `10/Oct/2000:13:55:36 -0700`, the time of the common log format; None if it is not one."""
+    """Parse `10/Oct/2000:13:55:36 -0700`, the time of the common log format; None if it is not such a time."""
     found = _CLF.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None
@@ -48,7 +48,7 @@ def clf_time(value: object) -> LoggedTime | None:
 
 
 def iso_time(value: object) -> LoggedTime | None:
-    """Parse an ISO 8601 time such as `2018-07-02T22:23:00.186641Z`, without a zone in UTC; None if it is not one."""
+    """Parse an ISO 8601 time such as `2018-07-02T22:23:00.186641Z`, in UTC without a zone; None if it is not one."""
     if not isinstance(value, str) or len(value) > _LONGEST:
         return None
     try:
@@ -63,7 +63,7 @@ def iso_time(value: object) -> LoggedTime | None:
 
 
 def epoch_time(value: object) -> LoggedTime | None:
-    """Parse seconds since 1970, as a number or text; None if it is not one. Large numbers are milliseconds or less."""
+    """Parse seconds since 1970, as a number or text; None for others. Large numbers are in smaller units."""
     if isinstance(value, str):
         if not _NUMBER.fullmatch(value):
             return None
@@ -83,7 +83,7 @@ def any_time(value: object) -> LoggedTime | None:
 
 
 def strftime_time(form: str) -> TimeParser:
-    """Return a parser of times in a form of `strftime`. A time without a zone is UTC."""
+    """Return a parser of times in a form of `strftime`. Times without a zone are in UTC."""
 
     def parse(value: object) -> LoggedTime | None:
         if not isinstance(value, str) or len(value) > _LONGEST:
@@ -102,9 +102,9 @@ def strftime_time(form: str) -> TimeParser:
 
 
 def duration_us(value: object, unit: float) -> int | None:
-    """Return a logged duration in microseconds; None if there is none. `unit`: microseconds in one of the log's."""
+    """Return a logged duration in microseconds; None if it is missing. `unit`: the log's unit, in microseconds."""
     try:
-        units = float(value)  # type: ignore[arg-type]  # anything that a log contains
+        units = float(value)  # type: ignore[arg-type]  # the log may contain anything
     except (TypeError, ValueError):
         return None
     us = units * unit

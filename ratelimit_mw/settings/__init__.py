@@ -23,14 +23,14 @@ from ratelimit_mw.settings.loading import option_of, read_environment, read_file
 from ratelimit_mw.settings.options import MissingKey, Options, SpanAttributes
 from ratelimit_mw.settings.rule import LIMIT_TABLE_OPTIONS, OnMessageRefused, OnStoreError, PathSpec, Rule, rule_from
 
-_NOTATION: Final = ("limits", "app_limits", "messages")  # notation may have commas, so a variable's text is not split
+_NOTATION: Final = ("limits", "app_limits", "messages")  # notation has commas, so a variable's text is not split
 _MISPLACED_OPTIONS: Final = {
     **dict.fromkeys(
         ("path", "methods", "host", "when", "preflight", "final", "name", "cost"), "into a rule: [[rules]]"
     ),
     **LIMIT_TABLE_OPTIONS,
 }
-_VALID_REST: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}  # for `check`: completes a part of the settings
+_VALID_REST: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}  # what `check` adds to a part of the settings
 
 
 class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
@@ -129,9 +129,8 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     def of(cls, settings: "Settings | Mapping[str, Any] | None", options: Mapping[str, Any]) -> "Settings":
         """Build settings from an object or a mapping, from keyword arguments and from the environment.
 
-        Keyword arguments override the mapping, and both override the environment: what the code gives wins. (`load`
-        differs: there the environment overrides the file.) A Settings object is complete, so the environment is not
-        read.
+        Keyword arguments override the mapping, and both override the environment, because code takes precedence. (In
+        `load`, the environment overrides the file.) A Settings object is complete, so the environment is not read.
         """
         if isinstance(settings, cls):
             return (
@@ -154,22 +153,22 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` for problems in a part of the settings, whatever the rest will be."""
+        """Raise `ConfigError` for problems in a part of the settings, which no other part could solve."""
         build_checked(cls, {**_VALID_REST, **given}, Options, _MISPLACED_OPTIONS)
 
     @classmethod
     def load(cls, path: str | Path) -> "Settings":
         """Build settings from a TOML or JSON file and the environment.
 
-        The environment overrides the file, so that one file serves several deployments. (`of` differs: there the
-        arguments override the environment.) Raises `ConfigError` that names the file.
+        The environment overrides the file, so that one file serves several deployments. (In `of`, the arguments
+        override the environment.) Raises `ConfigError` that names the file.
         """
         values, (env_values, env_problems) = read_file(Path(path)), cls._from_environment()
         return cls._build({**values, **env_values}, env_values, env_problems, Path(path))
 
     @classmethod
     def strict_setting(cls, value: object) -> bool:
-        """Return the setting `strict` without building the settings: from `value`, else from the environment."""
+        """Return the setting `strict`, from `value` or else from the environment, without building the settings."""
         if isinstance(value, cls):
             return value.strict
         if isinstance(value, Mapping) and "strict" in value:
@@ -187,10 +186,10 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         env_problems: Mapping[str, str],
         path: Path | None = None,
     ) -> "Settings":
-        """Build settings from `values`. `env_values`: those from the environment. `path`: the file of the others.
+        """Build settings from `values`. `env_values`: values from the environment. `path`: the file with the others.
 
-        Raises one `ConfigError` for all problems, each with its location, and for `env_problems`: those of variables
-        that are unreadable, by option.
+        Raises one `ConfigError` for all problems, each with its location. `env_problems`: the problems of unreadable
+        variables, by option, which it includes.
         """
         mistakes = ErrorCollector()
         mistakes.add(env_problems.values())
@@ -205,7 +204,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     @classmethod
     def _from_environment(cls) -> tuple[dict[str, Any], dict[str, str]]:
         defaults = {field.name: field.default for field in fields(cls) if field.name not in _NOTATION}
-        # read it as a number; its field is None, because the default depends on the integration
+        # a variable is read as a number; the field is None, because the default depends on the integration
         defaults["max_waiting"] = 0
         return read_environment(environ, Options, defaults)
 

@@ -15,7 +15,7 @@ from ratelimit_mw.http.callables import callable_check, resolve_callable
 from ratelimit_mw.settings.limits import LimitSelector, LimitSpec, known_specs
 
 PenaltySpec = str | Ban
-SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is the name of one
+SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is the name of a callable
 SettleCall = Callable[..., Any]
 StatusSpec = Sequence[int | str]
 
@@ -81,7 +81,7 @@ def check_count_status(_: str, value: object) -> None:
 
 
 def slot_limit_spec(concurrent: int, lifetime: float, retry: float) -> LimitSpec:
-    """Return the limit that `concurrent` defines. A request takes one slot, whatever it costs elsewhere."""
+    """Return the limit that `concurrent` defines. A request takes one slot, whatever its cost for other limits."""
     return LimitSpec(limit=Concurrency(concurrent, lifetime, retry=retry), cost=1, settle=False)
 
 
@@ -92,7 +92,7 @@ def check_slot_lifetime(option: str, value: object) -> None:
 
 
 def has_concurrency(limits: Sequence[LimitSpec] | LimitSelector) -> bool:
-    """Return whether one of the limits that are known at start-up counts slots."""
+    """Return whether one of the limits that are known at startup counts slots."""
     return any(spec.limit.is_concurrency for specs in known_specs(limits) for spec in specs)
 
 
@@ -103,7 +103,7 @@ def check_single_concurrency(limits: Sequence[LimitSpec] | LimitSelector, concur
 
 
 def check_no_concurrency(field: str, limits: Sequence[LimitSpec] | LimitSelector) -> None:
-    """Raise `ConfigError` for a Concurrency among limits of messages, which have no duration and so hold no slot."""
+    """Raise `ConfigError` for a Concurrency among limits of messages: without a duration, a message holds no slot."""
     if has_concurrency(limits):
         raise ConfigError(
             f"{field}: got a Concurrency, which counts requests in progress; a message has no duration", code="RL-021"
@@ -111,7 +111,7 @@ def check_no_concurrency(field: str, limits: Sequence[LimitSpec] | LimitSelector
 
 
 class SettlePolicy:
-    """How the limits of a rule are settled after the response.
+    """Decides how the limits of a rule are settled after the response.
 
     `call`: returns the true cost, if set. `counted_statuses`: the statuses that are charged; None for all.
     """
@@ -125,8 +125,8 @@ class SettlePolicy:
     def keeps_charge(self, response: Any) -> bool:
         """Return whether a request with this response stays charged.
 
-        A response that ended without a status is charged: the app may have evaluated the request, and a client could
-        disconnect on purpose before the status is known.
+        A request whose response ended without a status stays charged. The app may have evaluated the request, and a
+        client could disconnect on purpose before the status is known.
         """
         return self.counted_statuses is None or response.status is None or response.status in self.counted_statuses
 
@@ -140,7 +140,7 @@ def settle_policy(settle: SettleSpec | None, count_status: StatusSpec | None) ->
 
 
 def parse_statuses(value: object) -> frozenset[int] | None:
-    """Return the statuses of a list such as `[401, "4xx"]`; None means all, and so does an empty list.
+    """Return the statuses of a list such as `[401, "4xx"]`. None and an empty list mean all statuses.
 
     Raises `ConfigError` that names `count_status`.
     """

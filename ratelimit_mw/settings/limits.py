@@ -1,4 +1,4 @@
-"""The option `limits`: limit specs, limits by tier, and limits that a callable returns."""
+"""Parses the option `limits`: limit specs, limits by tier, and limits that a callable returns."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ def _build_spec(*, limit: Any = None, name: Any = None, **options: Any) -> Limit
                 "lease: units charged in advance cannot be delayed; expected no max_delay beside it", code="RL-016"
             )
     mistakes.raise_if_any()
-    if limits[0].is_concurrency:  # a request takes one slot, whatever it costs elsewhere
+    if limits[0].is_concurrency:  # a request takes one slot, whatever its cost for other limits
         spec = replace(spec, cost=1 if spec.cost is None else spec.cost, settle=False)
     return replace(spec, limit=limits[0])
 
@@ -169,7 +169,7 @@ def resolve_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable |
 def check_list_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec) -> None:
     """Raise `ConfigError` if two limits of one list can share a bucket or have one name.
 
-    `key`: for limits without their own. Clients know a limit by its name.
+    `key`: the key of limits without one of their own. Names must differ, because clients know a limit by its name.
     """
     names: dict[str, int] = {}
     for index, spec in enumerate(specs):
@@ -211,8 +211,8 @@ class LimitSelector(ABC):
 class TieredLimits(LimitSelector):
     """`{free = "60/hour", pro = "5000/hour"}`: limits by the tier that a key names.
 
-    The default tier applies to clients without a tier, or with one that is not in the table. It is `default_tier`, else
-    the tier named `default`, else the first.
+    The default tier applies to clients without a tier, and to those whose tier is not in the table. It is
+    `default_tier`, or else the tier named `default`, or else the first tier.
     """
 
     def __init__(self, place: str, tiers: Mapping[str, Any], tier: KeySpec | None, default: str | None) -> None:
@@ -237,7 +237,7 @@ class TieredLimits(LimitSelector):
     def select(self, request: KeyContext, route: str, results: CallResults) -> Sequence[LimitSpec]:
         """Return the limits of the tier that the key names, else of the default tier."""
         identity = self.key.identity(request, route, results) or ""
-        # tier names have no character that identities escape, so the text after `=` is the tier's name
+        # an identity escapes no character of a tier's name, so the text after `=` is that name
         return self._tiers.get(identity.partition("=")[2], self._tiers[self._default])
 
 
@@ -316,7 +316,7 @@ def check_tier_name(option: str, value: object) -> None:
 
 
 def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
-    """Return whether a table is one limit, even incomplete or misspelled, and not limits by tier."""
+    """Return whether a table is meant as one limit, even if incomplete or misspelled, and not as limits by tier."""
     options = LimitOptions.__annotations__
     if any(not isinstance(name, str) or name in options for name in table):
         return True
@@ -324,9 +324,9 @@ def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
 
 
 def known_specs(limits: Sequence[LimitSpec] | LimitSelector) -> list[Sequence[LimitSpec]]:
-    """Return the lists of limits that are known at start-up.
+    """Return the lists of limits that are known at startup.
 
-    One list; for limits by tier, one list per tier; for a callable, no list.
+    Returns one list in general, one list per tier for limits by tier, and no list for a callable.
     """
     if isinstance(limits, TieredLimits):
         return list(limits.all.values())

@@ -19,7 +19,7 @@ from ratelimit_mw.settings.options import Options
 _PREFIX: Final = "RATELIMIT_MW_"
 _OTHER_PREFIX: Final = "RATELIMIT_"
 _OTHER_LIMITERS: Final = {"flask_limiter", "django_ratelimit"}  # packages that read such names themselves
-_SCHEMA: Final = "$schema"  # editors find the schema of a JSON file under this key
+_SCHEMA: Final = "$schema"  # the key under which editors find the schema of a JSON file
 _YES_NO: Final = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
@@ -33,7 +33,7 @@ _KEY: Final = re.compile(r"""["']?([\w-]+)["']?\s*[=.]""")
 _STRINGS: Final = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|#.*""")
 _LONG: Final = ('"""', "'''")
 _RULES: Final = "rules"
-_Key = tuple[int | None, str]  # index of the rule, None for global settings; option, empty for the rule itself
+_Key = tuple[int | None, str]  # the index of the rule, None for global settings; the option, empty for the rule itself
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -55,10 +55,10 @@ def read_file(path: Path) -> dict[str, Any]:
 def read_environment(
     environ: Mapping[str, str], table: type, defaults: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the settings in variables such as `RATELIMIT_MW_LIMITS`, and the problems of unreadable ones, by option.
+    """Return the settings in variables such as `RATELIMIT_MW_LIMITS`, and the problems of those that cannot be read.
 
-    If an option's default is a bool or a number, so is its variable. A list is JSON, or texts separated by commas; a
-    table is JSON. All other text is used as it is.
+    Both are by option. If the default of an option is a bool or a number, its variable is read as one, too. A list is
+    JSON, or texts separated by commas. A table is JSON. Any other text is used unchanged.
     """
     values: dict[str, Any] = {}
     problems: dict[str, str] = {}
@@ -77,8 +77,8 @@ def read_environment(
 def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
     """Yield findings for names in a framework's configuration that look like settings but are not read.
 
-    `setting`: the place that is read instead. A name such as `RATELIMIT_MW_LIMITS` that is also in the environment is
-    skipped: the app copied it from there, and the environment is read.
+    `setting`: the place that is read instead. Skips a name such as `RATELIMIT_MW_LIMITS` that is also in the
+    environment, because the app copied it from there, and the environment is read.
     """
     for name in sorted(names):
         option = name.removeprefix(_PREFIX).removeprefix(_OTHER_PREFIX).lower()
@@ -103,7 +103,7 @@ def option_of(problem: str) -> str:
 
 
 def with_location(problem: str, from_variables: Container[str], path: Path | None) -> str:
-    """Prefix a problem with its environment variable; else with the file, if any, and the line if a scan finds it.
+    """Prefix a problem with its environment variable, or else with the file, if any, and with the line if it is found.
 
     `from_variables`: the options whose values come from the environment.
     """
@@ -148,7 +148,7 @@ def find_line(text: str, problem: str) -> int | None:
 
     `tomllib` keeps no line numbers, so the text is scanned for headers and keys.
     """
-    numbers = dict(reversed(list(_keys_of_lines(text))))  # reversed, so that the first of equal keys wins
+    numbers = dict(reversed(list(_keys_of_lines(text))))  # reversed, so that the first of equal keys is used
     rule = _RULE.match(problem)
     word = _WORD.match(problem, rule.end() if rule else 0)
     name = (word[1] or word[2]) if word else ""
@@ -159,7 +159,7 @@ def find_line(text: str, problem: str) -> int | None:
 
 
 def _keys_of_lines(text: str) -> Iterator[tuple[_Key, int]]:
-    """Yield the key that each line begins, with its number. Lines inside arrays and long strings are skipped."""
+    """Yield the key at the start of each line, and the line's number. Skips lines inside arrays and long strings."""
     rule: int | None = None
     last_rule, depth, quotes = -1, 0, ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -182,20 +182,20 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         mistakes.raise_if_any()
 
     def resolve_limits(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[LimitSpec] | LimitSelector:
-        """Return the limits of this rule. `tier`, `default_tier`: the global ones, for a rule without its own."""
+        """Return the limits of this rule. `tier`, `default_tier`: the global options, for a rule without its own."""
         return () if self.limits is None else self._parse_limits("limits", tier, default_tier)
 
     def resolve_messages(
         self, tier: KeySpec | None, default_tier: str | None
     ) -> Sequence[LimitSpec] | LimitSelector | None:
-        """Return the limits of messages in the same way; None if the global ones apply."""
+        """Return the rule's limits of messages, as `resolve_limits` does; None if the global ones apply."""
         if self.messages is None:
             return () if self.exempt else None
         return self._parse_limits("messages", tier, default_tier)
 
     @property
     def full_name(self) -> str:
-        """The name, or one made of methods, hosts and paths: `POST_login`."""
+        """The name. Without one, it is made of methods, hosts and paths: `POST_login`."""
         if self.name:
             return self.name
         hosts, paths = ([one] if isinstance(one, str) else one for one in (self.host, self.path))

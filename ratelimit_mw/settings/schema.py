@@ -1,4 +1,4 @@
-"""The settings as a JSON Schema for editors, and as lists of options for the reference. Both come from the types.
+"""Describes the settings from their types: as a JSON Schema for editors, and as lists of options for the reference.
 
 Editors support different drafts. Even Better TOML (taplo) supports draft 4 and ignores keywords next to a `$ref`. So
 the schema uses no newer validation keyword, and wraps each `$ref` next to other keywords in an `allOf`.
@@ -37,7 +37,7 @@ NAMED: Final[dict[Any, str]] = {  # types with a name in the schema and in the r
     LimitOptions: "item",
     HeaderOptions: "header",
 }
-_DESCRIPTIONS: Final = {  # of the named types other than tables
+_DESCRIPTIONS: Final = {  # the descriptions of named types other than tables
     "limits": "notation such as '100/minute', a table of one limit, a list of these, or limits by tier",
     "key": "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +",
     "member": "a network or an address, a header with its value, or a callable",
@@ -59,7 +59,7 @@ class Option(NamedTuple):
 
 
 def options_of(table: Any) -> list[Option]:
-    """Return the options of a TypedDict in order, but first those whose meaning begins with `required`.
+    """Return the options of a TypedDict in order, but those whose meaning begins with `required` first.
 
     An option is required if it has no default, or if its meaning begins with `required:`.
     """
@@ -90,9 +90,9 @@ def settings_schema() -> Schema:
 
 
 def _concrete_type(kind: Any, default: Any) -> Any:
-    """Return the type of an option in a file. `Any` becomes the type of the default: a store is a URL.
+    """Return the type of an option in a file. `Any` becomes the type of the default; for a store, this is a URL.
 
-    A callable is its name in a file, so text next to a callable is dropped from a union.
+    In a file, a callable is given by its name, so text next to a callable is dropped from a union.
     """
     if kind is Any:
         return type(default)

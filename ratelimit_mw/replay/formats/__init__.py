@@ -1,4 +1,4 @@
-"""The formats of logs that a replay reads, and the choice among them."""
+"""Chooses the format of a log, among those that a replay can read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -24,7 +24,7 @@ FORMATS: Final = ("common", "combined", "caddy", "envoy", "alb", "cloudfront", "
 
 
 def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]) -> LogFormat:
-    """Return the format that `text` names or spells out; for None, the format that reads most lines of the sample.
+    """Return the format that `text` names or contains; for None, the format that reads most lines of the sample.
 
     `fields`: of the format `json`. `sample`: the first lines of the log. Raises `ConfigError` if no format is found.
     """

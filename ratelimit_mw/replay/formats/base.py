@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 from ratelimit_mw.replay.times import LoggedTime
 
 Record = tuple[Any, ...]
-"""One request: client, user, stamp, request, status, and then the values that `LogFormat.names` names.
+"""One request: client, user, stamp, request, status, and then a value for each name in `LogFormat.names`.
 
-The stamp is the time as the log has it. The request is `METHOD /path`, or empty if it is not one of HTTP. All text is
-the log's bytes, decoded as latin-1; missing values are `-` or empty.
+The stamp is the time in the form of the log. The request is `METHOD /path`, or empty if it is not an HTTP request. All
+text is the log's bytes, decoded as latin-1; missing values are `-` or empty.
 """
 CLIENT, USER, STAMP, REQUEST, STATUS = range(5)
 FIRST_EXTRA: Final = 5
@@ -27,9 +27,9 @@ class ReadLines(NamedTuple):
 class LogFormat(ABC):
     """A format of a log.
 
-    `names`: the names of a record's further values. `has_user`, `has_status`: whether the log has these.
-    `logs_end`: the stamp is the end of a request, so that its start is its duration earlier. `duration_unit`:
-    microseconds in a unit of its durations.
+    `names`: the names of a record's further values. `has_user`, `has_status`: whether the log has these. `logs_end`:
+    whether the stamp is the end of a request. Its start is then earlier by its duration. `duration_unit`: the unit of
+    its durations, in microseconds.
     """
 
     name: str
@@ -41,14 +41,14 @@ class LogFormat(ABC):
 
     @abstractmethod
     def read(self, lines: Sequence[str]) -> ReadLines:
-        """Read lines. Skips empty lines and comments; raises nothing, whatever the lines are."""
+        """Read lines. Skips empty lines and comments. Does not raise, whatever the lines contain."""
 
     @abstractmethod
     def time(self, stamp: object) -> LoggedTime | None:
         """Return the time of a stamp; None if it is not one."""
 
     def keep(self, names: Collection[str]) -> None:  # noqa: B027  # only some formats save time
-        """Read no other further values than these, if that saves time."""
+        """From now on, leave out all further values except these, if that saves time."""
 
     def has_value(self, name: str) -> bool:
         """Return whether the log has a header or cookie, such as `header:x-api-key`."""

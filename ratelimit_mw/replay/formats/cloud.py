@@ -18,7 +18,7 @@ _ALB: Final = (
     '"{}" {} {stamp} "'
 )
 
-# what CloudFront writes, for a file that begins in the middle
+# the columns of CloudFront, for a file that begins in the middle
 _CLOUDFRONT: Final = (
     *("date", "time", "x-edge-location", "sc-bytes", "c-ip", "cs-method", "cs(Host)", "cs-uri-stem", "sc-status"),
     *("cs(Referer)", "cs(User-Agent)", "cs-uri-query", "cs(Cookie)", "x-edge-result-type", "x-edge-request-id"),
@@ -89,7 +89,7 @@ class CloudFront(LogFormat):
         return iso_time(stamp)
 
     def has_value(self, name: str) -> bool:
-        """Return whether the log has a header or cookie: those of its columns `cs(...)`."""
+        """Return whether the log has a header or cookie. It has those in its columns `cs(...)`."""
         return name in ("header:host", "header:referer", "header:user-agent") or name.startswith("cookie:")
 
     def _indexes(self, columns: Sequence[str]) -> dict[str, int]:

@@ -20,7 +20,7 @@ Read = Callable[[Any], Any]
 
 
 class JsonFormat(LogFormat):
-    """A format of JSON objects. `record_of`: returns the record of an object; what it raises makes a line unread."""
+    """A format of JSON objects. `record_of`: returns the record of an object. If it raises, the line is unread."""
 
     def __init__(
         self, name: str, record_of: Callable[[Any], Record], names: Sequence[str], duration_unit: float = 1_000_000

@@ -1,8 +1,8 @@
-"""Formats that are one pattern: those of nginx's `log_format` and Apache's `LogFormat`.
+"""Formats that consist of one pattern, such as those of nginx's `log_format` and Apache's `LogFormat`.
 
-Two expressions are compiled of a format. The first one reads nearly all lines, and ends with the last value that a
-replay needs. The second one reads the lines with escapes, and those whose request is not one of HTTP. Every repeat in
-them is possessive, so a line takes linear time, whatever it is.
+A format is compiled to two regular expressions. The first one reads nearly all lines, and ends with the last value that
+a replay needs. The second one reads the lines with escapes, and those whose request is not an HTTP request. Every
+repeat in them is possessive, so any line takes linear time.
 """
 
 import re
@@ -28,8 +28,8 @@ class Literal(NamedTuple):
 class Value(NamedTuple):
     """A value of a line. `name`: its kind; empty for a value that a replay does not need.
 
-    Names are those of `base`, and `request`, `method`, `path`. `spaces`: how many spaces it has, as a time does.
-    `is_list`: it may be a list with commas and spaces.
+    Names are those in `base`, and `request`, `method`, `path`. `spaces`: how many spaces the value contains, e.g. in a
+    time. `is_list`: whether it may be a list with commas and spaces.
     """
 
     name: str
@@ -41,7 +41,7 @@ Piece = Literal | Value
 
 
 class PatternFormat(LogFormat):
-    """A format that is a pattern. `parse_time`: parses its stamps. Raises `ConfigError` for an impossible one."""
+    """A format that is a pattern. `parse_time`: parses its stamps. Raises `ConfigError` if lines cannot be read."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class PatternFormat(LogFormat):
         """See `LogFormat.read`."""
         match, values = self._fast.match, self._fast_values
         matches: list[Any] = [] if self._is_split else list(map(match, lines))
-        if matches and all(matches):  # nearly all blocks: no step in Python
+        if matches and all(matches):  # true for nearly all blocks, which take no step in Python
             return ReadLines(list(map(values, matches)), [])
         records: list[Record] = []
         unread: list[str] = []
@@ -178,12 +178,12 @@ def _value(piece: Value, after: str, *, quoted: bool, fast: bool) -> str:
     if after.startswith(" ") and (spaced := _spaced(piece)):
         return spaced
     if not after:
-        return r"\S*+"  # a line may go on, as the combined format does after the common one
+        return r"\S*+"  # a line may continue, like the combined format after the common one
     return f"[^{re.escape(after[0])}]*+" if fast or len(after) == 1 else f"(?:(?!{re.escape(after)}).)*+"
 
 
 def _spaced(piece: Value) -> str:
-    """Return the expression of a value that has spaces and ends with one; empty for any other."""
+    """Return the expression of a value that contains spaces and ends with one; empty for any other value."""
     if piece.name == "request":
         return r"[^ ]++ [^ ]++ [^ ]++"
     if piece.is_list:

@@ -1,4 +1,4 @@
-"""The formats that servers let their users write: nginx's `log_format` and Apache's `LogFormat`."""
+"""Formats that users define in their servers: nginx's `log_format` and Apache's `LogFormat`."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -51,7 +51,7 @@ _APACHE_LINE: Final = re.compile(r"LogFormat\s+\"((?:[^\"\\]|\\.)*)\"")
 
 
 def is_server_format(text: str) -> bool:
-    """Return whether text is a format of nginx or Apache, and not a format's name."""
+    """Return whether the text is a format of nginx or Apache, and not the name of a format."""
     return "$" in text or "%" in text
 
 
@@ -130,7 +130,7 @@ def _apache(text: str) -> PatternFormat:
 
 
 def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield pieces with one literal between two values. A value with spaces, such as a user's name, ends with it."""
+    """Yield pieces with one literal between two values. The literal ends a value with spaces, such as a user's name."""
     for is_literal, some in groupby(pieces, key=lambda piece: isinstance(piece, Literal)):
         if is_literal:
             yield Literal("".join(piece.text for piece in some if isinstance(piece, Literal)))
