@@ -23,8 +23,8 @@ _PIPE_CLOSED: Final = 141  # 128 + SIGPIPE, as a shell reports it
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; by default, the one on the command line.
 
-    Returns the exit code: that of the command, or 1 with the reason on stderr. If the reader of stdout has gone, such
-    as `head`, it ends silently.
+    Returns the exit code of the command, or 1 with the reason on stderr. Ends silently if the reader of stdout has
+    gone, as `head` does.
     """
     args = _parser().parse_args(arguments)
     try:

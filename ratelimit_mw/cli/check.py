@@ -19,7 +19,7 @@ from ratelimit_mw.settings.loading import read_environment, read_file, with_loca
 from ratelimit_mw.settings.options import Options
 from ratelimit_mw.stores.url import inspect_place, inspect_store, open_store, open_unchecked, redacted_url
 
-_EXAMPLE_IP: Final = "192.0.2.1"  # an address for documentation (RFC 5737), which no network uses
+_EXAMPLE_IP: Final = "192.0.2.1"  # an address for documentation (RFC 5737), not used by any network
 _REJECTED: Final = 1  # exit codes of --store
 _UNREACHABLE: Final = 2
 _KINDS: Final = {"server": "one server", "cluster": "node of a cluster", "sentinel": "master by Sentinel"}
@@ -47,12 +47,12 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print all mistakes, one per line, and return 1. Without any, print the warnings of the start and return 0.
+    """Print all mistakes, one per line, and return 1. Without mistakes, print the warnings of the start and return 0.
 
     With `--store`, return the code of `_inspect_store`.
     """
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # `call:` often names a module there
+        sys.path.insert(0, here)  # where `call:` often names a module
     described = None
     if args.request is not None:  # report an invalid request before mistakes in the file
         described = DescribedRequest(args.request, args.ip, args.user, args.header, args.host)
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     place = ""
     try:
         place = inspect_place(settings.store) if isinstance(settings.store, str) else ""
-    except ConfigError as error:  # no mistake in the settings: the app may run on another host
+    except ConfigError as error:  # not a mistake in the settings, because the app may run on another host
         warnings = [*warnings, *error.problems]
     count = len(settings.parsed_rules())
     print(f"{args.file}: no mistakes; {count} rule{'s' * (count != 1)}, {_count(warnings, 'warning')}")
@@ -128,7 +128,7 @@ def _check_for_start(path: Path, env_values: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _located(env_values: Mapping[str, Any], path: Path) -> Iterator[None]:
-    """Put the variable, or the file and the line, before each problem of a ConfigError raised in the block."""
+    """Prefix each problem of a ConfigError raised in the block with its variable, or with its file and line."""
     try:
         yield
     except ConfigError as error:

@@ -12,7 +12,7 @@ from ratelimit_mw.core.errors import ConfigError, RateLimitError
 
 _LIMITS: Final = "5 per 5 seconds"
 _REFUSALS: Final = 3
-_MAX_CALLS: Final = 100  # until `_REFUSALS` of them are refused; on a slow machine, quota returns in between
+_MAX_CALLS: Final = 100  # to get `_REFUSALS` refusals; on a slow machine, quota returns in between
 _STORE_TIMEOUT: Final = 1.0  # seconds; longer than in production, so that the store decides even on a slow machine
 _TOO_MANY_REQUESTS: Final = 429
 _START_TIMEOUT: Final = 60.0  # seconds
@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve the app, call it until it refuses, wait, and call it again. With `--serve`, keep serving afterwards.
 
-    Raises `ConfigError` if a required package is missing or the port is not available, `RateLimitError` if the call
+    Raises `ConfigError` if a required package is missing or the port is not available, and `RateLimitError` if the call
     after the wait is refused.
     """
     server, listening = _server(args.store, args.port)

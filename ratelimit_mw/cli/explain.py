@@ -1,4 +1,4 @@
-"""Explains which limits apply to a request. It uses the same rules and the same plan as the middleware."""
+"""Explains which limits apply to a request, with the rules and the plan of the middleware."""
 
 import asyncio
 import logging
@@ -31,8 +31,8 @@ _GLOBAL_LIMITS: Final = {
     "preflight": "limits, in separate buckets for CORS preflights",
 }
 _MESSAGE_LIMITS: Final = "If it opens a websocket, limits for each message; "
-_MAX_RESULT_LENGTH: Final = 100  # characters of a result that are shown
-_LOG_PREFIX: Final = "ratelimit_mw: "  # of all log lines of this package
+_MAX_RESULT_LENGTH: Final = 100  # characters of a callable's result that are shown
+_LOG_PREFIX: Final = "ratelimit_mw: "  # the start of all log lines of this package
 
 _CallLog = list[tuple[str, str]]  # pairs of a callable's name and its result
 
@@ -40,8 +40,8 @@ _CallLog = list[tuple[str, str]]  # pairs of a callable's name and its result
 def explain(settings: Settings, make_request: Callable[[], Request], warnings: Sequence[str]) -> Iterator[str]:
     """Yield an explanation of the limits that apply to the request of `make_request`, line by line.
 
-    Calls the callables of the settings, but does not query the store. `warnings`: warnings of the start, which are not
-    repeated.
+    Calls the callables of the settings, but does not query the store. `warnings`: the warnings of the start, which it
+    does not repeat.
     """
     request = make_request()
     call_log: _CallLog = []
@@ -251,7 +251,7 @@ def single_line(text: str) -> str:
 def _with_recording(settings: Settings, call_log: _CallLog) -> Settings:
     """Return the settings with plain identities, and with callables of `when` and of the client lists recorded.
 
-    Matching calls these; `_evaluate_callables` calls all others.
+    Matching calls those callables. `_evaluate_callables` calls all others.
     """
 
     def with_log(value: Any) -> Any:
@@ -290,7 +290,7 @@ def _qualified_name(call: Any) -> str:
 class _RecordedCallable:
     """A plain callable that wraps another one and records its results.
 
-    `failed`: the last call raised, or returned neither True nor False.
+    `failed`: whether the last call raised, or returned neither True nor False.
     """
 
     def __init__(self, call: RequestCallable, call_log: _CallLog) -> None:

@@ -15,11 +15,11 @@ from ratelimit_mw.replay.formats import FORMATS
 from ratelimit_mw.replay.html import html_report
 from ratelimit_mw.replay.text import report_lines
 
-_MAX_UNREAD: Final = 0.01  # of the lines; more of them is a failure
+_MAX_UNREAD: Final = 0.01  # share of unread lines; with more, the command fails
 _FAILED: Final = 1
 _WIDTH: Final = 40  # characters of the progress bar
 _QUIET: Final = 1.0  # seconds before the progress bar appears
-_INTERVAL: Final = 0.1  # seconds between its changes
+_INTERVAL: Final = 0.1  # seconds between its updates
 
 
 def add_to(commands: Any) -> None:
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_private(path: str, text: str) -> None:
-    """Write a file. Only this user can read a new one, because it has addresses of clients."""
+    """Write a file. A new file can be read by this user only, because it contains addresses of clients."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
 
@@ -111,14 +111,14 @@ def _fields(texts: list[str]) -> dict[str, str]:
 
 
 class _ProgressBar:
-    """A bar on a terminal that shows how much of the logs is read. It appears after a second."""
+    """A bar on a terminal that shows how much of the logs has been read. It appears after a second."""
 
     def __init__(self) -> None:
         self._started = self._changed = time.monotonic()
         self._visible = False
 
     def show(self, done: int, total: int) -> None:
-        """Show how much is read, in bytes. The size of standard input is unknown: 0."""
+        """Show how many bytes have been read. `total`: 0 if it is unknown, as for standard input."""
         now = time.monotonic()
         if now - self._started < _QUIET or now - self._changed < _INTERVAL:
             return

@@ -18,7 +18,7 @@ from ratelimit_mw.service.app import Service
 
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 2048  # connections that wait to be accepted
-_SOCKET_MODE: Final = "660"  # a socket has no password, and its callers may reset limits
+_SOCKET_MODE: Final = "660"  # not for all users, because callers on a socket send no password, and may reset limits
 _MAX_MODE: Final = 0o777
 _MAX_PORT: Final = 65_535
 _MAX_WORKERS: Final = 512
@@ -77,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
         from ratelimit_mw.service.protocol import BoundedProtocol  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(_NO_EXTRA.format("serve", error), code="RL-052") from error
-    os.environ["WEB_CONCURRENCY"] = str(args.workers)  # for the check of the store, which may be that of a process
+    os.environ["WEB_CONCURRENCY"] = str(args.workers)  # for the check that processes do not have a store each
     make = partial(make_app, args.file, secret, grpc, mode)
-    app = make()  # its mistakes are reported before any process starts
+    app = make()  # raises for mistakes before any process starts
     config = uvicorn.Config(
         app if args.workers == 1 else make,
         factory=args.workers > 1,
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         http=BoundedProtocol,
         ws="none",
         lifespan="on",
-        proxy_headers=False,  # the service itself decides whose headers it believes
+        proxy_headers=False,  # the service itself decides which callers' headers to trust
         server_header=False,
         log_level="warning",
         access_log=False,
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 def make_app(file: str, secret: str, grpc: Sequence[str], mode: int) -> Any:
     """Return the ASGI app that one process serves."""
-    _find_callables()  # a worker process begins here
+    _find_callables()  # a worker process starts here
     app = service(file, secret=secret)
     return _WithGrpc(app, grpc, mode) if grpc else app
 
@@ -176,7 +176,7 @@ def parse_address(option: str, text: str, secret: str) -> Address:
 
 
 def _read_mode(text: str) -> int:
-    """Return the permissions of unix sockets. Raises `ConfigError` if they are none."""
+    """Return the permissions of unix sockets. Raises `ConfigError` for invalid text."""
     try:
         mode = int(text, 8)
     except ValueError:
@@ -235,7 +235,7 @@ def _bound(address: Address, mode: int) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that an ended process has left. Raises `OSError` if the path is in use."""
+    """Remove a socket that a process left when it ended. Raises `OSError` if the path is in use."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise FileExistsError(f"{path} exists and is not a socket")

@@ -15,9 +15,9 @@ def service(settings: Settings | Mapping[str, Any] | str | Path, *, secret: str 
     """Return an ASGI app that decides the requests of other servers.
 
     For example `app = service("limits.toml")`. `settings`: a `Settings` object, a mapping, or the name of a TOML or
-    JSON file. `secret`: what callers must send in the header `X-RateLimit-Secret`; without it, only callers on
-    loopback and unix sockets get an answer. Raises `ConfigError` for invalid settings, and for those that the service
-    cannot apply: it does not see responses.
+    JSON file. `secret`: the text that callers must send in the header `X-RateLimit-Secret`. Without a secret, only
+    callers on loopback and unix sockets get an answer. Raises `ConfigError` for invalid settings, and for those that
+    the service cannot apply, because it does not see responses.
     """
     loaded = Settings.load(settings) if isinstance(settings, (str, Path)) else Settings.of(settings, {})
     return Service(served_settings(loaded), secret)

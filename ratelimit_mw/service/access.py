@@ -41,9 +41,9 @@ def checked_secret(secret: str) -> str:
 
 @contextmanager
 def socket_mode(mode: int) -> Iterator[None]:
-    """Give the unix sockets that are bound meanwhile these permissions. They never have wider ones, even for a moment.
+    """Give the unix sockets that are bound in the block these permissions. They never have wider ones, even briefly.
 
-    It changes the umask of the process, so no other thread may create files meanwhile.
+    This changes the umask of the process, so no other thread may create files meanwhile.
     """
     before = os.umask(0o777 & ~mode)
     try:
@@ -53,7 +53,7 @@ def socket_mode(mode: int) -> Iterator[None]:
 
 
 class Access:
-    """Checks the callers of the service. `secret`: what they must send; empty for callers on this host only."""
+    """Checks the callers of the service. `secret`: the text they must send; empty for callers on this host only."""
 
     def __init__(self, settings: Settings, secret: str) -> None:
         resolver = ClientIPResolver(settings.trusted_proxies, settings.proxy_header)
@@ -103,7 +103,7 @@ def web_page_problem(scope: Mapping[str, Any]) -> str | None:
 
 
 def _is_local(server: str | None, client: str | None) -> bool:
-    """Return whether both ends of a connection are on this host, as far as they are addresses.
+    """Return whether both ends of a connection are on this host, as far as addresses show.
 
     A server may report a name for its own end, and a unix socket has no addresses.
     """

@@ -1,4 +1,4 @@
-"""The service's own answers: JSON, problem details, and verdicts as JSON."""
+"""Builds the service's own answers: JSON, problem details, and verdicts as JSON."""
 
 from math import isinf
 from typing import Any, Final

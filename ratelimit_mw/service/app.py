@@ -21,11 +21,11 @@ from ratelimit_mw.service.hits import Hits
 from ratelimit_mw.service.requests import Requests
 from ratelimit_mw.settings import Settings
 
-_MAX_BODY: Final = 65_536  # bytes of a JSON call; the largest sensible one has some hundred headers
+_MAX_BODY: Final = 65_536  # bytes of a JSON call; even the largest sensible call has only some hundred headers
 _BODY_TIMEOUT: Final = 10.0  # seconds for the whole body
 _ENVOY: Final = "/v1/envoy"
 _EMPTY: Final[list[tuple[bytes, bytes]]] = [(b"content-length", b"0")]
-_ADMITTED: Final = "ratelimit_mw.admitted"  # in the state of a rebuilt request
+_ADMITTED: Final = "ratelimit_mw.admitted"  # a key in the state of a rebuilt request
 _FIRST_REDIRECT: Final = 300
 _OK: Final = {"type": "http.response.start", "status": 200, "headers": _EMPTY}
 _END: Final = {"type": "http.response.body", "body": b""}
@@ -46,7 +46,7 @@ class LimitedAnswer(RateLimitMiddleware):
     async def decide(self, request: Forwarded, receive: Receive, send: Send, render: Render | None) -> None:
         """Send the decision on a request. `render`: changes a refusal into what the proxy expects.
 
-        An admitted request without a rule that needs more takes half the time of the middleware around an app.
+        If the request is admitted on the fast path, this takes half the time of the middleware around an app.
         """
         charge_plan = self._plan_of(request)
         verdict = None
@@ -93,7 +93,10 @@ async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _never_admitting(scope: Scope, send: Send) -> Send:
-    """Return a `send` that changes a refusal with a 2xx, which `on_refused` may choose, to a 429: 2xx admits."""
+    """Return a `send` that changes the status 2xx of a refusal to 429.
+
+    `on_refused` may choose such a status, with which a proxy would admit the request.
+    """
 
     async def send_no_success(message: Message) -> None:
         if (
@@ -164,7 +167,7 @@ class Service:
         await send_response(response, send, head=scope["method"] == "HEAD")
 
     async def _respond(self, path: str, scope: Scope, receive: Receive) -> Response:
-        """Return the answer to a call that is not about a proxy's request. Raises `Rejected` for a wrong one."""
+        """Return the answer to a call that is not about a proxy's request. Raises `Rejected` for an invalid call."""
         call = self._calls.get(path)
         if call is None:
             return self._read(path, scope)

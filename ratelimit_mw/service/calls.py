@@ -1,4 +1,4 @@
-"""The bodies of the service's JSON calls, and how they are read."""
+"""Reads the bodies of the service's JSON calls."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -13,13 +13,13 @@ from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.service.answers import Rejected
 
-_AT: Final = " - at `$"  # before the place in an error of msgspec
+_AT: Final = " - at `$"  # precedes the place in an error of msgspec
 
 T = TypeVar("T")
 
 
 class Slots(Struct, frozen=True, forbid_unknown_fields=True):
-    """A concurrency limit, in the words of the settings."""
+    """A concurrency limit, with the options of the settings."""
 
     concurrent: int
     slot_lifetime: float = LIFETIME  # seconds
@@ -32,10 +32,10 @@ KeyText = str | list[str]
 
 
 class RequestParts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request in parts: `/v1/check`, and `/v1/peek` and `/v1/reset` of the rules' limits.
+    """A request in parts: for `/v1/check`, and for `/v1/peek` and `/v1/reset` of the limits of rules.
 
-    `ip`: the socket's peer as the app would see it; None for none. `cost`: the units that it takes instead of those
-    that the rules name.
+    `ip`: the socket's peer as the app would see it; None without one. `cost`: the units that the request takes, instead
+    of the cost in the rules.
     """
 
     path: str
@@ -47,7 +47,7 @@ class RequestParts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     cost: int | None = None
 
     def scope(self) -> dict[str, Any]:
-        """Return the ASGI scope of this request. Raises `Rejected` for parts that no request has."""
+        """Return the ASGI scope of this request. Raises `Rejected` for parts that a request cannot have."""
         if self.ip and parse_address(self.ip) is None:
             raise Rejected(400, f"ip: got {self.ip!r:.100}, expected an address such as 192.0.2.1, or null")
         if not self.path.startswith("/"):
@@ -88,7 +88,7 @@ class SettleCall(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_call(body: bytes, kind: type[T]) -> T:
-    """Return a call of this kind. Raises `Rejected` with the place of the mistake for any other body."""
+    """Return a call of this kind. For any other body, raises `Rejected` with the place of the mistake."""
     try:
         return json.decode(body, type=kind)
     except ValidationError as error:

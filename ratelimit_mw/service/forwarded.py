@@ -1,4 +1,4 @@
-"""Rebuilds the request that a proxy asks about, and renders the decision as the proxy needs it."""
+"""Rebuilds the request about which a proxy calls the service, and renders the decision as the proxy needs it."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ from ratelimit_mw.service.access import SECRET_HEADER, Access
 from ratelimit_mw.service.answers import Rejected
 
 NGINX: Final = b"/v1/nginx"
-MAX_TARGET: Final = 8192  # bytes of path and query; nginx and Apache accept no longer ones by default
+MAX_TARGET: Final = 8192  # bytes of path and query; the most that nginx and Apache accept by default
 
 _OK: Final = 200
 _FORBIDDEN: Final = 403
@@ -28,15 +28,15 @@ _HEADERS: Final = {  # per endpoint: the headers in which a proxy describes the 
 }
 
 Rebuild = Callable[[Scope], "Forwarded"]
-_PLAIN: Final = re.compile(r"/[A-Za-z0-9_.~/-]*")  # a path that reads the same in each form
+_PLAIN: Final = re.compile(r"/[A-Za-z0-9_.~/-]*")  # a path that is the same in each form
 
 
 class Forwarded(Struct, frozen=True, gc=False):
     """A request that a proxy forwards.
 
-    `fields`: the headers of the proxy's call. `dropped`: names of headers to leave out: they belong to the
-    call, not to the request. `host`: the host of the request, if it is not that of the call. `address`: the proxy's
-    header, None unless the call has it once.
+    `fields`: the headers of the proxy's call. `dropped`: the names of headers to leave out, because they belong to the
+    call and not to the request. `host`: the host of the request, if it is not that of the call. `address`: the proxy's
+    header; None if the call has it not at all or several times.
     """
 
     method: str
@@ -138,7 +138,7 @@ def _repeated(fields: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
 
 
 def too_long() -> Rejected:
-    """Return the answer to a request whose path and query are long: to decode and match them would take long, too."""
+    """Return the answer to a request with a long path and query, which would take long to decode and match."""
     return Rejected(414, f"path: expected at most {MAX_TARGET} bytes with the query")
 
 
@@ -147,7 +147,7 @@ def _missing(header: bytes) -> Rejected:
 
 
 def for_nginx(send: Send) -> Send:
-    """Return a `send` for `auth_request` of nginx, which passes on the statuses 2xx, 401 and 403 only.
+    """Return a `send` for nginx's `auth_request`, which supports only the statuses 2xx, 401 and 403.
 
     A refusal becomes a 403, see `nginx_fields`.
     """
@@ -170,8 +170,8 @@ def for_nginx(send: Send) -> Send:
 def nginx_fields(status: int, body: bytes) -> list[tuple[bytes, bytes]]:
     """Return the headers that tell nginx more about a refusal than its 403.
 
-    Its own status is in `X-RateLimit-Status`, and its body in `X-RateLimit-Body`, because nginx drops the body. A body
-    that is long or has line breaks is left out.
+    `X-RateLimit-Status` has the refusal's own status. `X-RateLimit-Body` has its body, because nginx drops that. A body
+    that is long or contains line breaks is left out.
     """
     fields = [(b"x-ratelimit-status", b"%d" % status)]
     if len(body) <= _MAX_BODY and body.isascii() and body.decode("ascii").isprintable():
@@ -182,7 +182,7 @@ def nginx_fields(status: int, body: bytes) -> list[tuple[bytes, bytes]]:
 def for_envoy(send: Send) -> Send:
     """Return a `send` for `ext_authz` of Envoy: a refusal with 503 becomes one with 429.
 
-    Envoy takes a 5xx for a failure of the service, and may then admit the request.
+    Envoy treats a 5xx as a failure of the service, and may then admit the request.
     """
     replaced = False
 
@@ -199,7 +199,7 @@ def for_envoy(send: Send) -> Send:
 
 
 def without_body(send: Send) -> Send:
-    """Return a `send` for a rebuilt HEAD request, whose refusal has no body: its length becomes 0.
+    """Return a `send` for a rebuilt HEAD request. Its refusal has no body, so this sets the length to 0.
 
     The proxy's own request is not a HEAD, so the server would wait for the body that the length announces.
     """

@@ -99,7 +99,7 @@ class RateLimitService:
 
 
 def _read(body: bytes) -> Any:
-    """Return the call; None for invalid bytes. An error here would be logged for each such call."""
+    """Return the call; None for invalid bytes. An exception here would be logged for each such call."""
     try:
         return MESSAGES["RateLimitRequest"].FromString(body)
     except DecodeError:
@@ -107,7 +107,7 @@ def _read(body: bytes) -> Any:
 
 
 def _rejected(error: Rejected, count: int) -> Any:
-    """Return the refusal of a request that is not decided. A gRPC error would admit it."""
+    """Return a refusal, for a request that cannot be decided. With a gRPC error, Envoy would admit the request."""
     _, fields, body = error.response
     response = MESSAGES["RateLimitResponse"](overall_code=OVER_LIMIT, raw_body=body)
     _add_fields(response, fields)
@@ -136,7 +136,7 @@ def _part_of(verdict: Verdict, buckets: Sequence[Any]) -> Verdict:
 
 
 def _status(verdict: Verdict, *, refused: bool) -> Any:
-    """Return the status of one descriptor. Without decisions, as after an error of the store, it is the overall one."""
+    """Return the status of one descriptor. Without decisions, e.g. after a store error, it is the overall status."""
     over = refused if not verdict.decisions else not verdict.allowed
     status = MESSAGES["DescriptorStatus"](code=OVER_LIMIT if over else OK)
     index = verdict.binding
@@ -153,7 +153,7 @@ def _status(verdict: Verdict, *, refused: bool) -> Any:
 
 
 def _until_reset(decision: Decision) -> float:
-    """Return the seconds until this client may go on: until more is left, or until the same request passes."""
+    """Return the seconds until the client can continue: until more is left, or until the same request would pass."""
     seconds = decision.next_after if decision.allowed else decision.retry_after
     return 0.0 if isinf(seconds) else seconds
 
@@ -161,9 +161,9 @@ def _until_reset(decision: Decision) -> float:
 def _request(entries: Iterable[Any]) -> AsgiRequest:
     """Return the request that a descriptor describes.
 
-    The entries `remote_address`, `path`, `method` and `user` are its parts; all others are headers. Header names have
-    no underscores, so `_` becomes `-`: the entry `generic_key` is the header `generic-key`. Raises `Rejected` for a
-    long path.
+    The entries `remote_address`, `path`, `method` and `user` are parts of the request. All others are headers. In their
+    names `_` becomes `-`, because header names have no underscores: the entry `generic_key` is the header
+    `generic-key`. Raises `Rejected` for a long path.
     """
     parts: dict[bytes, bytes] = {}
     fields: list[tuple[bytes, bytes]] = []
@@ -184,7 +184,7 @@ def _request(entries: Iterable[Any]) -> AsgiRequest:
 
 
 def _address(peer: str) -> str | None:
-    """Return the address in the name that gRPC has for a peer: `ipv4:127.0.0.1:80`. None for a unix socket."""
+    """Return the address in gRPC's name for a peer, such as `ipv4:127.0.0.1:80`; None for a unix socket."""
     kind, _, rest = unquote(peer).partition(":")
     return None if kind == "unix" else rest.rpartition(":")[0].strip("[]") or rest
 
@@ -202,7 +202,7 @@ class GrpcServer:
         self._server: Any = None
 
     async def start(self) -> None:
-        """Begin to serve, in the running loop. Raises `ConfigError` if an address is not available."""
+        """Start to serve, in the running loop. Raises `ConfigError` if an address is not available."""
         service = self._service
         options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.so_reuseport", 1)]
         self._server = aio.server(options=options)

@@ -1,7 +1,7 @@
-"""The messages of Envoy's rate limit service, made at run time from their field numbers.
+"""Makes the messages of Envoy's rate limit service at run time, from their field numbers.
 
-They are in a pool of their own, so that they do not clash with generated modules of the same names. Fields that the
-service does not use are left out: protobuf skips them.
+They have a pool of their own, so that they do not clash with generated modules of the same names. Fields that the
+service does not use are left out, because protobuf skips unknown fields.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,9 @@ _TYPES: Final = {
     "int64": _Field.TYPE_INT64,
 }
 
-# (name, number, type); a type in brackets is repeated; other names are messages of this table. Enums travel as int32.
-# Texts that clients choose are read as bytes: a text that is not UTF-8 would fail the call, and Envoy would admit it.
+# (name, number, type). A type in brackets is repeated. Other names are messages of this table. Enums are sent as int32.
+# Texts that clients choose are read as bytes: otherwise a text that is not UTF-8 would make the call fail, and Envoy
+# would admit the request.
 _MESSAGES: Final[dict[str, Sequence[tuple[str, int, str]]]] = {
     "Entry": [("key", 1, "bytes"), ("value", 2, "bytes")],
     "UInt64Value": [("value", 1, "uint64")],
@@ -45,7 +46,7 @@ _MESSAGES: Final[dict[str, Sequence[tuple[str, int, str]]]] = {
         ("raw_body", 5, "bytes"),
     ],
 }
-OK, OVER_LIMIT = 1, 2  # of `code` and `overall_code`
+OK, OVER_LIMIT = 1, 2  # values of `code` and `overall_code`
 UNITS: Final = {1: 1, 60: 2, 3600: 3, 86_400: 4, 604_800: 7, 2_592_000: 5, 31_536_000: 6}  # by seconds of the window
 
 

@@ -1,4 +1,4 @@
-"""Limits that the caller names: `/v1/hit`, and `/v1/peek`, `/v1/settle` and `/v1/reset` of a key."""
+"""Applies limits that the caller names: `/v1/hit`, and `/v1/peek`, `/v1/settle` and `/v1/reset` of a key."""
 
 import asyncio
 import re
@@ -18,11 +18,11 @@ from ratelimit_mw.service.calls import HitCall, SettleCall, cost_of, key_of, lim
 
 _NAME: Final = re.compile(r"([0-9]{1,16})x([0-9]{1,5})")
 _ONE_OF: Final = "expected one of `delta`, `release` and `renew`"
-_LOCAL: Final = "local:"  # before slots of the fallback store, which only this process has
+_LOCAL: Final = "local:"  # the prefix of slots in the fallback store, which only this process has
 
 
 class Hits(AsyncLimiter):
-    """Takes, shows and corrects units for a key, over the store of a gate.
+    """Takes, shows and corrects units for a key, in the store of a gate.
 
     If the store fails, `on_store_error` of the settings decides a hit. Buckets are those of `AsyncLimiter` over the
     same store.

@@ -1,4 +1,4 @@
-"""uvicorn's protocol with bounds on the head of a request, which uvicorn itself does not have."""
+"""Adds bounds on the head of a request to uvicorn's protocol, which has none."""
 
 import asyncio
 import logging
@@ -19,10 +19,10 @@ with require("uvicorn"):
             raise
         from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol  # type: ignore[assignment]
 
-_MAX_HEAD: Final = 65_536  # bytes; 1,000 headers of 60 bytes fit. To parse them takes up to 10 ms
-_MAX_URL: Final = MAX_TARGET + 64  # bytes of the request line's target; those of Envoy's calls begin with a prefix
-_PART: Final = 16_384  # bytes that are parsed before the next look at the length of a head
-_MAX_DRAINED: Final = 8_388_608  # bytes that are read after a refused head; proxies accept 1 MB by default at most
+_MAX_HEAD: Final = 65_536  # bytes, enough for 1,000 headers of 60 bytes; parsing takes up to 10 ms
+_MAX_URL: Final = MAX_TARGET + 64  # bytes of the target in the request line; in Envoy's calls it begins with a prefix
+_PART: Final = 16_384  # bytes that are parsed before the length of a head is checked again
+_MAX_DRAINED: Final = 8_388_608  # bytes that are read after a refused head; by default, proxies accept 1 MB at most
 _DRAIN_TIME: Final = 5.0  # seconds for these bytes
 
 _LOGGER: Final = logging.getLogger("ratelimit_mw.service")
@@ -36,7 +36,7 @@ class BoundedProtocol(Protocol):
     """Closes a connection whose next request has not begun in time, and refuses a head that is long or invalid.
 
     `head_timeout`: seconds from the first byte to the end of the head, or from the connection to the first byte. A late
-    connection is closed after one to two such times.
+    connection is closed after one to two times `head_timeout`.
     """
 
     head_timeout = 10.0
@@ -45,17 +45,17 @@ class BoundedProtocol(Protocol):
         super().__init__(*args, **options)
         self.logger = _LOGGER
         self._timer: asyncio.TimerHandle | None = None
-        self._seen: object = None  # the last request at the last look
+        self._seen: object = None  # the latest request at the last check
         self._pending = 0  # bytes since the last request
         self._refused = False
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to look at the connection from time to time: a timer for each request would cost more."""
+        """Start to check the connection from time to time. A timer for each request would take more time."""
         super().connection_made(transport)
         self._timer = self.loop.call_later(self.head_timeout, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop looking."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -78,20 +78,20 @@ class BoundedProtocol(Protocol):
                 self._end_head()
 
     def on_url(self, url: bytes) -> None:
-        """Stop at a long target: uvicorn itself would take long to decode it."""
+        """Stop at a long target, because uvicorn itself would take long to decode it."""
         self.url += url
         if len(self.url) > _MAX_URL:
             raise too_long()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's text, which names no reason
-        """Refuse a head that cannot be parsed. uvicorn would close the connection while the proxy still writes."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's text, which gives no reason
+        """Refuse a head that cannot be parsed. uvicorn would close the connection while the proxy is still writing."""
         is_long = len(getattr(self, "url", b"")) > _MAX_URL
         self._refuse(too_long() if is_long else Rejected(400, _INVALID))
 
     def _end_head(self) -> None:
-        """End a connection after too many bytes: those of a head, or those of a body that the app does not read."""
+        """End a connection after too many bytes of a head, or of a body that the app does not read."""
         cycle = self.cycle
-        if cycle is not None and self.scope is cycle.scope:  # its request is answered, no other has begun
+        if cycle is not None and self.scope is cycle.scope:  # its request is answered, and no other one has begun
             self._drain()
         else:
             self._refuse(Rejected(431, _TOO_LONG))
@@ -108,7 +108,7 @@ class BoundedProtocol(Protocol):
         self._drain(_raw(status, [*self.server_state.default_headers, *fields], body))
 
     def _drain(self, last: bytes = b"") -> None:
-        """Write the last bytes of this connection, and read on for a while."""
+        """Write the last bytes of this connection, and continue to read for a while."""
         self._refused = True
         transport: Any = self.transport
         self.connection_lost(ConnectionAbortedError())

@@ -19,12 +19,12 @@ from ratelimit_mw.stores.group import stored_bucket
 
 _OK: Final = 200
 
-RequestWithCost = tuple[AsgiRequest, int | None]  # a request, and its cost instead of that of the rules
+RequestWithCost = tuple[AsgiRequest, int | None]  # a request, and its cost, which replaces the cost in the rules
 BucketId = tuple[str, str]
 
 
 class Requests:
-    """Decides, shows and resets what the rules of a gate require for requests in parts."""
+    """Decides, shows and resets requests that are described in parts, under the rules of a gate."""
 
     def __init__(self, gate: AsyncGate) -> None:
         self._gate: Final = gate
@@ -32,7 +32,7 @@ class Requests:
     async def check_call(self, call: CheckCall) -> dict[str, Any]:
         """Take what the rules require, and return the status and headers that the middleware would send.
 
-        Does not wait: `delay` is for the caller to wait.
+        Does not wait: the caller has to wait for `delay` seconds.
         """
         request = request_of(call.scope())
         verdict, _ = await self.decide([(request, None if call.cost is None else cost_of(call, 0))])
@@ -116,11 +116,11 @@ def request_of(scope: dict[str, Any]) -> AsgiRequest:
 
 
 async def no_sleep(_seconds: float, _woken: object = None, /) -> None:
-    """Do not wait: the answer contains the delay, and the caller waits."""
+    """Return at once, because the answer contains the delay, and the caller waits."""
 
 
 def _at(charge_plan: Plan, cost: int | None) -> Plan:
-    """Return the plan with another cost than that of the rules; unchanged if it is None."""
+    """Return the plan with this cost in place of that in the rules; unchanged if `cost` is None."""
     if cost is None:
         return charge_plan
     charges = [one if one.role == "penalty" else replace(one, cost=cost) for one in charge_plan.charges]
@@ -128,7 +128,7 @@ def _at(charge_plan: Plan, cost: int | None) -> Plan:
 
 
 def _joined(plans: Sequence[Plan]) -> Plan:
-    """Return one plan for several requests. Of a bucket that several have, the first charge stays."""
+    """Return one plan for several requests. If several charge a bucket, only the first charge is kept."""
     first: dict[Any, tuple[Any, Any, Any]] = {}
     for one in plans:
         for parts in zip(one.charges, one.compiled_limits, one.policies, strict=True):

@@ -1,4 +1,4 @@
-"""Checks settings for the service, which sees requests but neither their responses nor messages of websockets."""
+"""Checks settings for the service, which sees requests, but not their responses, and not messages of websockets."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -25,9 +25,9 @@ _NO_PROXIES: Final = (
 
 
 def served_settings(settings: Settings) -> Settings:
-    """Return the settings without the options that need a response. Logs these; with `strict` some are errors.
+    """Return the settings without the options that need a response. Logs these options; with `strict`, some are errors.
 
-    Raises `ConfigError` for limits on requests in progress: without their end, they would refuse all or none.
+    Raises `ConfigError` for limits on requests in progress, because the service does not see when a request ends.
     """
     rules = settings.parsed_rules()
     problems = [*_slots(settings, rules)]
