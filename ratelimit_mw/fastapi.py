@@ -51,7 +51,7 @@ _HINT: Final = 'did you mean Depends(RateLimit("5/minute"))?'
 _ON_A_FUNCTION: Final = (
     'did you mean @limit("5/minute"), or Depends(RateLimit("5/minute")) in the dependencies of the route?'
 )
-_DECORATED: Final[Any] = object()  # default of `response`, which FastAPI always passes
+_DECORATED: Final[Any] = object()  # the default of `response`; FastAPI never uses it
 _Responder = Callable[[], Awaitable[Response | None]]
 
 
@@ -66,18 +66,18 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
     Without it, `store` is used, or else the memory of this process, with a warning; FastAPI then drops the headers if
     the endpoint returns its own response object.
 
-    Consecutive dependencies are decided in one step: all are charged, or none. A limit after another dependency, such
-    as one that finds the user, is decided after that dependency.
+    Consecutive limits are decided in one step: all are charged, or none. If another dependency is between two limits,
+    e.g. one that finds the user, the second limit is decided after that dependency.
 
-    If the request is refused, the endpoint is not called. The response is the middleware's, unless the app has a
-    handler for `RateLimited`, for the status, or for `HTTPException`. The error is a `RateLimited` and an
-    `HTTPException` with that status, and has a `verdict`. The
-    app's handlers are not called for websockets: a websocket is refused by a response if the server supports that,
-    otherwise closed with 1013, or with 1008 if it has no key.
+    If the request is refused, the endpoint is not called. The response is the same as the middleware's, unless the app
+    has a handler for `RateLimited`, for the status, or for `HTTPException`. The error that is raised is a `RateLimited`
+    as well as an `HTTPException` with that status, and has a `verdict`. The app's handlers are not called for
+    websockets. A websocket is refused by a response if the server supports that. Otherwise it is closed with 1013, or
+    with 1008 if it has no key.
     """
 
-    # FastAPI reads `dependency` of every `Depends`, wherever it is written. In another object it finds none, and takes
-    # the limit for the default or for a remark on the type of a query parameter.
+    # FastAPI reads the attribute `dependency` of every `Depends`, wherever it is written. If this class were not a
+    # `Depends`, FastAPI would treat a limit in the wrong place as the default or the annotation of a query parameter.
     __signature__ = UncallableDependency(f"got the class RateLimit as a dependency: {_HINT}")
     __eq__, __hash__, __repr__ = object.__eq__, object.__hash__, object.__repr__  # not by the fields of `Depends`
     responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
@@ -102,7 +102,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
     def __call__(self, connection: HTTPConnection, response: Response = _DECORATED) -> Coroutine[Any, Any, None]:
         """Admit a request, or raise the refusal. Raises `ConfigError` at once if it decorates a function.
 
-        It is not async: a decorator awaits nothing, so the error would never be raised.
+        It is not async, because a decorator is not awaited, and so the error would never be raised.
         """
         if response is _DECORATED:
             shown = callable_name(connection) if callable(connection) else f"{connection!r:.100}"
@@ -127,7 +127,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
         if not response.raw_headers:
             response.raw_headers += decision.raw_fields
             return
-        for field, value in decision.fields:  # replaces an earlier dependency's values by those for all charges
+        for field, value in decision.fields:  # replaces an earlier dependency's values, as these are for all charges
             response.headers[field] = value
 
 
@@ -156,11 +156,11 @@ class _RefusedWebSocket(RateLimited):
 async def _refusal_error(decision: EndpointDecision, verdict: Verdict, connection: HTTPConnection) -> Exception:
     """Return the error to raise for a refusal.
 
-    Registers `_handle_refused` as its handler, unless it is of an HTTP request and the app has a handler.
+    Registers `_handle_refused` as its handler, except for an HTTP request if the app has a handler itself.
     """
     respond = partial(respond_to_refused, decision, verdict, connection)
     refusal = decision.gate.default_refusal(decision.request, verdict)
-    # Starlette looks up the handler here when it has caught the error
+    # Starlette looks up the handler in this table when it has caught the error
     handlers, _ = connection.scope.get("starlette.exception_handlers", (None, None))
     if isinstance(connection, WebSocket):
         if not isinstance(handlers, MutableMapping):
@@ -179,7 +179,7 @@ async def _handle_refused(_: HTTPConnection, error: Any) -> Response | None:
 
 
 def _is_unhandled(handlers: Mapping[Any, Any], decision: EndpointDecision) -> bool:
-    """Return whether the app has no handler for refusals. With `on_refused`, general error handlers do not count."""
+    """Return whether the app has no handler for refusals. With `on_refused`, handlers of any error do not count."""
     for kind in _RefusedRequest.__mro__:
         if (handler := handlers.get(kind)) is not None:
             for_any = issubclass(HTTPException, kind)
@@ -190,8 +190,8 @@ def _is_unhandled(handlers: Mapping[Any, Any], decision: EndpointDecision) -> bo
 class _RouteContext:
     """The limits of one route, grouped once; replaced when limits or routes are added.
 
-    A *run* is a series of limits with no other dependency between them. `template`: None if the place of the route is
-    unknown. `checks(limit)`: returns the checks of the run that contains it. `scope_key`: the objects that identify the
+    A *run* is a series of limits with no other dependency between them. `template`: None if the route is unknown.
+    `checks(limit)`: returns the checks of the run that contains the limit. `scope_key`: the objects that identify the
     route in the scope; referenced, so that no other object gets their ids.
     """
 
@@ -241,7 +241,7 @@ def _route_context(scope: Scope) -> _RouteContext:
 def _find_context(scope: Scope, scope_key: tuple[Any, ...], contexts: dict[Any, Any]) -> _RouteContext:
     infos = route_infos(scope)
     info = first_match(infos, scope)
-    if len(infos) > 1 and info is not None:  # the request decides which place it is
+    if len(infos) > 1 and info is not None:  # the route is mounted several times, so the request decides
         scope_key = (*scope_key, info.template)
     context: _RouteContext | None = contexts.get(scope_key)
     if context is None or context.version != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):

@@ -35,7 +35,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     if len(places) > 1:
         text = "RateLimitMiddleware is in MIDDLEWARE more than once: each decides and charges every request."
         hint = f"Remove {settings.MIDDLEWARE[places[1]]!r}."
-        found.append(Warning(text, hint=hint, id="ratelimit_mw.W005"))  # more is limited, not less
+        found.append(Warning(text, hint=hint, id="ratelimit_mw.W005"))  # never an error, as more is limited, not less
     keys, problems = _keys_or_problems(value)
     hint = "The server does not start with it. The page on settings in the documentation lists what is allowed."
     found += [Error(problem, hint=hint, id="ratelimit_mw.E001") for problem in problems]
@@ -75,7 +75,7 @@ def _finding(text: str, hint: str | None, name: str) -> CheckMessage:
     """Return a warning, or with `strict` an error, because less is limited than the code suggests."""
     try:
         strict = is_strict()
-    except ConfigError:  # the environment is invalid, which is reported as an error of its own
+    except ConfigError:  # the environment is invalid, which another finding reports
         strict = False
     return (Error if strict else Warning)(text, hint=hint, id=name)
 

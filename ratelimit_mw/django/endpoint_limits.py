@@ -46,7 +46,7 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Calla
         LOCATIONS.setdefault(endpoint_limit, place)
         if not MIDDLEWARE_LOADED.is_set():
             request_started.connect(_warn, dispatch_uid=_warn)
-        # not on what it wraps: method_decorator passes wrappers of methods that all views inherit
+        # not on the wrapped function: method_decorator passes wrappers of methods that all views inherit
         return endpoint_limit.attach(view, deep=False)
 
     return decorate
@@ -58,7 +58,7 @@ def exempt(view: View) -> View:
 
 
 def _warn(**_: Any) -> None:
-    """Warn at the first request, when all middleware is loaded; with `strict`, raise at each one."""
+    """Warn at the first request, when all middleware is loaded. With `strict`, raise at each request."""
     if not MIDDLEWARE_LOADED.is_set():
         warn_or_fail([Finding(unenforced_message(), code="RL-103")], strict=is_strict())
     request_started.disconnect(dispatch_uid=_warn)
@@ -80,8 +80,8 @@ def unenforced_message() -> str:
 def limits_by_level(view: Any, method: str, route: str) -> Iterator[EndpointLevel]:
     """Yield the limits on a view for requests of one method.
 
-    Limits without a name share one bucket per view, wherever it is routed; a view without an import path has one per
-    route. Clients see the route as the name of these limits.
+    Limits without a name have one bucket per view, whatever its routes. A view without an import path has one bucket
+    per route. To clients, the name of these limits is the route.
     """
     bare = view
     while isinstance(bare, partial):
@@ -107,8 +107,8 @@ def _excluding(endpoint_limits: Any, others: EndpointLimits) -> EndpointLimits:
 
 
 def _handler(view: Any, kind: type, method: str) -> Any:
-    """Return the method of a class that answers, or the function inside REST framework's `api_view`."""
-    names: Any = getattr(view, "actions", None)  # of a viewset: names of its methods, by HTTP method
+    """Return the method of a class that handles the request, or the function inside REST framework's `api_view`."""
+    names: Any = getattr(view, "actions", None)  # for a viewset, the names of its methods by HTTP method
     if names is None:
         names = {word: word for word in getattr(kind, "http_method_names", ())}
     name = names.get(method)
@@ -126,7 +126,7 @@ def _made_by_api_view(kind: type) -> bool:
 
 
 def _path(thing: Any, route: str) -> str:
-    """Return the import path; `route` for local functions and lambdas, which may have the same name."""
+    """Return the import path. For local functions and lambdas, whose names may be the same, return `route`."""
     thing = inspect.unwrap(thing)
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     name: str = named.__qualname__

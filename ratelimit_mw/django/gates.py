@@ -22,14 +22,14 @@ _standalone: list[tuple[Any, Gate | AsyncGate]] = []
 
 
 class DjangoGate(Gate):
-    """A gate for threads. `on_refused` must be a callable: inside Django, an app cannot respond."""
+    """A gate for threads. `on_refused` must be a callable, because an ASGI or WSGI app cannot respond inside Django."""
 
     _handler_kinds = ("plain",)
     _expected_handler = _ALLOWED
 
 
 class AsyncDjangoGate(AsyncGate):
-    """The same for asyncio."""
+    """The same as `DjangoGate`, for asyncio."""
 
     _handler_kinds = ("plain",)
     _expected_handler = _ALLOWED
@@ -43,7 +43,7 @@ def build_gate(value: Any, *, is_async: bool) -> DjangoGate | AsyncDjangoGate:
 
 
 def standalone_gate() -> Gate | AsyncGate:
-    """Return the gate of throttles without the middleware. It is built once, from the same settings."""
+    """Return the gate for throttles that run without the middleware. It is built once, from the same settings."""
     value = getattr(settings, SETTING_NAME, None)
     with _lock:
         if not _standalone or _standalone[0][0] is not value:

@@ -35,16 +35,16 @@ from ratelimit_mw.settings.loading import unread_settings
 
 _MAX_CACHED_ENDPOINTS: Final = 4096
 _STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
-METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # views treat others alike
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # to views, all others are alike
 
 
 class RateLimitMiddleware:
     """Limits how often a client may call a Django project: `"ratelimit_mw.django.RateLimitMiddleware"` in `MIDDLEWARE`.
 
-    Place it after AuthenticationMiddleware. `RATELIMIT_MW` in Django's settings is `Settings` or a mapping. Views
-    find the verdict in `request.ratelimit.verdict`, None if nothing is limited. A request is decided when its view is
-    known, before the view is called. A request that reaches no view is decided when it is answered; a refusal replaces
-    the answer. Invalid settings raise `ConfigError` when the server loads the project.
+    Place it after AuthenticationMiddleware. `RATELIMIT_MW` in Django's settings is `Settings` or a mapping. Views find
+    the verdict in `request.ratelimit.verdict`, None if nothing is limited. A request is decided when its view is known,
+    before the view is called. A request that reaches no view is decided when inner middleware has answered it; a
+    refusal replaces that answer. Invalid settings raise `ConfigError` when the server loads the project.
     """
 
     sync_capable: ClassVar[bool] = True
@@ -71,7 +71,7 @@ class RateLimitMiddleware:
         """Return the inner response to a request, with headers added, or a refusal."""
         if self._is_async:
             return self._handle(request)
-        if not self._processes.done and not hasattr(request, "scope"):  # under ASGI, always "several processes"
+        if not self._processes.done and not hasattr(request, "scope"):  # ASGI always shows several processes
             self._processes.examine(request.META)
         context = self._context(request)
         try:
@@ -133,7 +133,8 @@ class RateLimitMiddleware:
     async def _decide_generally(self, request: HttpRequest) -> HttpResponse | None:
         """Decide on the general path, or respond to a refusal of the fast path.
 
-        In a sync middleware this coroutine must never suspend, because `run` drives it. So a delay blocks the thread.
+        In a sync middleware, `run` drives this coroutine in a thread, so it must not suspend: a delay blocks the
+        thread.
         """
         context = self._context(request)
         if not context.is_decided:
@@ -193,7 +194,7 @@ class RateLimitMiddleware:
         return gate
 
     def limits_of(self, request: HttpRequest) -> tuple[EndpointRules, Gate | None]:
-        """Return the limits on the view of a request, and `_sync_gate`; None if they may need an await."""
+        """Return the limits on the view of a request, and `_sync_gate`; None in its place if they may need an await."""
         match = request.resolver_match
         if match is None:
             return (), self._sync_gate

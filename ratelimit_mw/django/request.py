@@ -47,7 +47,7 @@ class DjangoRequest(Request):
         return {name.lower(): value for name, value in self.raw.headers.items()}
 
     def header_lines(self, name: str) -> Sequence[str]:
-        """Return one value at most: Django joins several lines with commas."""
+        """Return at most one value, because Django joins several lines with commas."""
         value = self.raw.META.get(HttpHeaders.to_wsgi_name(name))
         return () if value is None else (value,)
 
@@ -68,7 +68,7 @@ class DjangoRequest(Request):
 
 
 class AsyncDjangoRequest(DjangoRequest):
-    """The same for asyncio. `user`: raises `UserNotLoaded` unless the user is loaded or was passed in."""
+    """A `DjangoRequest` for asyncio. `user`: raises `UserNotLoaded` unless the user is loaded or was passed in."""
 
     __slots__ = ("_user",)
 
@@ -91,7 +91,7 @@ class AsyncDjangoRequest(DjangoRequest):
 
 
 def may_have_user(raw: HttpRequest) -> bool:
-    """Return whether the request may have a user. Does not load them."""
+    """Return whether the request may have a user. Does not load the user."""
     user = getattr(raw, "user", None)
     return user is not None and not _cannot_have_user(raw, user)
 
@@ -99,8 +99,9 @@ def may_have_user(raw: HttpRequest) -> bool:
 def _cannot_have_user(raw: HttpRequest, user: object) -> bool:
     """Return whether `user` would be loaded from an empty session, without a key from a cookie.
 
-    Then no user is logged in. Loading it would mark the session as accessed, and Django would add `Vary: Cookie` to a
-    page that is the same for all. Only the lazy user of Django's own middleware is known to need a session.
+    If so, no user is logged in, and the user must not be loaded: that would mark the session as accessed, and Django
+    would add `Vary: Cookie` to a page that is the same for all users. Only for the lazy user of Django's own middleware
+    is it known that loading needs a session.
     """
     if type(user) is not SimpleLazyObject:
         return False
@@ -115,7 +116,7 @@ async def load_user(raw: HttpRequest) -> str | None:
     """Return the user's id. Loads the user by `auser`, or in a thread if there is only a lazy `user`."""
     try:
         return user_id(await raw.auser()) if hasattr(raw, "auser") else await sync_to_async(user_id)(raw.user)
-    except Exception as error:  # noqa: BLE001  # as in user_id: a user that cannot be loaded counts as none
+    except Exception as error:  # noqa: BLE001  # as in user_id, a request whose user cannot be loaded has none
         warn_throttled(
             "user", "loading it raised an error: the request counts as one without a user", error=error, code="RL-226"
         )

@@ -16,15 +16,15 @@ from ratelimit_mw.http.response import HeaderStyle, Response, addable, headers
 
 _LIMITS: Final = "ratelimit"
 _POLICIES: Final = "ratelimit-policy"
-_LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # Django's keys, in the order in which `headers()` returns the fields
+_LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # keys in Django's dict, in the order of the fields from `headers()`
 _KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), dict)
 
 
 class RequestContext(Struct, gc=False):
-    """One middleware's part in one request.
+    """The part of one middleware in one request.
 
-    `adds_headers`: whether it adds the headers. `verdict`: its own. `refusal`: its response, if it refuses. `tracker`:
-    reports the end of the response.
+    `adds_headers`: whether the middleware adds the headers. `verdict`: its verdict. `refusal`: its response, if it
+    refuses. `tracker`: reports the end of the response.
     """
 
     state: RateLimitState
@@ -46,13 +46,13 @@ class RequestContext(Struct, gc=False):
 
 
 def replace_response(refusal: HttpResponse, response: HttpResponseBase) -> HttpResponse:
-    """Return a refusal in place of a response, which is closed together with it."""
+    """Return a refusal that replaces a response. When the refusal is closed, so is the response."""
     refusal._resource_closers += response._resource_closers  # type: ignore[attr-defined]  # noqa: SLF001  # its files
     return refusal
 
 
 def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
-    """Report the end when the server closes the response. Other middleware has run by then."""
+    """Report the end when the server closes the response, after other middleware has run."""
 
     def close() -> None:
         tracker.response.started(response.status_code, list(response.items()))
@@ -62,17 +62,17 @@ def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
 
 
 def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: HeaderStyle) -> None:
-    """Add the rate limit headers. Fields that are lists are appended to the view's.
+    """Add the rate limit headers. A field that is a list is appended to the view's field of the same name.
 
-    Also completes the 429 that REST framework builds for a throttle.
+    Also adds them to the 429 that REST framework builds for a throttle.
     """
     theirs, added = response.headers, headers(verdict, style)
-    # Setting a field by name costs as much as making it: Django encodes name and value, and looks for line ends. These
-    # fields have none, so they go straight into the dict of Django's own class, if it still keeps its fields there.
+    # Setting a field by name takes as long as making it, because Django encodes name and value, and looks for line
+    # breaks. These fields have none, so they are written into the dict inside Django's class, if that still has one.
     if style == "ietf" and type(theirs) is ResponseHeaders and _KEEPS_DICT:
         fields: dict[str, tuple[str, str]] = theirs._store  # noqa: SLF001  # see above
         if _LIMITS not in fields and _POLICIES not in fields:
-            fields.update(zip(_LOWER_NAMES, added, strict=False))  # `added` is empty or these two
+            fields.update(zip(_LOWER_NAMES, added, strict=False))  # `added` has exactly these two fields, or none
             return
     for name, value in addable(verdict, added, theirs):
         theirs[name] = f"{theirs[name]}, {value}" if name in theirs else value
@@ -88,11 +88,12 @@ def to_django(request: HttpRequest, refusal: Response) -> HttpResponse:
             response.cookies.load(value)
         else:
             response.headers[name] = f"{response.headers[name]}, {value}" if name in response.headers else value
-    # Django would log each one, and mail each 503 to the admins; a client, or a failed store, can cause any number
+    # Otherwise Django would log each refusal, and mail each 503 to the admins. Clients or a failed store can cause
+    # many.
     response._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001
     return response
 
 
 async def wait_in_thread(result: Awaitable[Any]) -> Any:
-    """Return what an awaitable returns, in a thread without an event loop: one runs for it alone."""
+    """Return the result of an awaitable, in a thread without an event loop. Runs an event loop for it alone."""
     return async_to_sync(await_result)(result)

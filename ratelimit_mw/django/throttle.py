@@ -1,6 +1,6 @@
-"""A throttle for Django REST framework, and the search for throttles without effect.
+"""A throttle for Django REST framework, and a search for throttles without effect.
 
-Nothing of the framework is imported.
+Imports nothing from the framework.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,13 +43,13 @@ _reported: Final[set[str]] = set()  # texts of `Idle`
 class Throttle:
     """A throttle for `throttle_classes` or `DEFAULT_THROTTLE_CLASSES`. Subclasses define the limits.
 
-    `limits`, `key`, `cost`, `name` and the rest are those of a rule in the settings; callables take only the request.
-    Without `limits`, the rate is that of `scope`, or of the view's `throttle_scope`, in `DEFAULT_THROTTLE_RATES`. All
-    views of a throttle, or of a scope, share a bucket; add `route` to the key for one bucket per route. `user` is the
-    user of REST framework.
+    `limits`, `key`, `cost`, `name` and the other options are those of a rule in the settings. Callables take only the
+    request. Without `limits`, the rate is that of `scope`, or of the view's `throttle_scope`, in
+    `DEFAULT_THROTTLE_RATES`. All views of a throttle, or of a scope, share a bucket; for one bucket per route, add
+    `route` to the key. The key `user` reads the user of REST framework.
 
     All throttles of a view are decided in one step, all or nothing, in the middleware's store. Raises `ConfigError` for
-    invalid limits, when the class is defined; for a scope without a rate, when a request comes.
+    invalid limits when the class is defined, and for a scope without a rate at a request.
     """
 
     limits: ClassVar[Any] = None
@@ -99,7 +99,7 @@ class Throttle:
     def wait(self) -> float | None:
         """Return the seconds until a refused request would pass, for the 429 that REST framework builds.
 
-        None if it never would, or before a decision.
+        Returns None if it never would pass, or before a decision.
         """
         return self._wait if self._wait > 0 and not isinf(self._wait) else None
 
@@ -120,7 +120,7 @@ class Throttle:
 
     @classmethod
     def limits_of(cls, view: Any) -> tuple[EndpointLimit | None, str, str]:
-        """Return the limits, what identifies their bucket, and the name that clients see."""
+        """Return the limits, the text that identifies their bucket, and the name that clients see."""
         if cls._endpoint_limit is not None:
             return cls._endpoint_limit, f"{cls.__module__}.{cls.__qualname__}", cls.scope or cls.__name__
         scope = cls.scope or getattr(view, "throttle_scope", None)
@@ -166,7 +166,7 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
 
 
 def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple[EndpointLimit, str, str]]:
-    """Return the limits of those throttles that have any. A throttle that limits no view is reported."""
+    """Return the limits of those throttles that have limits. Reports a throttle that limits no view."""
     found: list[tuple[EndpointLimit, str, str]] = []
     for throttle in throttles:
         endpoint_limit, name, shown = throttle.limits_of(view)
@@ -178,7 +178,7 @@ def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple
 
 
 class _ThrottleRequest(DjangoRequest):
-    """A request whose user is that of REST framework, which may read tokens that Django does not."""
+    """A request whose user comes from REST framework, which may read tokens that Django does not."""
 
     __slots__ = ("_user",)
 
@@ -193,7 +193,7 @@ class _ThrottleRequest(DjangoRequest):
 
 
 def _track(raw: Any, django_request: _ThrottleRequest, state: RateLimitState | None) -> None:
-    """Let the middleware, which sees the response, track its end. Logs a warning without a middleware."""
+    """Let the middleware track the response to its end. Logs a warning without a middleware."""
     contexts: dict[Any, RequestContext] = getattr(raw, "_ratelimit_mw", {})
     if state is None or not contexts:
         warn_throttled(
@@ -206,9 +206,9 @@ def _track(raw: Any, django_request: _ThrottleRequest, state: RateLimitState | N
 
 
 def _gate(state: RateLimitState | None) -> Gate | AsyncGate:
-    """Return the gate nested in the middleware's, or in this process's own.
+    """Return the gate nested in the middleware's gate, or in the standalone gate of this process.
 
-    The latter is used without a middleware, and inside a running event loop if the middleware's gate has to await.
+    The standalone gate is used without a middleware, and in an event loop if the middleware's gate has to await.
     """
     gate = standalone_gate() if state is None or state.gate is None else state.gate
     if isinstance(gate, AsyncGate) and gate.nested.sync_gate is None and in_event_loop():
@@ -243,7 +243,7 @@ class Idle(NamedTuple):
 class Use(NamedTuple):
     """One throttle of one view.
 
-    `options`: attributes of the view, as its route sets them. `declared`: the view itself names the throttle.
+    `options`: the attributes of the view that its route sets. `declared`: whether the view itself names the throttle.
     """
 
     throttle: type[Throttle]
@@ -281,8 +281,8 @@ def uses_of(views: Sequence[Any]) -> Iterator[Use]:
 def idle_throttles(views: Sequence[Any]) -> Iterator[Idle]:
     """Yield throttles with neither limits nor scope, on views without `throttle_scope`.
 
-    A throttle that all views inherit may be meant for those with a `throttle_scope`. So views without one count only if
-    no view has one, or if the view names the throttle itself.
+    A throttle that all views inherit may be meant only for views with a `throttle_scope`. So a view without one counts
+    only if no view has one, or if the view itself names the throttle.
     """
     by_throttle: dict[type[Throttle], list[Use]] = {}
     for use in uses_of(views):
@@ -303,7 +303,7 @@ def idle_throttles(views: Sequence[Any]) -> Iterator[Idle]:
 
 
 def _report_idle(throttle: type[Throttle], view: object) -> None:
-    """Report a throttle without effect: once for all of its views, or with `strict` as an error each time."""
+    """Report a throttle without effect: once for all its views or, with `strict`, as an error each time."""
     idle = _idle_of(getattr(settings, "ROOT_URLCONF", None)).get((throttle, type(view)))
     if idle is None:
         return

@@ -33,11 +33,11 @@ class RateLimiter:
 
     `RateLimiter(app, limits="100/minute")`, or call `init_app(app)` later, for any number of apps.
 
-    `settings`: a `Settings` object or a mapping. Keyword arguments are the same settings and take precedence. Next come
-    `app.config["RATELIMIT_MW"]`, a mapping or `Settings`, and then the environment. A `Settings` object is complete:
-    nothing after it is read. Views find the verdict in `g.ratelimit.verdict`, which is None if nothing was charged.
-    Invalid settings raise `ConfigError`: those passed here at once, those that `app.config` or the environment add in
-    `init_app`.
+    `settings`: a `Settings` object or a mapping. Keyword arguments are the same settings and take precedence. After
+    these come `app.config["RATELIMIT_MW"]`, a mapping or `Settings`, and then the environment. A `Settings` object is
+    complete, so no later source is read. Views find the verdict in `g.ratelimit.verdict`, which is None if nothing was
+    charged. Invalid settings raise `ConfigError`: at once if they are passed here, in `init_app` if they come from
+    `app.config` or the environment.
     """
 
     limit = staticmethod(limit)
@@ -66,8 +66,9 @@ class RateLimiter:
     def init_app(self, app: Flask) -> None:
         """Limit this app too.
 
-        Functions that it registered earlier with `before_request` run earlier. Requests that they answer are charged
-        and refused like others. Raises `ConfigError` for invalid settings, and for an app that has a RateLimiter.
+        Functions that the app registered earlier with `before_request` run before the limits. Requests that they answer
+        are also charged, and may be refused. Raises `ConfigError` for invalid settings, and for an app that has a
+        RateLimiter.
         """
         if not isinstance(app, Flask):
             raise ConfigError(_no_app(app), code="RL-048")

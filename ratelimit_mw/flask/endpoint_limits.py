@@ -39,11 +39,11 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Calla
     """Limit a view, a view class, a method of one, or all views of a blueprint.
 
     The decorator works above and below `@app.route`. `limits` and `options` are those of a rule in the settings.
-    Without a name, each endpoint has its own bucket; limits of the same name share one. The nearest limits apply: the
-    method's, the view's, the blueprint's, an outer blueprint's, or else the default limits. With `final=False`, the
-    outer ones apply as well.
+    Without a name, each endpoint has its own bucket. Limits of the same name share one. The nearest limits apply: those
+    of the method, the view, the blueprint, an outer blueprint, or else the default limits. With `final=False`, the
+    outer limits apply as well.
 
-    Raises `ConfigError` for invalid limits or options and for async callables, `TypeError` for other targets.
+    Raises `ConfigError` for invalid limits or options and for async callables, and `TypeError` for other targets.
     """
     check_parentheses(limits)
     EndpointLimit(limits, **options).reject_async_callables()  # raises here, in the line of the mistake
@@ -67,7 +67,7 @@ def levels_of(
 ) -> Sequence[EndpointLevel]:
     """Return the limits on a view and on the blueprints around it, the nearest first.
 
-    Limits without a name have one bucket per endpoint; clients see the route as their name.
+    Limits without a name have one bucket per endpoint. To clients, their name is the route.
     """
     shown = " ".join([*sorted({*methods} - _IMPLICIT_METHODS), route])
     of_view, kind = limits_on(view), _class_of(view)
@@ -141,7 +141,7 @@ def _check_enforced(sender: Flask, **_: object) -> None:
         findings += [_NO_APP] * bool(_without_app)
         strict = _is_strict(sender) or any(_without_app.values())
         if findings and not strict and any(map(_is_strict, list(_limited_apps))):
-            return  # requests to the strict app fail, not those to this one
+            return  # only requests to the strict app fail
         warn_or_fail(findings, strict=strict)
         _unchecked.clear()
         _without_app.clear()
@@ -149,7 +149,7 @@ def _check_enforced(sender: Flask, **_: object) -> None:
 
 
 def _idle_methods(app: Flask) -> Iterator[Finding]:
-    """Yield a finding for each unchecked limit whose `methods` none of its routes has."""
+    """Yield a finding for each unchecked limit whose `methods` do not occur in any of its routes."""
     methods: dict[EndpointLimit, set[str]] = {}
     for rule in app.url_map.iter_rules():
         names = [name for name in app.blueprints if rule.endpoint.startswith(f"{name}.")]

@@ -64,15 +64,15 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointOptions]) -> Callable[[
     """Return a decorator that limits one endpoint: a plain or async function, a method, or a class.
 
     `limits` and `options` are those of a rule in the settings. Without a `name`, all routes of the function or class
-    share one bucket, and headers name the limit after the route. Functions of the same name in one module, such as
-    those that a factory makes, share that bucket too.
+    share one bucket, and headers name the limit after the route. Functions of the same name in one module, e.g. made by
+    a factory, share a bucket, too.
 
     Several decorators on one endpoint are decided in one step. Inside `RateLimitMiddleware`, its store and settings are
     used, and its own limits apply too. Without it, `store` is used, or else the memory of this process, with a warning.
 
-    The decorator belongs below the one that registers the endpoint, such as `@app.get`. Above it, it has no effect, and
-    a warning is logged: here, if the app or router is a variable, and when the server starts or the first request
-    reaches the middleware.
+    Put the decorator below the one that registers the endpoint, such as `@app.get`. Above that, it has no effect, and a
+    warning is logged: at once, if the app or router is a variable of the caller; otherwise at startup, or when the
+    first request reaches the middleware.
 
     Raises `ConfigError` for invalid limits or options, and `TypeError` for a function without a parameter for the
     request, because a request to such a function could not be refused.
@@ -115,9 +115,9 @@ def exempt(endpoint: _Endpoint) -> _Endpoint:
 
 
 def _registered_path(endpoint: Any, caller: FrameType) -> str | None:
-    """Return the path at which an app or router that `caller` knows has this very function; None if there is none.
+    """Return the path at which an app or router in a variable of `caller` has registered this function, or None.
 
-    Only here is it certain to be noticed: if no middleware and no other limit is used, nothing of ours runs later.
+    The mistake must be noticed here: without a middleware and other limits, no code of this package runs later.
     """
     if inspect.isfunction(endpoint):
         for known in {**caller.f_globals, **caller.f_locals}.values():
@@ -155,7 +155,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
             _add_headers(decision, answer)
         return answer
 
-    endpoint_limit.attach(limited_endpoint, deep=False)  # not to `endpoint`, which others may wrap too
+    endpoint_limit.attach(limited_endpoint, deep=False)  # not to `endpoint`, which other wrappers may use, too
     WRAPPED.add(endpoint)
     name = bucket_name_of(endpoint)
     endpoint_limits = asgi_limits_on(limited_endpoint)
@@ -163,7 +163,7 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
 
 
 def _without_request(endpoint: Any) -> str:
-    """Return the error message for an endpoint none of whose parameters is known to be the request."""
+    """Return the error message for an endpoint without a parameter that is known to be the request."""
     name, parameters = bucket_name_of(endpoint), signature_of(endpoint).parameters.values()
     candidate = next((one.name for one in parameters if one.name != "self" and one.default is Parameter.empty), None)
     if candidate is None:
@@ -202,7 +202,7 @@ class _RequestParameter(NamedTuple):
 
 
 def _request_parameter(function: Callable[..., Any]) -> _RequestParameter | None:
-    """Return the parameter annotated as a request or websocket, else one with such a name, else None.
+    """Return the parameter annotated as a request or websocket, or else one with such a name, or else None.
 
     A name counts only if the annotation is missing, is `Any`, or cannot be evaluated yet.
     """
@@ -261,7 +261,7 @@ async def respond_to_refused(
         return _RefusalResponse(decision, verdict, refusal)
     if connection.client_state is WebSocketState.CONNECTING:
         await send_refusal(request, verdict, gate, connection.receive, connection.send)
-    else:  # the app accepted the websocket before this decision
+    else:  # the app has accepted the websocket before this decision
         await connection.send(close_message(gate.default_refusal(request, verdict).status))
     return None
 

@@ -1,4 +1,4 @@
-"""Enforces limits on ASGI endpoints, with the middleware's gate or with one of the app's own."""
+"""Enforces limits on ASGI endpoints, with the middleware's gate, or without a middleware."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -23,9 +23,9 @@ from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
-# overrides limits in the environment, which are meant for a middleware
+# takes precedence over limits in the environment, which are meant for a middleware
 _NO_LIMITS: Final[dict[str, Any]] = {"limits": [], "app_limits": (), "rules": ()}
-_ENFORCED: Final = "ratelimit_mw.enforced"  # key in the scope: the endpoint limits already enforced on this request
+_ENFORCED: Final = "ratelimit_mw.enforced"  # key in the scope, of the endpoint limits enforced on this request so far
 _MAX_CACHED_PLACES: Final = 4096  # endpoints and routes of one limit
 _NO_MIDDLEWARE: Final = Finding(
     "limits on endpoints count in this process alone; add RateLimitMiddleware, whose store and settings "
@@ -35,7 +35,7 @@ _NO_MIDDLEWARE: Final = Finding(
 
 
 class EndpointOptions(EndpointLimitOptions, total=False):
-    """Options of a limit on an endpoint. `store`: a URL or an AsyncStore of its own."""
+    """Options of a limit on an endpoint. `store`: the limit's own store, as a URL or an AsyncStore."""
 
     store: Any
 
@@ -43,8 +43,8 @@ class EndpointOptions(EndpointLimitOptions, total=False):
 class AsgiEndpointLimit(EndpointLimit, AsgiLimit):
     """An endpoint limit that may have its own store. Raises `ConfigError` if it or the environment is invalid.
 
-    `standalone_settings`: the settings without a middleware. `store_id`: identifies the store. `cached_checks`: the
-    checks of groups of limits that begin with this one; see `endpoint_checks`.
+    `standalone_settings`: the settings to use without a middleware. `store_id`: identifies the store. `cached_checks`:
+    the checks of groups of limits that begin with this limit; see `endpoint_checks`.
     """
 
     __slots__ = ("cached_checks", "standalone_settings", "store", "store_id")
@@ -60,7 +60,7 @@ class AsgiEndpointLimit(EndpointLimit, AsgiLimit):
         if self.rule.settles:
             MIDDLEWARE_REGISTRY.require_tracking()
         if self.standalone_settings.store != "memory://":
-            AsyncGate(self.standalone_settings)  # an invalid store raises here, not at a request
+            AsyncGate(self.standalone_settings)  # raises for an invalid store here, not at a request
 
 
 def asgi_limits_on(endpoint: object) -> tuple[AsgiEndpointLimit, ...]:
@@ -84,7 +84,7 @@ def display_name(info: RouteInfo | None, endpoint: Any) -> str:
 
 
 class CompiledCheck(Struct):
-    """The gate and rules of a check. `sync_gate`: decides the same without a coroutine; None if it has to await."""
+    """The gate and rules of a check. `sync_gate`: decides the same without a coroutine; None if an await is needed."""
 
     gate: AsyncGate
     endpoint_rules: EndpointRules
@@ -92,7 +92,7 @@ class CompiledCheck(Struct):
     known_plans: PlanCache | None = None
 
     def plans_by_address(self) -> PlanCache | None:
-        """Return the plans by client address. None if requests need the general path, which may change once."""
+        """Return the plans by client address. None if requests need the general path; this can change once."""
         gate = self.sync_gate
         if gate is not None and gate.settings.headers == "ietf" and (rules := gate.fast_rules) is not None:
             self.known_plans = rules.plans_by_address_at(self.endpoint_rules)
@@ -100,7 +100,7 @@ class CompiledCheck(Struct):
 
 
 class EndpointCheck:
-    """Limits on an endpoint that share a store and are decided in one step. Callers create it once and keep it.
+    """Limits on an endpoint that share a store and are decided in one step. Callers create and keep one object.
 
     `all_limits`: all limits on the endpoint. `name`, `shown`: see `RuleSet.compile_endpoint_limits`.
     """
@@ -145,7 +145,7 @@ def endpoint_checks(
     shown: str = "",
     all_limits: tuple[AsgiEndpointLimit, ...] = (),
 ) -> Sequence[EndpointCheck]:
-    """Group limits into one check per store, cached. `all_limits`: those of the whole endpoint, if these are some."""
+    """Group limits into one check per store, cached. `all_limits`: all limits of the endpoint, if these are a part."""
     return endpoint_limits[0].cached_checks(endpoint_limits, name, shown, all_limits or endpoint_limits)
 
 
@@ -167,7 +167,7 @@ def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpoin
     if store_id not in gates:
         if endpoint_limit.store is None and endpoint_limit.standalone_settings.store == "memory://":
             warn_or_fail([_NO_MIDDLEWARE], strict=endpoint_limit.standalone_settings.strict)
-        if outer is None and not gates:  # a middleware would have checked this at startup
+        if outer is None and not gates:  # without a middleware, which would have checked this at startup
             warn_of_unenforced(app, strict=endpoint_limit.standalone_settings.strict)
         gates[store_id] = (
             AsyncGate(endpoint_limit.standalone_settings) if outer is None else outer.nested_with(endpoint_limit.store)
@@ -198,7 +198,7 @@ class EndpointDecision(Struct, gc=False):
 
     @property
     def fields(self) -> HeaderList:
-        """Headers for all that is charged so far; empty if an outer middleware adds them."""
+        """The headers, for everything charged so far; empty if an outer middleware adds them."""
         state = self.state
         return [] if state is None or state.headers_claimed else headers(state.verdict, self.gate.settings.headers)
 
@@ -212,7 +212,7 @@ class EndpointDecision(Struct, gc=False):
         return raw_headers(state.verdict) if style == "ietf" else raw(headers(state.verdict, style))
 
     def with_headers(self, send: Send) -> Send:
-        """Return a `send` that adds the headers, for all that is charged when the response starts."""
+        """Return a `send` that adds the headers, for everything charged when the response starts."""
         state, style = self.state, self.gate.settings.headers
         if state is None or state.headers_claimed or style == "none" or self.request.raw["type"] != "http":
             return send
@@ -220,7 +220,7 @@ class EndpointDecision(Struct, gc=False):
         return with_headers(state, style, send)
 
     def claim_headers(self) -> None:
-        """Record that the headers are added here, so that inner middleware does not add them."""
+        """Record that this decision adds the headers, so that inner middleware does not."""
         if self.state is not None:
             self.state.headers_claimed = True
 
@@ -228,7 +228,7 @@ class EndpointDecision(Struct, gc=False):
 async def enforce_on_endpoint(
     scope: Scope, endpoint_limits: tuple[AsgiEndpointLimit, ...], endpoint: Any, name: str | None = None
 ) -> EndpointDecision | None:
-    """Enforce limits on the endpoint of the matched route. `name`: see `EndpointCheck`; None for the endpoint's."""
+    """Enforce limits on the endpoint of the matched route. `name`: see `EndpointCheck`; None: the endpoint's name."""
     info = route_info(scope)
     checks = endpoint_checks(
         endpoint_limits, bucket_name_of(endpoint) if name is None else name, display_name(info, endpoint)
@@ -239,11 +239,12 @@ async def enforce_on_endpoint(
 async def enforce(
     scope: Scope, checks: Sequence[EndpointCheck], route: str | None = None, verdict: Verdict | None = None
 ) -> EndpointDecision | None:
-    """Decide by the limits that were not yet enforced on this request. Return None if none are left.
+    """Enforce those of the limits that were not yet enforced on this request. Return None if none are left.
 
-    Every refusal by an endpoint limit of Starlette or FastAPI passes here. This function sends nothing: its callers
-    (`limit`, and the `RateLimit` of both) respond to the refusal. Like the middleware, it stores the request's
-    `RateLimitState` in the scope. `route`: the template. `verdict`: the result of `admit_by_address`, if it refused.
+    Every refusal by an endpoint limit of Starlette or FastAPI passes through this function. It sends nothing: its
+    callers (`limit`, and the `RateLimit` of Starlette and of FastAPI) respond to the refusal. Like the middleware, it
+    stores the request's `RateLimitState` in the scope. `route`: the template. `verdict`: the verdict of
+    `admit_by_address`, if that refused.
     """
     decision: EndpointDecision | None = None
     for check in checks:
@@ -258,7 +259,7 @@ async def enforce(
                 continue
             endpoint_rules, sync_gate = gate.compile_for_endpoint(
                 endpoint_limits, check.all_limits, check.name, check.shown
-            )  # only the limits that are left
+            )  # with only the limits that are left
         scope[_ENFORCED] = enforced + check.endpoint_limits
         client = scope.get("client")
         request = AsgiRequest(scope, client[0] if client else None, state, route)
@@ -291,8 +292,8 @@ def _track(request: AsgiRequest, state: RateLimitState) -> None:
 def admit_by_address(scope: Scope, checks: Sequence[EndpointCheck]) -> Verdict | None:
     """Return the verdict of the fast path; None if the general path must decide.
 
-    The fast path requires that no limit decided before, and that the limits depend only on the client's address. The
-    caller passes a refusal on to `enforce`, which records it.
+    The fast path applies if no limit has decided before, and the limits depend only on the client's address. The caller
+    passes a refusal to `enforce`, which records it.
     """
     if len(checks) != 1 or STATE_KEY in scope or "user" in scope or scope["type"] != "http" or _ENFORCED in scope:
         return None

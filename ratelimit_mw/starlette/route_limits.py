@@ -20,7 +20,7 @@ from ratelimit_mw.starlette.enforcement import (
 
 
 def _decorator_error(arguments: Sequence[object]) -> str:
-    """Return the message for `@RateLimit("5/minute")` on a function, which passes the limits as `app`; else ""."""
+    """Return the message for `@RateLimit("5/minute")` on a function, where `app` receives the limits; else ""."""
     _, *given = arguments  # without `self`
     found = given[0] if len(given) == 1 else None
     if not isinstance(found, (str, Limit, Mapping, Sequence)):
@@ -35,7 +35,7 @@ class RateLimit(HonorsExempt):
     """ASGI middleware for a route, mount or router: `Route("/", home, middleware=[Middleware(RateLimit, "5/minute")])`.
 
     `limits` and `options` are those of `limit`. Without a `name`, the bucket belongs to the route's endpoint, and
-    headers name the limit after the route. Around several routes, there is one bucket, named after the mount's path.
+    headers name the limit after the route. Several routes inside share one bucket, named after the path of the mount.
     For a whole app, use `RateLimitMiddleware`. Raises `ConfigError` for invalid limits or options.
     """
 
@@ -90,7 +90,7 @@ def limit_class(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
 
 
 async def _enforce_on_instance(endpoint: Any) -> bool:
-    """Return whether the endpoint may respond; if not, the refusal is sent here."""
+    """Return whether the endpoint may respond. If not, send the refusal."""
     decision = await enforce_on_endpoint(endpoint.scope, _limits_on_class(type(endpoint)), type(endpoint))
     if decision is None:
         return True
@@ -101,7 +101,7 @@ async def _enforce_on_instance(endpoint: Any) -> bool:
 
 
 def _limits_on_class(kind: type) -> tuple[AsgiEndpointLimit, ...]:
-    """Return the limits on a class, cached until another limit is attached somewhere."""
+    """Return the limits on a class, cached until a limit is attached to any endpoint."""
     cache = app_cache(kind, "limits")
     found: tuple[AsgiEndpointLimit, ...] | None = cache.get(EndpointLimit.version)
     if found is None:

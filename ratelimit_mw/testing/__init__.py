@@ -1,4 +1,4 @@
-"""Tools for tests: control over the time of all stores, a manual clock, and a store that records its calls."""
+"""Tools for tests: control of the time of all stores, a manual clock, and a store that records its calls."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +37,8 @@ class Control:
     """Controls all stores of this process, including those that are created during the test.
 
     It applies to every `MemoryStore`, `SQLiteStore`, `RedisStore` and `AsyncRedisStore`. A store with a `clock` of its
-    own keeps it. Get one from the fixture `ratelimit` or from `freeze`. Its methods raise `RuntimeError` once its test
-    is over.
+    own keeps that clock. Get a `Control` from the fixture `ratelimit` or from `freeze`. Its methods raise
+    `RuntimeError` when its test is over.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Control:
         """Stop the time at the present instant, so that earlier charges still count."""
         self._check()
         if self._clocks is None:
-            # rounded down to microseconds, as stores do it, so that time does not jump ahead
+            # rounded down to microseconds, as in stores, so that time does not jump ahead
             monotonic, wall = (Clock(ns // 1000 / MICROSECONDS) for ns in (time.monotonic_ns(), time.time_ns()))
             self._clocks = monotonic, wall
             self._apply(self._overrides._replace(monotonic=monotonic, wall=wall), empty=False)
@@ -81,8 +81,8 @@ class Control:
 def control(*, empty: bool) -> Iterator[Control]:
     """Control all stores until the end of the block. Raises `RuntimeError` if they are controlled already.
 
-    `empty`: forget all states in this process first. States on a server stay: within the block, stores use keys with a
-    random prefix there, which expire.
+    `empty`: forget all states in this process first. States on a server are not changed: in the block, stores use keys
+    with a random prefix on a server, which expire.
     """
     if REGISTRY.overrides != StoreOverrides():
         raise RuntimeError("the stores are controlled already, by freeze() or the fixture ratelimit: use that one")
@@ -91,7 +91,7 @@ def control(*, empty: bool) -> Iterator[Control]:
     try:
         yield controller
     finally:
-        # states from a clock that ran ahead would lock clients out, so they are dropped
+        # dropped, because states from a clock that ran ahead would lock clients out
         REGISTRY.apply(StoreOverrides(), empty=True)
 
 
@@ -99,9 +99,9 @@ def control(*, empty: bool) -> Iterator[Control]:
 def freeze() -> Iterator[Control]:
     """Stop the time of all stores of this process until the end of the block.
 
-    `with freeze() as clock: clock.advance(60)`. For the methods of `clock`, and for the stores it affects, see
-    `Control`. States in memory are kept at first and forgotten at the end. Stores on a server start empty and return
-    to their previous states at the end. Raises `RuntimeError` inside another such block.
+    `with freeze() as clock: clock.advance(60)`. `Control` describes the methods of `clock`, and the stores that it
+    controls. States in memory are kept at the start of the block, and forgotten at its end. Stores on a server start
+    empty, and return to their previous states at the end. Raises `RuntimeError` inside another such block.
     """
     with control(empty=False) as controller:
         controller.freeze()
@@ -115,7 +115,7 @@ def _new_key_prefix() -> str:
 class RecordingStore(MemoryStore):
     """A `MemoryStore` that records every call in `calls`, as (verb, charges).
 
-    The verbs are `take`, `peek`, `settle` and `reset`, for threads and asyncio alike. If `error` is set, each call
+    The verbs are `take`, `peek`, `settle` and `reset`, both for threads and for asyncio. If `error` is set, each call
     raises it.
     """
 

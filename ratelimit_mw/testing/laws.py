@@ -1,11 +1,11 @@
 """Laws that every algorithm obeys, checked on random walks: `check_laws(MyLimit(100, 60))`.
 
-Each law is a function of a limit and a walk. It raises `AssertionError` if the limit breaks it, and returns whether the
-walk reached a case that the law is about. Laws need nothing but this package. They can be called one by one, with
+Each law is a function of a limit and a walk. It raises `AssertionError` if the limit breaks the law, and returns
+whether the walk reached a case that the law is about. Laws need only this package. They can be called one by one, with
 limits and walks from Hypothesis or any other source.
 
-Times are checked to the microsecond. A limit that rounds its waits up to a coarser unit has an attribute `tick_us`, in
-microseconds; it may refuse for less than one such unit too long.
+Times are checked to the microsecond. A limit that rounds its waits up to a coarser unit declares this unit in an
+attribute `tick_us`, in microseconds. It may refuse too long by less than one such unit.
 """
 
 import math
@@ -47,7 +47,7 @@ def check_laws(limit: Limit, *, walks: int = 200, seed: int = 0) -> None:
 
 
 def is_pure(limit: Limit, walk: Walk) -> bool:
-    """Check that a state decides the same each time, whatever was derived from it. A store may repeat a call."""
+    """Check that a state always decides the same, whatever was derived from it, because a store may repeat a call."""
     points = list(walk.points(limit))
     for before, now, cost, decision, after in reversed(points):
         for delta in (1, -1):
@@ -75,7 +75,7 @@ def changes_nothing_for_cost_0(limit: Limit, walk: Walk) -> bool:
 
 
 def counts_what_it_admits_and_nothing_else(limit: Limit, walk: Walk) -> bool:
-    """Check that a decision shows the same as the state to keep, and that a refusal takes nothing."""
+    """Check that a decision agrees with the state to store, and that a refusal takes nothing."""
     for before, now, cost, decision, after in walk.points(limit):
         seen, left = _peek(limit, before, now), _peek(limit, after, now)
         decided = (decision.limit, decision.remaining, decision.next_after, decision.reset_after)
@@ -191,7 +191,7 @@ def decides_like_none_once_expired(limit: Limit, walk: Walk) -> bool:
 
 
 def refills_nothing_when_the_clock_steps_back(limit: Limit, walk: Walk) -> bool:
-    """Check that a clock step back refills nothing, and delays no client longer than if all had just been taken."""
+    """Check that a clock step back refills nothing, and causes no longer wait than if all units were just taken."""
     state, now = walk.end(limit)
     before, cost = _peek(limit, state, now), walk.cost(limit)
     for back in (1, 1 + _part(limit.window_us, walk), 20 * limit.window_us):
@@ -244,7 +244,7 @@ def takes_in_settling_what_does_not_fit(limit: Limit, walk: Walk) -> bool:
     return True
 
 
-LAWS: Final[tuple[Law, ...]] = (  # simple ones first: if they are broken, others are too
+LAWS: Final[tuple[Law, ...]] = (  # simple laws first, because if they are broken, others are, too
     is_pure,
     changes_nothing_for_cost_0,
     counts_what_it_admits_and_nothing_else,
@@ -291,7 +291,7 @@ def _max_reset_us(limit: Limit, now: int) -> int:
     longest, state = _finite_us(_take_all(limit, None, now)[0].reset_after, "reset_after"), None
     if not limit.borrows:
         return longest
-    for _ in range(2):  # from a full bucket, then from one with a single unit, which a charge may overdraw
+    for _ in range(2):  # from all units, then from a single unit, which a charge may overdraw
         last = _peek(limit, state, now)
         while last.remaining > 1:
             last, state = limit.decide(state, now, min(last.remaining - 1, limit.most), _no_delay(limit))

@@ -42,7 +42,7 @@ _decide = TokenBucket.decide
 def _slow_decide(
     limit: TokenBucket, state: State, now: int, cost: int, max_delay: int | None
 ) -> tuple[Decision, State]:
-    """Decide slowly, so that other threads run between reading and writing a state if the store decides in Python."""
+    """Decide slowly. If the store decides in Python, other threads then run between reading and writing a state."""
     decided = _decide(limit, state, now, cost, max_delay)
     time.sleep(0.0001)  # seconds
     return decided
@@ -52,10 +52,10 @@ class StoreSuite:
     """Tests that every store must pass.
 
     Subclass it as `TestMyStore`, with a fixture `store` that takes the fixture `clock` and yields an empty store. The
-    store must read the time from it: `clock()` returns seconds, and the tests move it forward and back. Wrap an
+    store must read the time from this clock: `clock()` returns seconds. The tests move it forward and back. Wrap an
     `AsyncStore` in `ratelimit_mw.testing.blocking.blocking`.
 
-    The tests use nothing but the four verbs of a store, also from several threads at once.
+    The tests use only the four verbs of a store, also from several threads at once.
     """
 
     @pytest.fixture

@@ -19,8 +19,8 @@ MOVES: Final = (*FORWARD, "back")
 class Step(Struct, frozen=True):
     """One move of the clock and one charge, both relative to the limit, so that a step suits every limit.
 
-    `move`: one of `MOVES`; some depend on the last decision. `amount`: how far the move "fraction" goes, in hundredths
-    of the window; "back" goes twice as far. `size`: size of the charge, 0 to 13; `cost` converts it to units.
+    `move`: one of `MOVES`; some depend on the last decision. `amount`: the length of the move "fraction", in hundredths
+    of the window; "back" is twice as long. `size`: size of the charge, 0 to 13; `cost` converts it to units.
     """
 
     move: str

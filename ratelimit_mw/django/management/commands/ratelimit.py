@@ -21,7 +21,7 @@ from ratelimit_mw.django.request import route_of
 
 
 class Command(BaseCommand):
-    """Shows who is limited by the settings and views of this project, and resets it."""
+    """Shows which clients the settings and views of this project limit, and resets them."""
 
     help = "Show who is limited, and let them in again: peek, reset, keys, top, tail."
 
