@@ -19,6 +19,7 @@ _NUMBER: Final = re.compile(r"\d{1,20}(?:\.\d{1,9})?", re.ASCII)
 _LATEST: Final = 7_258_118_400  # seconds: the year 2200
 _MILLISECONDS_FROM: Final = 100_000_000_000  # larger numbers are milliseconds: as seconds, they are after 5000
 _MICROSECONDS_FROM: Final = 100_000_000_000_000
+_NANOSECONDS_FROM: Final = 100_000_000_000_000_000
 _LONGEST: Final = 64  # characters of a time
 
 
@@ -72,7 +73,8 @@ def epoch_time(value: object) -> LoggedTime | None:
         return None
     is_whole = isinstance(value, int)
     if value >= _MILLISECONDS_FROM:
-        value, is_whole = value / (1000 if value < _MICROSECONDS_FROM else 1_000_000), False
+        unit = 1000 if value < _MICROSECONDS_FROM else 1_000_000 if value < _NANOSECONDS_FROM else 1_000_000_000
+        value, is_whole = value / unit, False
     us = round(value * 1_000_000) if value < _LATEST else -1
     return _checked(*divmod(us, 1_000_000), is_whole, 0)
 

@@ -1,8 +1,9 @@
 """Generated logs, and what the middleware answers to their requests under the log's clock."""
 
 import asyncio
+import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -10,9 +11,25 @@ from urllib.parse import unquote_to_bytes
 
 from ratelimit_mw import MemoryStore, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.http.client_ip import client_address
 from ratelimit_mw.replay import replay
 
-FORMAT = '$remote_addr - $remote_user [$time_local] "$request" $status "$http_x_api_key" "$http_x_plan" "$http_host"'
+FORMAT = (
+    '$remote_addr - $remote_user [$time_local] "$request" $status "$http_x_api_key" "$http_x_plan" "$http_host" '
+    '"$cookie_sid"'
+)
+FIELDS = {
+    "ip": ".client",
+    "time": ".time",
+    "method": ".request.method",
+    "path": ".request.target",
+    "status": ".status",
+    "user": ".user",
+    "host": ".request.headers.host",
+    "header:x-api-key": ".request.headers.x-api-key",
+    "header:x-plan": ".request.headers.x-plan",
+    "cookie:sid": ".request.cookies[0]",
+}
 START = 1_700_000_000  # 14 November 2023, 22:13:20 UTC
 PATHS = (
     "/",
@@ -43,10 +60,26 @@ class Logged(NamedTuple):
     @property
     def line(self) -> str:
         moment = f"14/Nov/2023:{22 + (self.second + 800) // 3600:02}:{(self.second + 800) // 60 % 60:02}"
-        values = [self.headers.get(name, "-") for name in ("x-api-key", "x-plan", "host")]
+        headers = [*(self.headers.get(name, "-") for name in ("x-api-key", "x-plan", "host")), self.sid or "-"]
+        values = '" "'.join(headers)
         return (
             f"{self.client} - {self.user} [{moment}:{(self.second + 800) % 60:02} +0000] "
-            f'"{self.method} {self.target} HTTP/1.1" {self.status} "{values[0]}" "{values[1]}" "{values[2]}"'
+            f'"{self.method} {self.target} HTTP/1.1" {self.status} "{values}"'
+        )
+
+    @property
+    def sid(self) -> str | None:
+        return self.headers["cookie"].rpartition("sid=")[2] if "cookie" in self.headers else None
+
+    @property
+    def json(self) -> str:
+        """The same as JSON, which `FIELDS` describes; what is missing is missing there, too."""
+        headers = {name: value for name, value in self.headers.items() if name != "cookie"}
+        cookies = [self.sid] if self.sid else []
+        request = {"method": self.method, "target": self.target, "headers": headers, "cookies": cookies}
+        user = {} if self.user == "-" else {"user": self.user}
+        return json.dumps(
+            {"time": START + self.second, "client": self.client, **user, "request": request, "status": self.status}
         )
 
 
@@ -70,6 +103,7 @@ def requests(seed: int, length: int) -> list[Logged]:
                     **dice.choice(({}, {"x-api-key": f"k{dice.randrange(4)}"})),
                     **dice.choice(({}, {"x-plan": dice.choice(("free", "pro", "other"))})),
                     "host": dice.choice(("app.example.com", "api.example.com:8080")),
+                    **dice.choice(({}, {"cookie": f"theme=dark; sid=s{dice.randrange(6)}"})),
                 },
             )
         )
@@ -77,7 +111,9 @@ def requests(seed: int, length: int) -> list[Logged]:
 
 
 def write(path: Path, logged: Sequence[Logged]) -> Path:
-    path.write_text("".join(f"{one.line}\n" for one in logged), "utf-8")
+    """Write a log: as JSON if the file's name says so."""
+    is_json = path.suffix == ".json"
+    path.write_text("".join(f"{one.json if is_json else one.line}\n" for one in logged), "utf-8")
     return path
 
 
@@ -95,10 +131,11 @@ def seen(verdict: Verdict | None) -> Seen | None:
 def replayed(settings: dict[str, Any], path: Path, **options: Any) -> list[tuple[float, Seen | None]]:
     """Return the time and the verdict of each request of a log."""
     found: list[tuple[float, Seen | None]] = []
+    form: Mapping[str, Any] = {"fields": FIELDS} if path.suffix == ".json" else {"format": FORMAT}
     replay(
         settings,
         path,
-        format=FORMAT,
+        **form,
         on_decision=lambda time, verdict: found.append((time, seen(verdict))),
         **options,
     )
@@ -183,6 +220,36 @@ def crowd(seed: int) -> Iterator[str]:
 def tier_of(request: Any) -> str:
     """Return the tier of a client: of some, `pro`."""
     return "pro" if request.client.endswith(".2") else "free"
+
+
+def device_of(request: Any) -> str | None:
+    """Return a key: an API key, or the session at a host, if the request has one of these."""
+    session = request.cookies.get("sid")
+    return request.header("x-api-key") or (session and f"{session}@{request.header('host')}")
+
+
+def plan_of(request: Any) -> str:
+    """Return the tier of a request, by its user, its method, and its plan."""
+    if request.user == "ann" or request.method == "HEAD":
+        return "pro"
+    return request.header("x-plan") or "free"
+
+
+def limits_of(request: Any) -> str:
+    return "9/minute" if request.path.startswith("/users/") else "5/minute using gcra"
+
+
+def cost_of(request: Any) -> int:
+    return 2 if request.method == "POST" else 1
+
+
+def is_search(request: Any) -> bool:
+    return "search" in str(request.path)
+
+
+def address_of(request: Any) -> str | None:
+    """Return the value that `=ip` assumes."""
+    return client_address(request.client, 64)
 
 
 async def awaited(request: Any) -> str:

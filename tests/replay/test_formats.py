@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from shlex import split
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,64 +26,34 @@ from ratelimit_mw.replay.html import html_report
 from ratelimit_mw.replay.reading import printable
 from ratelimit_mw.replay.times import any_time, clf_time, duration_us, epoch_time, iso_time
 from regular import is_linear
+from replay.documented import (
+    ALB,
+    ALB_FIELDS,
+    ALB_HTTP2,
+    ALB_HTTPS,
+    ALB_LAMBDA,
+    ALB_WEBSOCKET,
+    APACHE_COMBINED,
+    APACHE_COMMON,
+    APACHE_MILLISECONDS,
+    APACHE_VIRTUAL_HOST,
+    CADDY,
+    CLOUDFRONT,
+    CLOUDFRONT_FIELDS,
+    CLOUDFRONT_FILE,
+    COMBINED,
+    COMMON,
+    ENVOY,
+    ENVOY_JSON,
+    NGINX_COMBINED,
+    caddy,
+)
 from replay.replayed import combined
 
 NGINX = """log_format  main  '$remote_addr - $remote_user [$time_local] "$request" '
                       '$status $body_bytes_sent "$http_referer" '
                       '"$http_user_agent" "$http_x_forwarded_for" $msec $request_time "$cookie_sid"';"""
 APACHE = r'LogFormat "%h %l %u %t \"%r\" %>s %O \"%{Referer}i\" \"%{User-Agent}i\" %D \"%{X-Api-Key}i\"" combined'
-CADDY = {
-    "level": "info",
-    "ts": 1646861401.5241024,
-    "logger": "http.log.access",
-    "msg": "handled request",
-    "request": {
-        "remote_ip": "127.0.0.1",
-        "remote_port": "41342",
-        "client_ip": "127.0.0.1",
-        "proto": "HTTP/2.0",
-        "method": "GET",
-        "host": "localhost",
-        "uri": "/a%20b?q=1",
-        "headers": {"User-Agent": ["curl/7.82.0"], "Accept": ["*/*"], "Accept-Encoding": ["gzip, deflate, br"]},
-        "tls": {"resumed": False, "version": 772, "cipher_suite": 4865, "proto": "h2", "server_name": "example.com"},
-    },
-    "bytes_read": 0,
-    "user_id": "",
-    "duration": 0.000929675,
-    "size": 10900,
-    "status": 200,
-    "resp_headers": {"Server": ["Caddy"], "Content-Encoding": ["gzip"], "Content-Type": ["text/html; charset=utf-8"]},
-}
-ENVOY = (
-    '[2016-04-15T20:17:00.310Z] "POST /api/v1/locations HTTP/2" 204 - 154 0 226 100 "10.0.35.28" '
-    '"nsq2http" "cc21d9b0-cf5c-432b-8c7e-98aeb7988cd2" "locations" "tcp://10.0.2.1:80"'
-)
-ENVOY_JSON = {
-    "start_time": "2016-04-15T20:17:00.310Z",
-    "method": "POST",
-    "path": "/api/v1/locations",
-    "protocol": "HTTP/2",
-    "response_code": 204,
-    "response_flags": "-",
-    "duration": 226,
-    "x_forwarded_for": "-",
-    "user_agent": "nsq2http",
-    "authority": "locations",
-    "downstream_remote_address": "10.0.35.28:50000",
-}
-ALB = (
-    "http 2018-07-02T22:23:00.186641Z app/my-loadbalancer/50dc6c495c0c9188 192.168.131.39:2817 10.0.0.1:80 "
-    '0.000 0.001 0.000 200 200 34 366 "GET http://www.example.com:80/shop?x=1 HTTP/1.1" "curl/7.46.0" - - '
-    "arn:aws:elasticloadbalancing:us-east-2:123456789012:targetgroup/my-targets/73e2d6bc24d8a067 "
-    '"Root=1-58337262-36d228ad5d99923122bbe354" "-" "-" 0 2018-07-02T22:22:48.364000Z "forward" "-" "-" '
-    '"10.0.0.1:80" "200" "-" "-" TID_1234abcd5678ef90'
-)
-CLOUDFRONT = (
-    "2019-12-04\t21:02:31\tLAX1\t392\t192.0.2.100\tGET\td111111abcdef8.cloudfront.net\t/index.html\t200\t-\t"
-    "Mozilla/5.0%20(Windows%20NT%2010.0;%20Win64;%20x64)\t-\tsid=7\tHit\tSOX4xwn4XV6Q4rgb7XiVGOHms\tapp.example.com\t"
-    "https\t23\t0.001\t-\tTLSv1.2\tECDHE-RSA-AES128-GCM-SHA256\tHit\tHTTP/2.0\t-\t-\t11040\t0.001\tHit\ttext/html\t78\t-\t-"
-)
 FIELDS = "#Fields: date time cs-method c-ip cs-uri-stem sc-status"
 
 
@@ -108,16 +79,16 @@ def read(log: LogFormat, line: str) -> Read:
 
 
 FRANK = Read("127.0.0.1", "frank", 971_211_336_000_000, "GET /apache_pb.gif", "200")
-COMMON = '127.0.0.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache_pb.gif HTTP/1.0" 200 2326'
-COMBINED = f'{COMMON} "http://www.example.com/start.html" "Mozilla/4.08 [en] (Win98; I ;Nav)"'
 
 
-@pytest.mark.parametrize("form", ["common", None, '$remote_addr - $remote_user [$time_local] "$request" $status'])
+@pytest.mark.parametrize(
+    "form", ["common", None, APACHE_COMMON, '$remote_addr - $remote_user [$time_local] "$request" $status']
+)
 def test_common(form: str | None) -> None:
     assert read(format_of(form, {}, [COMMON]), COMMON) == FRANK
 
 
-@pytest.mark.parametrize("form", ["combined", None])
+@pytest.mark.parametrize("form", ["combined", None, APACHE_COMBINED, NGINX_COMBINED])
 def test_combined(form: str | None) -> None:
     names, values = (
         ("header:referer", "header:user-agent"),
@@ -157,6 +128,16 @@ def test_apache() -> None:
     [
         ("%{%Y-%m-%d %H:%M:%S %z}t %a %m %U %>s", "2000-10-10 13:55:36 -0700 127.0.0.1 GET /apache_pb.gif 200"),
         ('%a %{usec}t "%r" %s', '127.0.0.1 971211336000000 "GET /apache_pb.gif HTTP/1.0" 200'),
+        (APACHE_MILLISECONDS, '10/Oct/2000 13:55:36.000 -0700 127.0.0.1 "GET /apache_pb.gif HTTP/1.0" 200'),
+        ('%a %{sec}t.%{usec_frac}t "%r" %s', '127.0.0.1 971211336.000000 "GET /apache_pb.gif HTTP/1.0" 200'),
+        (
+            "%{begin:%F %T}t.%{begin:usec_frac}t %a %m %U %>s %{end:%T}t",
+            "2000-10-10 20:55:36.000000 127.0.0.1 GET /apache_pb.gif 200 20:55:37",
+        ),
+        (
+            'log_format quoted "$remote_addr [$time_local] \\"$request\\" " $status;',
+            '127.0.0.1 [10/Oct/2000:13:55:36 -0700] "GET /apache_pb.gif HTTP/1.0" 200',
+        ),
         (
             "$time_iso8601 $remote_addr $request $status",
             "2000-10-10T13:55:36-07:00 127.0.0.1 GET /apache_pb.gif HTTP/1.0 200",
@@ -175,13 +156,42 @@ def test_other_forms_of_servers(form: str, line: str) -> None:
     assert read(format_of(form, {}, []), line)[:5] == ("127.0.0.1", "", *FRANK[2:5])
 
 
+def test_fractions_of_a_time_in_parts() -> None:
+    line = '10/Oct/2000 13:55:36.120 -0700 127.0.0.1 "GET / HTTP/1.0" 200'
+    log = format_of(APACHE_MILLISECONDS, {}, [])
+    assert log.time(log.read([line]).records[0][2]) == (971_211_336_120_000, False, -25_200)
+
+
+def test_virtual_hosts() -> None:
+    found = read(format_of(APACHE_VIRTUAL_HOST, {}, []), f"www.example.com {COMMON}")
+    assert found == FRANK._replace(names=("header:host",), values=("www.example.com",))
+
+
 @pytest.mark.parametrize("form", ["caddy", None])
 def test_caddy(form: str | None) -> None:
     line = json.dumps(CADDY)
-    found = read(format_of(form, {}, [line]), line)
-    assert found[:6] == ("127.0.0.1", "-", 1_646_861_401_524_102, "GET /a%20b", "200", ("duration", "headers"))
+    log = format_of(form, {}, [line])
+    found = read(log, line)
+    assert found[:6] == ("127.0.0.1", "-", 1_646_861_401_524_102, "GET /", "200", ("duration", "headers"))
     assert found.values[0] == 0.000929675
     assert (found.values[1]["host"], found.values[1]["user-agent"]) == ("localhost", "curl/7.82.0")
+    assert (log.name, log.logs_end, log.duration_unit) == ("caddy", True, 1e6)
+    assert read(log, caddy(uri="/a%20b?q=1")).request == "GET /a%20b"
+    for stamp in (1646861401524.1024, 1646861401524102400, "2022-03-09T21:30:01.524102Z", "09/Mar/2022:21:30:01 +0000"):
+        assert read(log, json.dumps({**CADDY, "ts": stamp})).time // 1_000_000 == 1_646_861_401
+
+
+@pytest.mark.parametrize("hidden", [[], ["REDACTED"]])
+def test_caddy_hides_credentials(hidden: list[str]) -> None:
+    credentials = ("header:authorization", "header:cookie", "cookie:sid")
+    hiding = caddy(headers={"Authorization": hidden, "Cookie": hidden, "X-Api-Key": ["k"]})
+    log = format_of("caddy", {}, [hiding])
+    assert read(log, hiding).values[1] == {"host": "localhost", "x-api-key": "k"}
+    assert [log.has_value(name) for name in (*credentials, "header:x-api-key")] == [False, False, False, True]
+    showing = caddy(headers={"Authorization": ["Bearer t"], "Cookie": ["sid=7"]})
+    log = format_of(None, {}, [hiding, showing])
+    assert read(log, showing).values[1] == {"host": "localhost", "authorization": "Bearer t", "cookie": "sid=7"}
+    assert [log.has_value(name) for name in credentials] == [True, True, True]
 
 
 @pytest.mark.parametrize("line", [ENVOY, json.dumps(ENVOY_JSON)])
@@ -192,27 +202,83 @@ def test_envoy(form: str | None, line: str) -> None:
     assert (log.name, found.client, found.time) == ("envoy", "10.0.35.28", 1_460_751_420_310_000)
     assert (found.request, found.status) == ("POST /api/v1/locations", "204")
     assert duration_us(found.values[0], log.duration_unit) == 226_000
-    assert log.has_value("header:host")
+    assert dict(zip(found.names, found.values, strict=True)) == {
+        "duration": found.values[0],
+        "header:user-agent": "nsq2http",
+        "header:x-request-id": "cc21d9b0-cf5c-432b-8c7e-98aeb7988cd2",
+        "header:host": "locations",
+    }
+    assert not log.has_value("header:x-api-key")
+    assert not log.logs_end
 
 
+def test_envoy_forwards_clients() -> None:
+    line = json.dumps({**ENVOY_JSON, "x_forwarded_for": "203.0.113.7, 10.0.0.1"})
+    assert read(format_of("envoy", {}, [line]), line).client == "203.0.113.7, 10.0.0.1"
+    line = ENVOY.replace("10.0.35.28", "203.0.113.7, 10.0.0.1")
+    assert read(format_of("envoy", {}, [line]), line).client == "203.0.113.7, 10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("line", "client", "request_line", "status", "host"),
+    [
+        (ALB, "192.168.131.39", "GET /", "200", "www.example.com:80"),
+        (ALB_HTTPS, "192.168.131.39", "GET /", "200", "www.example.com:443"),
+        (ALB_HTTP2, "10.0.1.252", "GET /", "200", "10.0.2.105:773"),
+        (ALB_WEBSOCKET, "10.0.0.140", "GET /", "101", "10.0.0.30:80"),
+        (ALB_LAMBDA, "192.168.131.39", "GET /", "502", "www.example.com:80"),
+        (ALB.replace("/ HTTP", "/shop?x=1 HTTP"), "192.168.131.39", "GET /shop", "200", "www.example.com:80"),
+        (ALB.replace("192.168.131.39", "2001:db8::1"), "2001:db8::1", "GET /", "200", "www.example.com:80"),
+        (ALB.replace("GET http://www.example.com:80/ HTTP/1.1", "- - - "), "192.168.131.39", "", "200", ""),
+        (f"{ALB} 10.0.0.9", "192.168.131.39", "GET /", "200", "www.example.com:80"),  # a field of next year
+    ],
+)
 @pytest.mark.parametrize("form", ["alb", None])
-def test_alb(form: str | None) -> None:
-    found = read(format_of(form, {}, [ALB]), ALB)
-    assert found[:5] == ("192.168.131.39", "", 1_530_570_168_364_000, "GET /shop", "200")
-    assert found.values == ("curl/7.46.0", "www.example.com:80")
+def test_alb(form: str | None, line: str, client: str, request_line: str, status: str, host: str) -> None:
+    log = format_of(form, {}, [ALB])
+    found = read(log, line)
+    assert found[:2] == (client, "")
+    assert found[3:5] == (request_line, status)
+    assert found.time == {"http 2018-11": 1_543_616_568_364_000}.get(line[:12], 1_530_570_168_364_000)
+    assert found.values == ("-" if line == ALB_WEBSOCKET else "curl/7.46.0", host)
+    assert (log.logs_end, len(split(ALB))) == (False, len(ALB_FIELDS.split()))
 
 
 @pytest.mark.parametrize("form", ["cloudfront", None])
 def test_cloudfront(form: str | None) -> None:
-    log = format_of(form, {}, [CLOUDFRONT])
+    log = format_of(form, {}, CLOUDFRONT_FILE)
+    assert len(CLOUDFRONT_FIELDS.split()) - 1 == CLOUDFRONT.count("\t") + 1 == 33
     found = read(log, CLOUDFRONT)
     assert found[:5] == ("192.0.2.100", "-", 1_575_493_351_000_000, "GET /index.html", "200")
-    headers = found.values[1]
-    assert (headers["host"], headers["cookie"]) == ("app.example.com", "sid=7")
-    assert headers["user-agent"] == "Mozilla/5.0 (Windows NT 10.0; Win64; x64)"
-    records, unread = log.read(["#Version: 1.0", FIELDS, "2019-12-04\t21:02:31\tPUT\t192.0.2.1\t/x\t201", "2019-12-04"])
-    assert [(record[0], record[3], record[4]) for record in records] == [("192.0.2.1", "PUT /x", "201")]
-    assert unread == ["2019-12-04"]
+    assert found.values[0] == "0.001"
+    agent = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) "
+    agent += "Chrome/78.0.3904.108 Safari/537.36"
+    assert found.values[1] == {"host": "d111111abcdef8.cloudfront.net", "user-agent": agent}
+    values = CLOUDFRONT.split("\t")
+    values[7], values[12], values[15], values[19] = (
+        "/a%2520b%25C3%25BC",
+        "sid=7;%20b=%257B",
+        "app.example.com",
+        "203.0.113.9",
+    )
+    found = read(log, "\t".join(values))
+    assert found.request == "GET /a%20b%C3%BC"  # as in the request: what is encoded there is encoded twice in the log
+    assert (found.values[1]["host"], found.values[1]["cookie"]) == ("app.example.com", "sid=7; b=%7B")
+    assert found.values[1]["x-forwarded-for"] == "203.0.113.9"
+    assert format_of(form, {}, [CLOUDFRONT]).read([CLOUDFRONT]) == log.read([CLOUDFRONT])  # without its two first lines
+
+
+def test_cloudfront_has_the_columns_that_its_owner_chooses() -> None:
+    line = "2019-12-04\t21:02:31\tPUT\t192.0.2.1\t/x\t201"
+    log = format_of("cloudfront", {}, ["#Version: 1.0", FIELDS, line])
+    found = read(log, line)
+    assert (found.client, found.request, found.status, found.names) == ("192.0.2.1", "PUT /x", "201", ("headers",))
+    names = ("header:host", "header:x-forwarded-for", "cookie:sid")
+    assert [log.has_value(name) for name in names] == [False, False, False]
+    assert [format_of("cloudfront", {}, CLOUDFRONT_FILE).has_value(name) for name in names] == [True, True, True]
+    assert log.read(["2019-12-04"]).unread == ["2019-12-04"]
+    log = format_of("cloudfront", {}, [FIELDS.replace(" sc-status", ""), line])
+    assert not log.has_status
 
 
 def test_json_by_fields() -> None:
@@ -234,6 +300,7 @@ def test_json_by_fields() -> None:
         ("$remote_addr $status", {}, "the format lacks the time ($time_local, %t) and the request"),
         ("$remote_addr$request [$time_local]", {}, "have nothing between them"),
         ("%h %{%Q}t %r", {}, "%{%Q}t is a form of time that cannot be read"),
+        ("%h %{%T}t %r", {}, "%{%T}t is a form of time that cannot be read: it has no date"),
         ("json", {"ip": ".a"}, "--field: time, method, path is missing"),
         ("json", {"ip": ".a", "adress": ".b"}, "--field: got adress, expected ip, time"),
         ("json", {"ip": ".a..b", "time": ".t", "request": ".r"}, "expected the path of a field"),
@@ -250,7 +317,7 @@ FORMATS = [
     *(format_of(name, {}, []) for name in ("common", "combined", "caddy", "envoy", "alb", "cloudfront", NGINX, APACHE)),
     format_of(None, {"ip": ".ip", "time": ".ts", "method": ".m", "path": ".p"}, []),
 ]
-GOOD = [COMMON, COMBINED, json.dumps(CADDY), ENVOY, json.dumps(ENVOY_JSON), ALB, CLOUDFRONT, FIELDS]
+GOOD = [COMMON, COMBINED, json.dumps(CADDY), ENVOY, json.dumps(ENVOY_JSON), ALB, CLOUDFRONT, CLOUDFRONT_FIELDS]
 
 
 @st.composite

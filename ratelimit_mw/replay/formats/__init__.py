@@ -7,14 +7,14 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.validation import closest_match
 from ratelimit_mw.replay.formats.base import LogFormat
 from ratelimit_mw.replay.formats.cloud import Alb, CloudFront, envoy
-from ratelimit_mw.replay.formats.json_lines import caddy, envoy_json, json_fields
+from ratelimit_mw.replay.formats.json_lines import Caddy, envoy_json, json_fields
 from ratelimit_mw.replay.formats.servers import COMBINED, COMMON, is_server_format, server_format
 
 _SAMPLE: Final = 100  # lines by which a format is found
 _MAKERS: Final[Mapping[str, Callable[[], LogFormat]]] = {
     "combined": lambda: server_format(COMBINED),
     "common": lambda: server_format(COMMON),
-    "caddy": caddy,
+    "caddy": Caddy,
     "envoy": envoy,
     "envoy-json": envoy_json,
     "alb": Alb,
@@ -37,9 +37,7 @@ def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]
     if text == "envoy":
         return _most_read(["envoy", "envoy-json"], sample)[1]
     if text in _MAKERS:
-        log = _MAKERS[text]()
-        log.name = text
-        return log
+        return _made(text, text, sample)
     if is_server_format(text):
         return server_format(text)
     close = closest_match(text, FORMATS)
@@ -64,14 +62,19 @@ def _recognize(sample: Sequence[str]) -> LogFormat:
 
 def _most_read(names: Sequence[str], sample: Sequence[str]) -> tuple[int, LogFormat]:
     """Return how many lines of the sample the best format reads, and the format; the first of equals."""
-    best: tuple[int, LogFormat] | None = None
+    best: tuple[int, str] | None = None
     for name in names:
         log = _MAKERS[name]()
-        log.name = name.removesuffix("-json")
         records = log.read(sample[:_SAMPLE]).records
         count = sum(log.time(record[2]) is not None and bool(record[3]) for record in records)
         if best is None or count > best[0]:
-            best = count, _MAKERS[name]()
-            best[1].name = log.name
+            best = count, name
     assert best is not None  # noqa: S101  # there are names
-    return best
+    return best[0], _made(best[1], best[1].removesuffix("-json"), sample)
+
+
+def _made(maker: str, name: str, sample: Sequence[str]) -> LogFormat:
+    log = _MAKERS[maker]()
+    log.name = name
+    log.learn(sample)
+    return log

@@ -47,6 +47,9 @@ class LogFormat(ABC):
     def time(self, stamp: object) -> LoggedTime | None:
         """Return the time of a stamp; None if it is not one."""
 
+    def learn(self, lines: Sequence[str]) -> None:  # noqa: B027  # most formats have the same values in every log
+        """Learn from the first lines of a log which values it has."""
+
     def keep(self, names: Collection[str]) -> None:  # noqa: B027  # only some formats save time
         """From now on, leave out all further values except these, if that saves time."""
 

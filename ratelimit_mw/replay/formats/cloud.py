@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 from urllib.parse import unquote
 
-from ratelimit_mw.replay.formats.base import HEADERS, LogFormat, ReadLines, Record, without_port
+from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat, ReadLines, Record
 from ratelimit_mw.replay.formats.patterns import Literal, PatternFormat, Piece, Value
 from ratelimit_mw.replay.requests import host_of_url, path_of_url, request_from
 from ratelimit_mw.replay.times import LoggedTime, iso_time
@@ -18,12 +18,23 @@ _ALB: Final = (
     '"{}" {} {stamp} "'
 )
 
-# the columns of CloudFront, for a file that begins in the middle
+# the columns of CloudFront, for a file that begins in the middle; years ago it wrote the first 19
 _CLOUDFRONT: Final = (
     *("date", "time", "x-edge-location", "sc-bytes", "c-ip", "cs-method", "cs(Host)", "cs-uri-stem", "sc-status"),
     *("cs(Referer)", "cs(User-Agent)", "cs-uri-query", "cs(Cookie)", "x-edge-result-type", "x-edge-request-id"),
-    *("x-host-header", "cs-protocol", "cs-bytes", "time-taken"),
+    *("x-host-header", "cs-protocol", "cs-bytes", "time-taken", "x-forwarded-for", "ssl-protocol", "ssl-cipher"),
+    *("x-edge-response-result-type", "cs-protocol-version", "fle-status", "fle-encrypted-fields", "c-port"),
+    *("time-to-first-byte", "x-edge-detailed-result-type", "sc-content-type", "sc-content-len"),
+    *("sc-range-start", "sc-range-end"),
 )
+_LEAST: Final = 19
+_CLOUDFRONT_HEADERS: Final = {
+    "host": ("x-host-header", "cs(Host)"),
+    "referer": ("cs(Referer)",),
+    "user-agent": ("cs(User-Agent)",),
+    "cookie": ("cs(Cookie)",),
+    "x-forwarded-for": ("x-forwarded-for",),
+}
 _NEEDED: Final = ("c-ip", "cs-method", "cs-uri-stem", "date", "time")
 _FIELDS: Final = "#Fields:"
 _HOST: Final = "header:host"
@@ -58,18 +69,29 @@ def _of_alb(record: Record) -> Record:
     method, _, url = request.partition(" ")
     path = path_of_url(url)
     request = f"{method} {path}" if path.startswith("/") else ""
-    return (without_port(client), user, stamp, request, status, *extras, host_of_url(url))
+    address, _, port = client.rpartition(":")  # of IPv6, too, without brackets
+    return (address if port.isdecimal() else client, user, stamp, request, status, *extras, host_of_url(url))
 
 
 class CloudFront(LogFormat):
-    """The standard log of CloudFront: columns with tabs between them, which a line `#Fields:` names."""
+    """The standard log of CloudFront: columns with tabs between them, which a line `#Fields:` names.
+
+    Its values are URL-encoded once more than in the request: `/a%20b` is `/a%2520b`.
+    """
 
     name = "cloudfront"
-    names = ("duration", HEADERS)
+    names: Sequence[str] = (DURATION, HEADERS)
     has_user = False
 
     def __init__(self) -> None:
-        self._columns = self._indexes(_CLOUDFRONT)
+        self._columns = _indexes(_CLOUDFRONT)
+        self._least = _LEAST
+
+    def learn(self, lines: Sequence[str]) -> None:
+        """See `LogFormat.learn`. The owner of a distribution chooses its columns."""
+        self.read(lines)
+        self.has_status = "sc-status" in self._columns
+        self.names = (DURATION, HEADERS) if "time-taken" in self._columns else (HEADERS,)
 
     def read(self, lines: Sequence[str]) -> ReadLines:
         """See `LogFormat.read`."""
@@ -78,7 +100,8 @@ class CloudFront(LogFormat):
         for line in lines:
             if line.startswith("#"):
                 if line.startswith(_FIELDS):
-                    self._columns = self._indexes(line.removeprefix(_FIELDS).split())
+                    self._columns = _indexes(line.removeprefix(_FIELDS).split())
+                    self._least = len(self._columns)
             elif line and not line.isspace():
                 record = self._record(line.rstrip("\r\n").split("\t"))
                 (unread.append(line) if record is None else records.append(record))
@@ -89,11 +112,10 @@ class CloudFront(LogFormat):
         return iso_time(stamp)
 
     def has_value(self, name: str) -> bool:
-        """Return whether the log has a header or cookie. It has those in its columns `cs(...)`."""
-        return name in ("header:host", "header:referer", "header:user-agent") or name.startswith("cookie:")
-
-    def _indexes(self, columns: Sequence[str]) -> dict[str, int]:
-        return {name: index for index, name in enumerate(columns)}
+        """Return whether the log has a header or cookie: those of its columns."""
+        kind, _, header = name.partition(":")
+        columns = _CLOUDFRONT_HEADERS.get("cookie" if kind == "cookie" else header, ())
+        return any(column in self._columns for column in columns)
 
     def _record(self, values: Sequence[str]) -> Record | None:
         columns = self._columns
@@ -102,23 +124,27 @@ class CloudFront(LogFormat):
             index = columns.get(name, -1)
             return values[index] if 0 <= index < len(values) else "-"
 
-        if len(values) < len(columns) or any(name not in columns for name in _NEEDED):
+        if len(values) < self._least or any(name not in columns for name in _NEEDED):
             return None
-        headers = {
-            "host": value("x-host-header") if value("x-host-header") != "-" else value("cs(Host)"),
-            "referer": unquote(value("cs(Referer)"), "latin-1"),
-            "user-agent": unquote(value("cs(User-Agent)"), "latin-1"),
-            "cookie": unquote(value("cs(Cookie)"), "latin-1"),
-        }
+        headers: dict[str, str] = {}
+        for header, names in _CLOUDFRONT_HEADERS.items():
+            for name in names:
+                if (text := value(name)) != "-":
+                    headers[header] = unquote(text, "latin-1")
+                    break
         return (
             value("c-ip"),
             "-",
             f"{value('date')}T{value('time')}",
-            request_from(value("cs-method"), value("cs-uri-stem")),
+            request_from(value("cs-method"), unquote(value("cs-uri-stem"), "latin-1")),
             value("sc-status"),
-            value("time-taken"),
-            {name: text for name, text in headers.items() if text != "-"},
+            *([value("time-taken")] if DURATION in self.names else []),
+            headers,
         )
+
+
+def _indexes(columns: Sequence[str]) -> dict[str, int]:
+    return {name: index for index, name in enumerate(columns)}
 
 
 def _pieces(text: str) -> list[Piece]:

@@ -12,6 +12,13 @@ from ratelimit_mw.replay.times import LoggedTime, any_time
 
 _FIELDS: Final = ("ip", "time", "request", "method", "path", "status", "user", "duration", "host")
 _KINDS: Final = ("header:", "cookie:")
+_CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
+_HIDDEN: Final = "REDACTED"  # Caddy's text; older versions have no value
+_ENVOY_HEADERS: Final = {
+    "header:host": "authority",
+    "header:user-agent": "user_agent",
+    "header:x-request-id": "request_id",
+}
 _EXAMPLE: Final = "--field ip=.remote_addr --field time=.ts --field method=.method --field path=.path"
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -48,16 +55,36 @@ class JsonFormat(LogFormat):
         return any_time(stamp)
 
 
-def caddy() -> JsonFormat:
-    """Return the format of Caddy's access log."""
-    log = JsonFormat("caddy", _of_caddy, ("duration", HEADERS))
-    log.logs_end = True
-    return log
+class Caddy(JsonFormat):
+    """Caddy's access log. It has the names of headers with credentials, and their values only where Caddy is told to.
+
+    Such a header counts as logged if one of the first lines has its value.
+    """
+
+    logs_end = True
+
+    def __init__(self) -> None:
+        super().__init__("caddy", _of_caddy, (DURATION, HEADERS))
+        self._logged: set[str] = set()
+
+    def learn(self, lines: Sequence[str]) -> None:
+        """See `LogFormat.learn`."""
+        for record in self.read(lines).records:
+            self._logged.update(_CREDENTIALS & record[-1].keys())
+
+    def has_value(self, name: str) -> bool:
+        """See `LogFormat.has_value`."""
+        kind, _, header = name.partition(":")
+        header = "cookie" if kind == "cookie" else header
+        return header in self._logged or (kind == "header" and header not in _CREDENTIALS)
 
 
 def _of_caddy(line: Any) -> Record:
     request = line["request"]
     headers = {name.lower(): as_latin(values[0]) for name, values in request.get("headers", {}).items() if values}
+    for name in _CREDENTIALS:
+        if headers.get(name) == _HIDDEN:
+            del headers[name]
     headers["host"] = as_latin(request.get("host", ""))
     return (
         as_latin(request.get("client_ip") or request.get("remote_ip") or request["remote_addr"]),
@@ -72,7 +99,7 @@ def _of_caddy(line: Any) -> Record:
 
 def envoy_json() -> JsonFormat:
     """Return Envoy's log in JSON, with the names that Istio gives its fields."""
-    log = JsonFormat("envoy", _of_envoy, ("duration", HEADERS), duration_unit=1000)
+    log = JsonFormat("envoy", _of_envoy, (DURATION, *_ENVOY_HEADERS), duration_unit=1000)
     log.has_user = False
     return log
 
@@ -80,7 +107,6 @@ def envoy_json() -> JsonFormat:
 def _of_envoy(line: Any) -> Record:
     forwarded = line.get("x_forwarded_for") or ""
     peer = line.get("downstream_remote_address") or ""
-    names = {"host": "authority", "user-agent": "user_agent", "x-request-id": "request_id"}
     return (
         as_latin(forwarded if forwarded not in ("", "-") else without_port(peer)),
         "-",
@@ -88,7 +114,7 @@ def _of_envoy(line: Any) -> Record:
         request_from(line["method"], as_latin(line["path"])),
         line.get("response_code", ""),
         line.get("duration"),
-        {header: as_latin(line[name]) for header, name in names.items() if line.get(name)},
+        *[as_latin(line.get(name) or "-") for name in _ENVOY_HEADERS.values()],
     )
 
 

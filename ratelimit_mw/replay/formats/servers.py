@@ -29,7 +29,8 @@ _NGINX_VALUES: Final = {
 _NGINX_TIMES: Final[dict[str, TimeParser]] = {"msec": epoch_time, "time_iso8601": iso_time, "time_local": clf_time}
 _NGINX_VARIABLE: Final = re.compile(r"\$(?:\{([a-z0-9_]+)\}|([a-z0-9_]+))")
 _NGINX_LINE: Final = re.compile(r"log_format\s+\S+\s+(?:escape=\w+\s+)?")
-_NGINX_TEXT: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"")
+_NGINX_TEXT: Final = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|([^\s;]+)")
+_NGINX_ESCAPE: Final = re.compile(r"\\(['\"\\])")
 
 _APACHE_VALUES: Final = {
     "h": "client",
@@ -47,6 +48,14 @@ _APACHE_VALUES: Final = {
 _APACHE_UNITS: Final = {"ms": 1000.0, "us": 1.0, "s": 1_000_000.0}
 _APACHE_DIRECTIVE: Final = re.compile(r"%(?:%|[!,0-9]{0,60}+[<>]?+(?:\{([^}]*+)\})?+([<>]?+)(\^?+[A-Za-z]{1,3}))")
 _APACHE_TWO_LETTERS: Final = ("^ti", "^to", "^FB")
+_APACHE_TIME: Final = re.compile(r"%\{(?:begin:|end:)?([^{}]*)\}t")
+_APACHE_TIMES: Final = re.compile(  # the parts of one time
+    r"%\{(?P<prefix>(?:begin:|end:)?)[^{}]*\}t(?:[^%{}]*%\{(?P=prefix)(?!begin:|end:)[^{}]*\}t)+"
+)
+_APACHE_FRACTIONS: Final = ("msec_frac", "usec_frac")
+_EPOCH_YEAR: Final = 1970
+# of C; Python lacks these
+_STRFTIME: Final = {"%T": "%H:%M:%S", "%F": "%Y-%m-%d", "%R": "%H:%M", "%D": "%m/%d/%y", "%h": "%b"}
 _APACHE_LINE: Final = re.compile(r"LogFormat\s+\"((?:[^\"\\]|\\.)*)\"")
 
 
@@ -66,7 +75,8 @@ def server_format(text: str) -> PatternFormat:
 def _nginx(text: str) -> PatternFormat:
     text = text.strip()
     if (line := _NGINX_LINE.match(text)) is not None:
-        text = "".join(single or double for single, double in _NGINX_TEXT.findall(text, line.end()))
+        texts = ("".join(found) for found in _NGINX_TEXT.findall(text, line.end()))
+        text = "".join(_NGINX_ESCAPE.sub(r"\1", one) for one in texts)
     names = [braced or bare for braced, bare in _NGINX_VARIABLE.findall(text)]
     times = [name for name in _NGINX_TIMES if name in names]  # the most exact first
     stamp = times[0] if times else ""
@@ -101,10 +111,10 @@ def _apache(text: str) -> PatternFormat:
     text = text.strip()
     if (line := _APACHE_LINE.match(text)) is not None:
         text = line[1].replace('\\"', '"').replace("\\\\", "\\")
-    text = text.replace("\\t", "\t")
+    text = _APACHE_TIMES.sub(_one_time, text.replace("\\t", "\t"))
     pieces: list[Piece] = []
-    parse: TimeParser = clf_time
-    unit, end, logs_end = 1_000_000.0, 0, False
+    time: tuple[list[Piece], TimeParser, bool] | None = None
+    unit, end = 1_000_000.0, 0
     for found in _APACHE_DIRECTIVE.finditer(text):
         if found.start() > end:
             pieces.append(Literal(text[end : found.start()]))
@@ -116,16 +126,18 @@ def _apache(text: str) -> PatternFormat:
         if letter == "%":
             pieces.append(Literal("%"))
         elif letter == "t":
-            stamp, parse, logs_end = _apache_time(argument)
-            pieces += stamp
+            if time is not None or argument in _APACHE_FRACTIONS:
+                pieces += _other_time(argument)
+            else:
+                time = _apache_time(argument)
+                pieces += time[0]
         else:
             pieces.append(_apache_value(letter, argument))
-            if letter == "D":
-                unit = 1.0
-            elif letter == "T":
-                unit = _APACHE_UNITS.get(argument or "s", 1_000_000.0)
+            if letter in "DT":
+                unit = 1.0 if letter == "D" else _APACHE_UNITS.get(argument or "s", 1_000_000.0)
     if end < len(text):
         pieces.append(Literal(text[end:]))
+    _, parse, logs_end = time or ([], clf_time, False)
     return PatternFormat("apache", list(_joined(pieces)), parse, logs_end=logs_end, duration_unit=unit)
 
 
@@ -138,18 +150,30 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
             yield from some
 
 
+def _one_time(found: re.Match[str]) -> str:
+    """Return one directive for several that have one time in parts, such as `%{%T}t.%{msec_frac}t`."""
+    form = _APACHE_TIME.sub(lambda part: "%f" if part[1] in _APACHE_FRACTIONS else part[1], found[0])
+    return f"%{{{found['prefix']}{form}}}t"
+
+
+def _other_time(argument: str | None) -> list[Piece]:
+    """Return the pieces of a `%t` that a replay does not need."""
+    return [Literal("["), Value("", spaces=1), Literal("]")] if argument is None else [Value("", argument.count(" "))]
+
+
 def _apache_time(argument: str | None) -> tuple[list[Piece], TimeParser, bool]:
     """Return the pieces of `%t`, the parser of its text, and whether it is the end of a request."""
     if argument is None:
         return [Literal("["), Value("stamp"), Literal("]")], clf_time, False
     ends = argument.startswith("end:")
     form = argument.removeprefix("begin:").removeprefix("end:")
-    if form in ("sec", "msec", "usec"):
+    if form in ("sec", "msec", "usec", "sec.%f"):
         return [Value("stamp")], epoch_time, ends
-    if form in ("msec_frac", "usec_frac"):
-        return [Value("")], clf_time, False
+    form = re.sub("%.", lambda found: _STRFTIME.get(found[0], found[0]), form)
     try:
-        datetime.strptime(datetime.now(UTC).strftime(form), form)  # noqa: DTZ007  # a trial
+        moment = datetime.strptime(datetime.now(UTC).strftime(form), form)  # noqa: DTZ007  # a trial
+        if moment.year < _EPOCH_YEAR:
+            raise ValueError("it has no date")  # noqa: TRY301  # like the errors of `strptime`
     except (ValueError, re.error) as error:
         raise ConfigError(
             f"--format: %{{{argument}}}t is a form of time that cannot be read: {error}", code="RL-056"

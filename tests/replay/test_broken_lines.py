@@ -1,0 +1,78 @@
+"""A replay of broken lines counts each of them, and raises nothing: 2,500 lines of each format."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratelimit_mw.replay import replay
+from ratelimit_mw.replay.formats import format_of
+from replay.documented import (
+    ALB,
+    APACHE_MILLISECONDS,
+    CADDY,
+    CLOUDFRONT,
+    CLOUDFRONT_FIELDS,
+    COMBINED,
+    COMMON,
+    ENVOY,
+    ENVOY_JSON,
+)
+from replay.replayed import FIELDS, FORMAT, requests
+
+LENGTH = 2500
+(ONE,) = requests(3, 1)
+LINES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "common": ({"format": "common"}, [COMMON]),
+    "combined": ({"format": "combined"}, [COMBINED]),
+    "caddy": ({"format": "caddy"}, [json.dumps(CADDY)]),
+    "envoy": ({"format": "envoy"}, [ENVOY]),
+    "envoy in JSON": ({"format": "envoy"}, [json.dumps(ENVOY_JSON)]),
+    "alb": ({"format": "alb"}, [ALB]),
+    "cloudfront": ({"format": "cloudfront"}, [CLOUDFRONT, CLOUDFRONT, CLOUDFRONT_FIELDS]),
+    "json": ({"fields": FIELDS}, [ONE.json]),
+    "nginx": ({"format": FORMAT}, [ONE.line]),
+    "apache": (
+        {"format": APACHE_MILLISECONDS},
+        ['10/Oct/2000 13:55:36.120 -0700 127.0.0.1 "GET /apache_pb.gif HTTP/1.0" 200'],
+    ),
+}
+PIECES = ('"', " ", "\t", "\\", "[", "]", "{", "}", ":", ",", "-", "/", "%", "9" * 30, "\x00", "\xff", "null", "1e999")
+
+
+def broken(dice: random.Random, line: str) -> str:
+    """Return a line of which a few parts are cut out, doubled, or replaced."""
+    for _ in range(dice.randrange(1, 4)):
+        start, end = sorted(dice.choices(range(len(line) + 1), k=2))
+        end = min(end, start + dice.choice((0, 1, 5, 400)))
+        line = line[:start] + dice.choice(("", line[start:end] * 2, *PIECES)) + line[end:]
+    return line
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_no_broken_line_stops_a_replay(name: str, tmp_path: Path) -> None:
+    form, good = LINES[name]
+    dice = random.Random(name)  # noqa: S311  # lines
+    lines = [broken(dice, dice.choice(good)) for _ in range(LENGTH)]
+    log = tmp_path / "access.log"
+    log.write_bytes("".join(f"{line}\n" for line in [good[-1], *lines]).encode("latin-1"))
+    settings = {"limits": "5/minute", "trusted_proxies": ["10.0.0.0/8"], "rules": [{"path": "/x", "limits": "1/hour"}]}
+    report = replay(settings, log, **form, suggest=True)
+    counted = [line for line in lines if line.strip() and not (name == "cloudfront" and line.startswith("#"))]
+    assert report.lines - (name != "cloudfront") == len(counted)
+    assert LENGTH / 10 < report.unread < LENGTH
+    assert 0 < report.requests <= report.lines - report.unread
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_no_broken_line_stops_the_choice_of_a_format(name: str) -> None:
+    form, good = LINES[name]
+    dice = random.Random(name)  # noqa: S311  # lines
+    for _ in range(50):
+        lines = [broken(dice, dice.choice(good)) for _ in range(20)]
+        log = format_of(form.get("format"), form.get("fields", {}), lines)
+        log.has_value("header:cookie")
+        for record in log.read(lines).records:
+            assert len(record) == 5 + len(log.names)
