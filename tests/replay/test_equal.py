@@ -1,5 +1,6 @@
 """A replay decides each request as the middleware does under the log's clock."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,25 @@ import pytest
 
 from profiles import PROOF
 from ratelimit_mw import Concurrency
+from ratelimit_mw.http.client_ip import client_address
 from ratelimit_mw.replay import replay
-from replay.replayed import replayed, requests, served, write
+from replay.replayed import (
+    Logged,
+    address_of,
+    cost_of,
+    device_of,
+    is_search,
+    limits_of,
+    plan_of,
+    replayed,
+    requests,
+    served,
+    write,
+)
 
-LENGTH = 5000 if PROOF else 1000  # of 16 logs: 80,000 lines in the proof
+LENGTH = 5000 if PROOF else 1250  # of each of 64 logs: 80,000 lines; 320,000 in the proof
+CALL = "call:replay.replayed:"
+RUN = [f"{CALL}{name}=run" for name in ("device_of", "plan_of", "limits_of", "cost_of", "is_search")]
 SEARCH = {"name": "search", "path": "/search", "limits": "6/minute using gcra"}
 LOGIN = {
     "name": "login",
@@ -35,6 +51,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "required": {"limits": "9/minute", "key": "header:X-Api-Key", "missing_key": "deny"},
     "shared": {"limits": "9/minute", "key": "user", "missing_key": "shared"},
     "tiers": {"limits": TIERS, "tier": "header:x-plan", "rules": [LOGIN]},
+    "cookie": {"limits": "9/minute using gcra", "key": "cookie:sid | ip"},
+    "session": {"limits": "9/minute", "key": "cookie:sid+route", "missing_key": "exempt", "rules": [LOGIN]},
+    "callable": {"limits": "9/minute using sliding_window_log", "key": device_of, "missing_key": "deny"},
+    "name of a callable": {"limits": "9/minute", "key": f"{CALL}device_of | ip", "rules": [{**SEARCH, "key": "all"}]},
+    "tier by callable": {"limits": TIERS, "tier": plan_of, "rules": [LOGIN]},
+    "tier by cookie": {"limits": {"s1": "2/minute", "default": "9/minute"}, "tier": "cookie:sid", "key": "ip/48"},
+    "tier by user": {"limits": {"ann": "30/minute", "default": "9/minute"}, "tier": "user", "rules": [SEARCH]},
+    "callables": {
+        "limits": limits_of,
+        "rules": [{**LOGIN, "path": "/{rest:path}", "cost": cost_of, "when": is_search}],
+    },
     "hosts": {"limits": "9/minute", "rules": [{**SEARCH, "host": "*.example.com"}, {**LOGIN, "shadow": True}]},
     "lists": {
         "limits": "6/minute",
@@ -51,12 +78,71 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("form", ["log", "json"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_each_verdict_is_that_of_the_middleware(name: str, tmp_path: Path) -> None:
+def test_each_verdict_is_that_of_the_middleware(name: str, form: str, tmp_path: Path) -> None:
     settings = SETTINGS[name]
-    logged = requests(len(name) * 100 + len(str(settings)), LENGTH)
-    found = replayed(settings, write(tmp_path / "access.log", logged))
-    expected = served(settings, logged, [time for time, _ in found])
+    logged = requests(list(SETTINGS).index(name), LENGTH)
+    found = replayed(settings, write(tmp_path / f"access.{form}", logged), assume=RUN)
+    _check(found, settings, logged)
+
+
+# settings, what is assumed, and the request that it stands for
+ASSUMED: dict[str, tuple[dict[str, Any], str, Callable[[Logged, str], Logged]]] = {
+    "header": (
+        {"limits": "9/minute", "key": "header:x-device | ip"},
+        "header:x-device=ip",
+        lambda one, address: _with_headers(one, {"x-device": address}),
+    ),
+    "text": (
+        {"limits": "9/minute using gcra", "key": "header:x-app+route", "rules": [LOGIN]},
+        "header:x-app=text:one",
+        lambda one, _: _with_headers(one, {"x-app": "one"}),
+    ),
+    "missing header": (
+        {"limits": "9/minute", "key": "header:x-device | ip"},
+        "header:x-device=missing",
+        lambda one, _: one,
+    ),
+    "cookie": (
+        {"limits": "9/minute", "key": "cookie:device", "rules": [SEARCH]},
+        "cookie:device=ip",
+        lambda one, address: _with_headers(one, {"cookie": f"device={address}"}),
+    ),
+    "cookie of users": (
+        {"limits": "9/minute", "key": "cookie:device", "missing_key": "exempt"},
+        "cookie:device=user",
+        lambda one, _: one if one.user == "-" else _with_headers(one, {"cookie": f"device={one.user}"}),
+    ),
+    "callable": ({"limits": "9/minute", "key": address_of}, f"{CALL}address_of=ip", lambda one, _: one),
+    "tier": (
+        {"limits": TIERS, "tier": "cookie:plan"},
+        "cookie:plan=text:pro",
+        lambda one, _: _with_headers(one, {"cookie": "plan=pro"}),
+    ),
+    "user": (
+        {"limits": "9/minute", "key": "user"},
+        "user=ip",
+        lambda one, address: one._replace(user=address),
+    ),
+}
+
+
+def _with_headers(one: Logged, headers: dict[str, str]) -> Logged:
+    return one._replace(headers={**one.headers, **headers})
+
+
+@pytest.mark.parametrize("form", ["log", "json"])
+@pytest.mark.parametrize("name", ASSUMED)
+def test_assumed_values_decide_as_sent_ones(name: str, form: str, tmp_path: Path) -> None:
+    settings, assumption, sent = ASSUMED[name]
+    logged = requests(100 + list(ASSUMED).index(name), LENGTH)
+    found = replayed(settings, write(tmp_path / f"access.{form}", logged), assume=[assumption])
+    _check(found, settings, [sent(one, client_address(one.client, 64) or "") for one in logged])
+
+
+def _check(found: list[Any], settings: dict[str, Any], sent: list[Logged]) -> None:
+    expected = served(settings, sent, [time for time, _ in found])
     assert [verdict for _, verdict in found] == expected
     refused = sum(verdict is not None and not verdict.allowed for verdict in expected)
     assert 0.02 * LENGTH < refused < 0.98 * LENGTH  # so that both are compared
