@@ -8,6 +8,7 @@ from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
+from itertools import repeat
 from typing import Any, Final
 
 from ratelimit_mw.replay.results import Peaks, Report, RuleResult
@@ -17,6 +18,9 @@ _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)  # minutes b
 _POINTS: Final = 9000  # points of all charts together, so that the report of a day has less than 250 kB
 _CHARTS: Final = 30  # rules with charts; those with the most refusals
 _BINS_PER_DOUBLING: Final = 4
+_NARROW: Final = 2  # columns that any window has room for
+
+Cell = tuple[str, str]  # its text, and its classes
 
 
 def html_report(report: Report) -> str:
@@ -129,11 +133,11 @@ def _rules(report: Report) -> Iterator[str]:
     yield "<h2>Rules</h2>"
     rows = [
         [
-            _cell(rule.rule + (" (shadow)" if rule.shadow else ""), "name"),
-            _cell(number(rule.requests), "number"),
-            _cell(number(rule.refused), "number refused" if rule.refused else "number"),
-            _cell(percent(rule.refused, rule.requests), "number"),
-            _cell(number(rule.clients), "number"),
+            (rule.rule + (" (shadow)" if rule.shadow else ""), "name"),
+            (number(rule.requests), "number"),
+            (number(rule.refused), "number refused" if rule.refused else "number"),
+            (percent(rule.refused, rule.requests), "number"),
+            (number(rule.clients), "number"),
         ]
         for rule in report.rules
     ]
@@ -163,7 +167,7 @@ def _sections(rules: Sequence[RuleResult], peaks: Sequence[Peaks]) -> Iterator[s
             yield "<h3>Most refused</h3>"
             yield _table(
                 [("client", ""), ("refused", "number")],
-                [[_cell(one.client, "name"), _cell(number(one.refused), "number refused")] for one in rule.most],
+                [[(one.client, "name"), (number(one.refused), "number refused")] for one in rule.most],
             )
         yield "</section>"
 
@@ -177,8 +181,7 @@ def _suggested(report: Report) -> Iterator[str]:
         "peaks. The clients and requests are those that a second run with this quota refused.</p>"
     )
     rows = [
-        [_cell(text, "name" if index in (0, 3) else "") for index, text in enumerate(row)]
-        for row in suggestion_rows(report)
+        [(text, "name" if index in (0, 3) else "") for index, text in enumerate(row)] for row in suggestion_rows(report)
     ]
     yield _table([(name, "") for name in ("rule", "window", "peak: half / 99 % / all", "a clear gap?")], rows)
 
@@ -187,11 +190,16 @@ def _footer() -> Iterator[str]:
     yield "<footer>Made by ratelimit_mw. Charts: uPlot, MIT license, Copyright (c) 2022 Leon Sorokin.</footer>"
 
 
-def _cell(text: str, kind: str) -> str:
-    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
+def _table(columns: Sequence[Cell], rows: Iterable[Sequence[Cell]]) -> str:
+    """Return a table. A narrow window shows each row as a card if there are more than two columns."""
+    head = "".join(_cell("th", cell) for cell in columns)
+    names = [f' data-name="{name}"' for name, _ in columns]
+    body = "".join(f"<tr>{''.join(map(_cell, repeat('td'), row, names))}</tr>" for row in rows)
+    kind = "table cards" if len(columns) > _NARROW else "table"
+    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _table(columns: Sequence[tuple[str, str]], rows: Iterable[Iterable[str]]) -> str:
-    head = "".join(f'<th class="{kind}">{name}</th>' if kind else f"<th>{name}</th>" for name, kind in columns)
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def _cell(tag: str, cell: Cell, more: str = "") -> str:
+    text, kind = cell
+    classes = f' class="{kind}"' if kind else ""
+    return f"<{tag}{classes}{more}>{escape(text)}</{tag}>"

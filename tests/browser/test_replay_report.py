@@ -1,57 +1,34 @@
 """The HTML report of a replay, in a real browser from a file; screenshots are in docs/_build/screenshots."""
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from browser.devtools import Page, browser
-from ratelimit_mw.replay import replay
-from ratelimit_mw.replay.html import html_report
-from replay.replayed import combined
+from replay.day import report_of_the_day
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "docs/_build/screenshots"
-EVIL = "</script><script>document.title = 'evil'</script><img src=x onerror=alert(1)>"
-SETTINGS: dict[str, Any] = {
-    "limits": "60/minute",
-    "key": "ip",
-    "rules": [
-        {"name": "login", "path": "/login", "limits": "5/minute; 20/hour"},
-        {"name": "search", "path": "/search", "limits": "12/minute using gcra"},
-        {"name": "reports", "path": "/reports/{id}", "limits": "4/minute", "shadow": True},
-    ],
-}
-DAY = 86_400  # seconds
-
-
-def day() -> Iterator[str]:
-    """Yield a log of a day: more traffic at noon than at night, a scraper, and a guesser of passwords."""
-    dice = random.Random(11)  # noqa: S311  # a log
-    lines: list[tuple[int, str, str]] = []
-    for number in range(1500):
-        for _ in range(dice.choice((1, 1, 2, 4))):
-            at = int(dice.gauss(DAY / 2, DAY / 6)) % DAY
-            for _ in range(min(40, 1 + int(dice.expovariate(0.15)))):
-                path = dice.choice(("/", "/", "/search", f"/reports/{dice.randrange(9)}", "/login"))
-                lines.append((at, f"10.0.{number >> 8}.{number & 255}", path))
-                at = min(DAY - 1, at + dice.choice((1, 5, 20, 60)))
-    lines += [(50_000 + index // 2, "198.51.100.7", "/search") for index in range(4000)]
-    lines += [(30_000 + 4 * index, "198.51.100.8", "/login") for index in range(2500)]
-    lines += [(60_000, EVIL.replace(" ", ""), f"/{EVIL}".replace(" ", "%20"))] * 90
-    for at, client, path in sorted(lines):
-        line = combined(at, client, f"GET {path} HTTP/1.1")  # at hours up to 46, which are those of the next day
-        hour = 22 + (at + 800) // 3600
-        yield line.replace(f"14/Nov/2023:{hour:02}:", f"{14 + hour // 24}/Nov/2023:{hour % 24:02}:")
+# what a window shows of an element, and which elements reach beyond its sides
+BEYOND = """(() => {
+  const width = document.documentElement.clientWidth;
+  return [...document.querySelectorAll("body *")].filter((one) => {
+    const box = one.getBoundingClientRect();
+    return one.checkVisibility() && box.width > 0 && (box.left < -0.5 || box.right > width + 0.5);
+  }).map((one) => `${one.tagName} ${one.className} ${one.textContent.slice(0, 40)}`);
+})()"""
+LEGENDS = """[...document.querySelectorAll(".u-legend")].map((legend) =>
+  [...legend.querySelectorAll(".u-series")].map((one) =>
+    [one.querySelector(".u-label").innerText, one.querySelector(".u-value").innerText]))"""
+ROWS = """[...document.querySelectorAll(".table")].map((table) => [...table.querySelectorAll("tbody tr")].map((row) =>
+  [...row.cells].map((cell) => [getComputedStyle(cell, "::before").content, cell.innerText,
+    cell.getBoundingClientRect().top])))"""
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    (folder / "access.log").write_text("".join(day()))
-    found = replay(SETTINGS, folder / "access.log", suggest=True, distributions=True)
-    (path := folder / "report.html").write_text(html_report(found), "utf-8")
+    (path := folder / "report.html").write_text(report_of_the_day(folder), "utf-8")
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -76,6 +53,7 @@ def test_the_report_needs_nothing_but_itself(page: Page, report: Path, width: in
     assert page.messages == []
     assert page.requested == [report.as_uri()]
     assert page.value("document.documentElement.scrollWidth") <= width
+    assert page.value(BEYOND) == []
     sections = "[...document.querySelectorAll('section')]"
     named = "[one.querySelector('h2').innerText, one.querySelectorAll('canvas').length]"
     assert page.value(f"{sections}.map((one) => {named})") == [
@@ -89,3 +67,55 @@ def test_the_report_needs_nothing_but_itself(page: Page, report: Path, width: in
     assert page.value("[...document.querySelectorAll('canvas')].every((one) => one.width > 200 && one.height > 100)")
     page.value("document.querySelector('section').scrollIntoView()")
     page.save(SCREENSHOTS / f"replay-charts-{scheme}-{width}.png")
+    page.value("[...document.querySelectorAll('h2')].at(-1).scrollIntoView()")
+    page.save(SCREENSHOTS / f"replay-suggestions-{scheme}-{width}.png")
+
+
+def test_a_narrow_window_shows_rows_as_cards(page: Page, report: Path) -> None:
+    page.open(report.as_uri(), 1300)
+    rules = page.value(ROWS)[0]
+    login = ["login", "6,618", "2,445", "36.9 %", "2"]
+    assert [text for _, text, _ in rules[0]] == login
+    assert {name for row in rules for name, _, _ in row} == {"none"}
+    assert all(len({top for _, _, top in row}) == 1 for row in rules)
+    page.open(report.as_uri(), 390)
+    rules, *most, suggestions = page.value(ROWS)
+    names = ['"requests"', '"refused"', '"share"', '"clients touched"']
+    assert [(name, text) for name, text, _ in rules[0]] == list(zip(["none", *names], login, strict=True))
+    for rows in (rules, suggestions):
+        assert all(sorted({top for _, _, top in row}) == [top for _, _, top in row] for row in rows)
+    assert [name for name, _, _ in suggestions[0]] == [
+        "none",
+        '"window"',
+        '"peak: half / 99 % / all"',
+        '"a clear gap?"',
+    ]
+    assert most[0][0][0][:2] == ["none", "198.51.100.8"]
+    for width in (320, 767, 769, 980):
+        page.open(report.as_uri(), width)
+        assert (width, page.value(BEYOND)) == (width, [])
+
+
+@pytest.mark.parametrize("width", [390, 1300])
+def test_legends_have_the_sums_or_the_values_at_the_pointer(page: Page, report: Path, width: int) -> None:
+    page.open(report.as_uri(), width)
+    legends = page.value(LEGENDS)
+    assert len(legends) == 8
+    assert all(label and value for legend in legends for label, value in legend)
+    assert legends[0] == [["UTC", "11-14 22:19 to 11-15 22:03"], ["admitted", "4,173"], ["refused", "2,445"]]
+    assert legends[1] == [["peak", "any"], ["within the quota", "1,187"], ["above it", "2"]]
+    for place, label in ((0, "UTC"), (1, "peak")):
+        page.value(f"document.querySelectorAll('.u-over')[{place}].scrollIntoView({{block: 'center'}})")
+        box = f"document.querySelectorAll('.u-over')[{place}].getBoundingClientRect()"
+        left, top, wide, high = page.value(f"[{box}.left, {box}.top, {box}.width, {box}.height]")
+        for part in (0.4, 0.9):
+            page.call("Input.dispatchMouseEvent", type="mouseMoved", x=left + part * wide, y=top + high / 2)
+            page.until(f"{LEGENDS}[{place}][0][1] !== {legends[place][0][1]!r}")
+            pointed = page.value(LEGENDS)[place]
+            assert pointed[0][0] == label
+            assert all(value for _, value in pointed)
+            assert page.value(BEYOND) == []
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+        page.until(f"{LEGENDS}[{place}][0][1] === {legends[place][0][1]!r}")
+    assert page.value(LEGENDS) == legends
+    assert page.messages == []

@@ -6,12 +6,17 @@
   const color = (name) => style().getPropertyValue(name).trim();
   const faded = (value) => `${value}55`;
   const whole = (value) => (value == null ? "" : value.toLocaleString("en"));
+  const sum = (values) => values.reduce((total, value) => total + value, 0);
   const moment = (time, step) => {
     const text = new Date(time * 1000).toISOString().replace("T", " ");
     return step === 0 ? text.slice(0, 16) : step >= 86400 || time % 86400 === 0 ? text.slice(5, 10) : text.slice(11, 16);
   };
+  const span = (times) => [times[0], times.at(-1)].map((time) => moment(time, 0).slice(5)).join(" to ");
   const powers = [...Array(12).keys()].map((exponent) => 10 ** exponent);
   const charts = [];
+
+  // What a legend shows at a point, and the sum of all points while the pointer is outside of the chart.
+  const counted = (values) => (_, __, ___, index) => whole(index == null ? sum(values) : values[index] ?? 0);
 
   const axis = (more) => ({ stroke: () => color("--soft"), grid: { stroke: () => color("--line"), width: 1 },
     ticks: { stroke: () => color("--line"), width: 1 }, ...more });
@@ -26,11 +31,11 @@
         scales: { y: { range: (_, __, max) => [0, Math.max(1, max * 1.05)] } },
         axes: [axis({ space: 70, values: (_, ticks, __, ___, step) => ticks.map((tick) => moment(tick, step)) }), axis({ size: 60, values: (_, ticks) => ticks.map(whole) })],
         series: [
-          { label: "UTC", value: (_, time) => (time == null ? "" : moment(time, 0)) },
+          { label: "UTC", value: (_, time) => (time == null ? span(times) : moment(time, 0)) },
           { label: "admitted", stroke: () => color("--admitted"), fill: () => faded(color("--admitted")), width: 1,
-            value: (_, __, ___, index) => (index == null ? "" : whole(admitted[index])) },
+            value: counted(admitted) },
           { label: "refused", stroke: () => color("--refused"), fill: () => faded(color("--refused")), width: 1,
-            value: (_, value) => whole(value) },
+            value: counted(chart.refused) },
         ],
       },
       values: [times, chart.requests, chart.refused],  // stacked: what is admitted lies above what is refused
@@ -44,7 +49,7 @@
     const counts = (over) => chart.bins.map((bin, index) => (index > quota === over && bin[2] ? bin[2] : null));
     const label = (index) => {
       const bin = chart.bins[index];
-      return bin ? (bin[0] === bin[1] ? whole(bin[0]) : `${whole(bin[0])}-${whole(bin[1])}`) : "";
+      return bin[0] === bin[1] ? whole(bin[0]) : `${whole(bin[0])}-${whole(bin[1])}`;
     };
     const line = (u) => {
       const x = u.valToPos(quota, "x", true);
@@ -59,7 +64,7 @@
     };
     const bars = (name, over) => ({ label: name, stroke: () => color(over ? "--refused" : "--admitted"),
       fill: () => faded(color(over ? "--refused" : "--admitted")), width: 1, points: { show: false },
-      paths: uPlot.paths.bars({ size: [0.8, 40] }), value: (_, value) => whole(value) });
+      paths: uPlot.paths.bars({ size: [0.8, 40] }), value: counted(counts(over)) });
     return {
       height: 220,
       options: {
@@ -68,7 +73,7 @@
         axes: [axis({ incrs: [1, 2, 5, 10, 20, 50], space: 45, values: (_, ticks) => ticks.map((tick) => (from[tick] == null ? "" : whole(from[tick]))) }),
           axis({ size: 60, splits: (_, __, ___, max) => powers.filter((power) => power <= max), filter: (_, ticks) => ticks,
             values: (_, ticks) => ticks.map(whole) })],
-        series: [{ label: "peak", value: (_, value) => (value == null ? "" : label(value)) },
+        series: [{ label: "peak", value: (_, index) => (index == null ? "any" : label(index)) },
           bars("within the quota", false), bars("above it", true)],
         hooks: { draw: [line] },
       },
