@@ -266,10 +266,10 @@ class Callables:
 @pytest.mark.parametrize(
     ("limiter", "function", "message"),
     [
-        (Limiter(), afetch, "limit: got afetch, which is async, and Limiter .* use AsyncLimiter$"),
+        (Limiter(), afetch, "limit: got afetch, which is async, and Limiter .* AsyncLimiter; for web endpoints use"),
         (Limiter(), functools.partial(afetch), "limit: got partial, which is async"),
         (Limiter(), Callables(), "limit: got Callables, which is async"),
-        (AsyncLimiter(), send, "limit: got send, which is not async .* use Limiter$"),
+        (AsyncLimiter(), send, "limit: got send, which is not async .* use Limiter; for web endpoints use"),
         (Limiter(), apages, r"limit: got apages, an async generator function, .* await AsyncLimiter.hit\(\) in it$"),
         (AsyncLimiter(), apages, "limit: got apages, an async generator"),
         (Limiter(), Callables, "limit: got <class '.*Callables'>, expected a function"),

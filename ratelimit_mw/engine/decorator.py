@@ -1,5 +1,6 @@
 """Wraps plain functions for the `limit` decorators of Limiter and AsyncLimiter."""
 
+import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, isasyncgenfunction, iscoroutine, isgeneratorfunction
@@ -10,6 +11,7 @@ from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import accepts, callable_name, is_async, parameters_of, reject_async
 from ratelimit_mw.engine.acquire import AsyncContext, SlotHolder, ThreadContext, acquire
+from ratelimit_mw.engine.endpoint_misuse import USE_THEIRS, EndpointWatch, reject_registered
 from ratelimit_mw.engine.runtime import Runtime
 
 P = ParamSpec("P")
@@ -47,6 +49,10 @@ class DecoratorOptions:
                         code="RL-017",
                     )
 
+    def watch_for(self, function: Callable[..., Any]) -> EndpointWatch:
+        """Return what reports a web endpoint whose clients share one bucket."""
+        return EndpointWatch(function, self._key)
+
     def charges_for(self, function: Callable[..., Any]) -> ChargeFactory:
         """Return the charge factory of this function. A fixed key and cost are encoded only once."""
         key, cost = self._key, self._cost
@@ -78,10 +84,11 @@ class DecoratorOptions:
 def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) -> Callable[P, R]:
     """Wrap a function so that each call is charged, for threads. Raises `ConfigError` if it is async."""
     _check_function(function)
+    reject_registered(function, sys._getframe(2))  # noqa: SLF001  # the line with the decorator knows the app
     if is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is async, and Limiter would block its event loop; "
-            "expected a plain function; for an async one use AsyncLimiter",
+            f"expected a plain function; for an async one use AsyncLimiter; {USE_THEIRS}",
             code="RL-046",
         )
     charges_for = options.charges_for(function)
@@ -92,8 +99,12 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) 
             code="RL-046",
         )
 
+    watch = options.watch_for(function)
+
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not watch.done:
+            watch.examine(sys._getframe(1), args)  # noqa: SLF001  # to identify the caller
         charges = charges_for(args, kwargs)
         if not options.has_slots:
             run(acquire(runtime, charges))
@@ -101,6 +112,7 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) 
         with ThreadContext(SlotHolder(runtime, charges)):
             return function(*args, **kwargs)
 
+    watch.mark(call, function)
     return call
 
 
@@ -109,16 +121,20 @@ def wrap_async(
 ) -> Callable[P, Coroutine[Any, Any, R]]:
     """Wrap an async function so that each awaited call is charged. Raises `ConfigError` if it is not async."""
     _check_function(function)
+    reject_registered(function, sys._getframe(2))  # noqa: SLF001  # the line with the decorator knows the app
     if not is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is not async and cannot await the store; "
-            "expected an async function; for a plain one use Limiter",
+            f"expected an async function; for a plain one use Limiter; {USE_THEIRS}",
             code="RL-046",
         )
     charges_for = options.charges_for(function)
+    watch = options.watch_for(function)
 
     @wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not watch.done:
+            watch.examine(sys._getframe(1), args)  # noqa: SLF001  # to identify the caller
         charges = charges_for(args, kwargs)
         if not options.has_slots:
             await acquire(runtime, charges)
@@ -126,6 +142,7 @@ def wrap_async(
         async with AsyncContext(SlotHolder(runtime, charges)):
             return await function(*args, **kwargs)
 
+    watch.mark(call, function)
     return call
 
 

@@ -24,6 +24,7 @@ from ratelimit_mw.engine.acquire import (
     with_timeout_as_max_delay,
 )
 from ratelimit_mw.engine.decorator import DecoratorOptions, P, R, wrap, wrap_async
+from ratelimit_mw.engine.endpoint_misuse import USE_THEIRS
 from ratelimit_mw.engine.runtime import AsyncioRuntime, ThreadRuntime
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.url import open_async_store, open_store
@@ -34,13 +35,12 @@ KeyOf = Key | Callable[..., Key] | None  # for a decorated function; a callable 
 CostOf = int | Callable[..., int]
 Wait = bool | float  # True: for as long as it takes; a number: at most so many seconds
 
-_ENDPOINTS: Final = "for web endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
 _ARGUMENTS_OF_HIT: Final = {
     **dict.fromkeys(("limits", "cost"), "into each call: hit(limits, key, cost)"),
-    "key": f"into each call: hit(limits, key); {_ENDPOINTS}",
+    "key": f"into each call: hit(limits, key); {USE_THEIRS}",
 }
 _ARGUMENTS_OF_ENDPOINTS: Final = dict.fromkeys(
-    ("key_func", "key_function", "key_generator"), f"into `key`, called with the function's arguments; {_ENDPOINTS}"
+    ("key_func", "key_function", "key_generator"), f"into `key`, called with the function's arguments; {USE_THEIRS}"
 )
 _DEFAULT_STORE_TIMEOUT: Final = 1.0  # seconds; generous, because no web request waits
 _MAX_CACHED_RESERVATIONS: Final = 4096  # a cached entry saves hashing the key and building the charges
@@ -228,7 +228,7 @@ class Limiter(_BaseLimiter):
 
         It is for functions of jobs and clients, not for web endpoints: it has no request, so without a `key` all
         clients of an endpoint share one bucket, and `RateLimited` becomes a 500. For endpoints use `limit` of
-        `ratelimit_mw.fastapi`, `.starlette`, `.flask` or `.django`.
+        `ratelimit_mw.fastapi`, `.starlette`, `.flask` or `.django`. A warning names an endpoint without a `key`.
 
         `key`: the bucket's key, or a callable that receives the arguments of the call (`self` first for a method). None
         means the function's module and name: one bucket for all calls. `cost`: whole units, or a callable with the same

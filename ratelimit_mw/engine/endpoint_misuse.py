@@ -1,0 +1,120 @@
+"""Finds `Limiter.limit` on a web endpoint, where `limit` of a framework is meant. Imports no framework."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from inspect import Parameter, Signature, isfunction
+from types import FrameType
+from typing import Any, Final
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.core.signatures import callable_name, signature_of
+
+USE_THEIRS: Final = "for web endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
+_CALLERS: Final = {  # modules that call endpoints
+    "fastapi.routing",
+    "starlette.routing",
+    "starlette.endpoints",
+    "flask.app",
+    "flask.views",
+    "django.core.handlers.base",
+    "django.views.generic.base",
+}
+_THREADS: Final = "anyio"  # calls plain endpoints of Starlette, and also other functions
+_REGISTRIES: Final = {("starlette", "Starlette"), ("starlette", "Router"), ("flask", "Flask")}
+
+
+def reject_registered(function: object, caller: FrameType) -> None:
+    """Raise `ConfigError` if an app or router that `caller` knows has this very function: the limit has no effect."""
+    path = _registered_path(function, caller)
+    if path is not None:
+        raise ConfigError(
+            f"limit: got {callable_name(function)}, which is registered for {path} already, without this limit; "  # type: ignore[arg-type]  # it is a function
+            f"{USE_THEIRS}, below what registers the route",
+            code="RL-046",
+        )
+
+
+class EndpointWatch:
+    """Warns once if a function with a bucket for all of its calls is an endpoint: all clients share that bucket.
+
+    `done`: the next call need not be examined. `key`: None if the function has one bucket.
+    """
+
+    __slots__ = ("_name", "done")
+
+    def __init__(self, function: Callable[..., Any], key: object) -> None:
+        self._name: Final = callable_name(function)
+        self.done = key is not None
+
+    def examine(self, caller: FrameType, arguments: tuple[Any, ...]) -> None:
+        """Warn if the caller of the function is a framework. The first call shows it."""
+        self.done = True
+        module = str(caller.f_globals.get("__name__"))
+        by_thread = module.partition(".")[0] == _THREADS and any(map(_is_request, arguments))
+        if module in _CALLERS or by_thread:
+            self.warn()
+
+    def warn(self) -> None:
+        """Warn that the function is an endpoint."""
+        self.done = True
+        text = (
+            f"limit of Limiter is on {self._name}, a web endpoint: all clients share its bucket, and a refused one "
+            f"gets 500; {USE_THEIRS}"
+        )
+        warn_or_fail([Finding(text, code="RL-136", weakens_limits=False)], strict=False)
+
+    def mark(self, wrapper: Callable[..., Any], function: Callable[..., Any]) -> None:
+        """Let FastAPI, which calls plain endpoints like any other function, find out when it registers the wrapper."""
+        if self.done or "fastapi" not in sys.modules:
+            return
+        try:
+            found = signature_of(function)
+        except (TypeError, ValueError):
+            return
+        watched = _WatchedSignature(list(found.parameters.values()), return_annotation=found.return_annotation)
+        watched.watch = self
+        wrapper.__signature__ = watched  # type: ignore[attr-defined]  # `inspect.signature` returns it
+
+
+class _WatchedSignature(Signature):
+    """The signature of a function, which reports that FastAPI reads it: for an endpoint or a dependency."""
+
+    __slots__ = ("watch",)
+    watch: EndpointWatch  # missing in copies
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:  # type: ignore[override]  # the same type, in a proxy
+        """The parameters."""
+        watch = getattr(self, "watch", None)
+        if watch is not None and not watch.done:
+            reader = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001  # to identify the reader
+            if str(reader).partition(".")[0] == "fastapi":
+                watch.warn()
+        return super().parameters
+
+
+def _is_request(argument: object) -> bool:
+    return any(kind.__module__ == "starlette.requests" for kind in type(argument).__mro__)
+
+
+def _registered_path(function: object, caller: FrameType) -> str | None:
+    if not isfunction(function) or not {"starlette", "flask"} & sys.modules.keys():
+        return None
+    for known in {**caller.f_globals, **caller.f_locals}.values():
+        kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(known).__mro__}
+        if not _REGISTRIES.isdisjoint(kinds):
+            path = next((path for path, endpoint in _endpoints_of(known) if endpoint is function), None)
+            if path is not None:
+                return path
+    return None
+
+
+def _endpoints_of(registry: Any) -> Iterator[tuple[str, object]]:
+    """Yield the endpoints of an app or router, with their paths."""
+    views = getattr(registry, "view_functions", None)
+    if views is None:
+        yield from ((str(getattr(one, "path", "")), getattr(one, "endpoint", None)) for one in registry.routes)
+        return
+    for rule in registry.url_map.iter_rules():
+        yield rule.rule, views.get(rule.endpoint)

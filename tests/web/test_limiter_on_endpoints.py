@@ -1,0 +1,250 @@
+"""`Limiter.limit` is for jobs. On an endpoint of a web app, where another `limit` is meant, it is reported."""
+# The decorators are parameters, so mypy knows nothing of them.
+# mypy: disable-error-code="untyped-decorator"
+
+import inspect
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+import pytest
+from django.http import HttpResponse
+from django.urls import path
+from django.views import View
+from fastapi import APIRouter, Depends, FastAPI
+from flask import Flask
+from flask.views import MethodView
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.endpoints import HTTPEndpoint
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from ratelimit_mw import AsyncLimiter, ConfigError, Limiter
+from web.asgi_talk import HTTP, talk
+from web.django_site import wsgi_site
+from web.wsgi_talk import Server, read
+
+USE = "for web endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
+WARNING = (
+    "ratelimit_mw: limit of Limiter is on {}, a web endpoint: all clients share its bucket, and a refused one "
+    f"gets 500; {USE}"
+)
+
+
+def in_asgi(app: Any) -> Any:
+    return talk(app, HTTP, path="/", query_string=b"").sent[0]["status"]
+
+
+def in_flask(app: Flask) -> Any:
+    return app.test_client().get("/").status_code
+
+
+def in_django(view: Any) -> Any:
+    server = Server()
+    read(server.ask(wsgi_site([path("", view)], None, ())))
+    return int(server.started[0][0][:3])
+
+
+def fastapi_plain(limited: Any) -> Any:
+    app = FastAPI()
+
+    @app.get("/")
+    @limited
+    def home() -> str:
+        return "x"
+
+    return partial(in_asgi, app), home
+
+
+def fastapi_async(_: Any, **options: Any) -> Any:
+    app = FastAPI()
+
+    @app.get("/")
+    @AsyncLimiter().limit("9/minute", **options)
+    async def home() -> str:
+        return "x"
+
+    return partial(in_asgi, app), home
+
+
+def fastapi_dependency(limited: Any) -> Any:
+    app = FastAPI()
+
+    @limited
+    def home() -> str:
+        return "x"
+
+    app.get("/", dependencies=[Depends(home)])(lambda: "x")
+    return partial(in_asgi, app), home
+
+
+def starlette_plain(limited: Any) -> Any:
+    @limited
+    def home(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(request.method)
+
+    return partial(in_asgi, Starlette(routes=[Route("/", home)])), home
+
+
+def starlette_async(_: Any) -> Any:
+    @AsyncLimiter().limit("9/minute")
+    async def home(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(request.method)
+
+    return partial(in_asgi, Starlette(routes=[Route("/", home)])), home
+
+
+def starlette_class(_: Any) -> Any:
+    class Home(HTTPEndpoint):
+        @AsyncLimiter().limit("9/minute")
+        async def get(self, request: Request) -> PlainTextResponse:
+            return PlainTextResponse(request.method)
+
+    return partial(in_asgi, Starlette(routes=[Route("/", Home)])), Home.get
+
+
+def flask_view(limited: Any) -> Any:
+    app = Flask(__name__)
+
+    @app.get("/")
+    @limited
+    def home() -> str:
+        return "x"
+
+    return partial(in_flask, app), home
+
+
+def flask_class(limited: Any) -> Any:
+    class Home(MethodView):
+        @limited
+        def get(self) -> str:
+            return "x"
+
+    app = Flask(__name__)
+    app.add_url_rule("/", view_func=Home.as_view("home"))
+    return partial(in_flask, app), Home.get
+
+
+def django_view(limited: Any) -> Any:
+    @limited
+    def home(request: Any) -> HttpResponse:
+        return HttpResponse(request.method)
+
+    return partial(in_django, home), home
+
+
+def django_class(limited: Any) -> Any:
+    class Home(View):
+        @limited
+        def get(self, request: Any) -> HttpResponse:
+            return HttpResponse(request.method)
+
+    return partial(in_django, Home.as_view()), Home.get
+
+
+AT_IMPORT = [fastapi_plain, fastapi_async, fastapi_dependency]
+AT_A_REQUEST = [
+    starlette_plain,
+    starlette_async,
+    starlette_class,
+    flask_view,
+    flask_class,
+    django_view,
+    django_class,
+]
+
+
+@pytest.mark.parametrize("make", [*AT_IMPORT, *AT_A_REQUEST], ids=lambda make: make.__name__)
+def test_an_endpoint_whose_clients_share_one_bucket(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    ask, endpoint = make(Limiter().limit("9/minute"))
+    warning = WARNING.format(endpoint.__qualname__)
+    assert caplog.messages == [warning] * (make in AT_IMPORT)
+    assert [ask(), ask()] == [200, 200]
+    assert caplog.messages == [warning]
+
+
+@pytest.mark.parametrize(
+    "make", [fastapi_plain, starlette_plain, flask_view, django_view], ids=lambda one: one.__name__
+)
+def test_a_key_is_meant(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    ask, _ = make(Limiter().limit("9/minute", key="page"))
+    assert ask() == 200
+    assert caplog.messages == []
+
+
+def test_functions_that_are_no_endpoints(caplog: pytest.LogCaptureFixture) -> None:
+    """Called by an endpoint, in a thread, or after the response; and the signature is that of the function."""
+    done: list[int] = []
+
+    @Limiter().limit("9/minute")
+    def job(number: int) -> None:
+        done.append(number)
+
+    @AsyncLimiter().limit("9/minute")
+    async def later(number: int) -> None:
+        done.append(number)
+
+    async def home(_: Request) -> PlainTextResponse:
+        job(1)
+        await anyio.to_thread.run_sync(job, 2)
+        return PlainTextResponse("x", background=BackgroundTask(later, 3))
+
+    assert in_asgi(Starlette(routes=[Route("/", home)])) == 200
+    assert str(inspect.signature(job)) == "(number: int) -> None"
+    assert list(inspect.signature(job).parameters) == ["number"]
+    assert inspect.signature(job).replace(return_annotation=int).return_annotation is int
+    assert done == [1, 2, 3]
+    assert caplog.messages == []
+
+
+def above_fastapi() -> Any:
+    app = FastAPI()
+
+    @app.get("/home")
+    def home() -> str:
+        return "x"
+
+    return Limiter().limit("9/minute")(home)
+
+
+def above_a_router() -> Any:
+    router = APIRouter()
+
+    @router.get("/home")
+    async def home() -> str:
+        return "x"
+
+    return Limiter().limit("9/minute")(home)
+
+
+def above_flask() -> Any:
+    app = Flask(__name__)
+
+    @app.get("/home")
+    def home() -> str:
+        return "x"
+
+    return Limiter().limit("9/minute", key="page")(home)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("make", [above_fastapi, above_a_router, above_flask], ids=lambda make: make.__name__)
+def test_above_what_registers_the_route_it_is_an_error(make: Callable[[], Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert str(caught.value) == (
+        f"limit: got {make.__name__}.<locals>.home, which is registered for /home already, without this limit; {USE}, "
+        "below what registers the route"
+    )
+
+
+def test_another_function_of_an_app_is_limited(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+    app.get("/home")(lambda: "x")
+    with caplog.at_level(logging.WARNING):
+        assert Limiter().limit("9/minute")(lambda: len(app.routes) > 0)() is True
+    assert caplog.messages == []
