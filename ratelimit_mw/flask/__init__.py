@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Final, Unpack
 
 from ratelimit_mw.core.errors import ConfigError, require
-from ratelimit_mw.core.log import warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.engine.gate import Gate
@@ -18,8 +17,8 @@ from ratelimit_mw.flask.endpoint_limits import (
     warn_unless_limits_app,
 )
 from ratelimit_mw.flask.hooks import Hooks
+from ratelimit_mw.flask.late_config import ConfigWatch
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.loading import unread_settings
 from ratelimit_mw.settings.options import Options
 
 with require("flask"):
@@ -75,7 +74,7 @@ class RateLimiter:
         if "ratelimit_mw" in app.extensions:
             raise ConfigError(f"app {app.name!r} has a RateLimiter already", code="RL-048")
         hooks = Hooks(app, self._gate(app))
-        warn_or_fail(unread_settings(app.config, f"app.config[{CONFIG!r}]"), strict=hooks.gate.settings.strict)
+        hooks.config_watch = ConfigWatch(app, reads=self._settings is None, strict=hooks.gate.settings.strict)
         if hooks.gate.settings.enabled is not False:
             app.before_request(hooks.before)
             app.after_request(hooks.after)

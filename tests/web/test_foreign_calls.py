@@ -296,3 +296,96 @@ def test_names_that_something_reads(
     monkeypatch.setitem(sys.modules, "flask_limiter", sys)
     configured("RATELIMIT_DEFAULT")
     assert caplog.messages == []
+
+
+# values that an app of Flask writes into its configuration where they are not read
+
+LATE = "app.config['RATELIMIT_MW'] was written after RateLimiter(app) had read it, so it has no effect; write it "
+BESIDE = "app.config['RATELIMIT_MW'] is not read, because RateLimiter has a Settings object, which is complete; give it"
+
+
+def late(**settings: Any) -> Flask:
+    app = Flask(__name__)
+    app.config["TESTING"] = True
+    app.config["RATELIMIT_MW"] = {"limits": "9/minute", **settings}
+    RateLimiter(app)
+    return app
+
+
+def replaced(*, strict: bool) -> Flask:
+    app = late(strict=strict)
+    app.config["RATELIMIT_MW"] = {"limits": "1/minute", "strict": strict}
+    return app
+
+
+def changed(*, strict: bool) -> Flask:
+    app = late(strict=strict)
+    app.config["RATELIMIT_MW"]["limits"] = "1/minute"
+    return app
+
+
+def added(*, strict: bool) -> Flask:
+    app = Flask(__name__)
+    app.config["TESTING"] = True
+    RateLimiter(app, limits="9/minute", strict=strict)
+    app.config["RATELIMIT_MW"] = {"limits": "1/minute"}
+    return app
+
+
+def beside(*, strict: bool) -> Flask:
+    app = Flask(__name__)
+    app.config["TESTING"] = True
+    RateLimiter(app, Settings(limits="9/minute", strict=strict))
+    app.config["RATELIMIT_MW"] = {"limits": "1/minute"}
+    return app
+
+
+def named(*, strict: bool) -> Flask:
+    app = late(strict=strict)
+    app.config["RATELIMIT_DEFAULT"] = "1/minute"
+    return app
+
+
+@pytest.mark.promise(9)
+@pytest.mark.usefixtures("_without_peers")
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (replaced, LATE),
+        (changed, LATE),
+        (added, LATE),
+        (beside, BESIDE),
+        (named, "RATELIMIT_DEFAULT is not read here; write `limits` into app.config['RATELIMIT_MW']"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_is_written_later_is_told_once_at_the_first_request(
+    written: Any, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, strict_app = written(strict=False), written(strict=True)
+    assert caplog.messages == []
+    assert [app.test_client().get("/").status_code for _ in range(3)] == [404] * 3
+    (message,) = caplog.messages
+    assert message.startswith(f"ratelimit_mw: {text}")
+    for _ in range(2):
+        with pytest.raises(ConfigError) as caught:
+            strict_app.test_client().get("/")
+        assert str(caught.value).startswith(text)
+
+
+def test_a_config_beside_a_settings_object_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    app = Flask(__name__)
+    app.config["RATELIMIT_MW"] = {"limits": "1/minute"}
+    RateLimiter(app, Settings(limits="9/minute"))
+    assert app.test_client().get("/").status_code == 404
+    assert [message[: len(BESIDE) + 14] for message in caplog.messages] == [f"ratelimit_mw: {BESIDE}"]
+
+
+def test_what_is_written_before_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    limiter, app = RateLimiter(key="ip"), Flask(__name__)
+    app.config["RATELIMIT_MW"] = {"limits": "1/minute"}
+    limiter.init_app(app)
+    app.config["RATELIMIT_MW"] = {"limits": "1/minute"}
+    app.config["OTHER"] = 1
+    assert [app.test_client().get("/").status_code for _ in range(2)] == [404, 429]
+    assert caplog.messages == []
