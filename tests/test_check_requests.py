@@ -148,7 +148,7 @@ Results of callables:
   shop_of_check:staff  False
 
 Log messages:
-  key 'user': is missing; missing_key = 'shared' applies
+  key 'user': is missing; missing_key = 'shared' applies; if all requests lack it, authenticate outside the rate limiter
 """
 
 API = """

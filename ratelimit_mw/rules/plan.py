@@ -23,6 +23,7 @@ from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
 _MAX_CACHED_LENGTH: Final = 256  # characters of a user or client address; plans for longer ones are not cached
 PLAN_BUDGET: Final = Budget(16_384, second_use=True)  # plans of recent clients, for all combinations of rules
+_NO_USER: Final = "; if all requests lack it, authenticate outside the rate limiter"
 _NETWORK_CACHE_SIZE: Final = 4096  # IPv6 addresses
 
 
@@ -269,7 +270,11 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
         identity = limit.key.identity(request, route, results)
         if identity is None:
             warn_throttled(
-                f"key {limit.key.text!r}", "is missing; missing_key = %r applies", limit.missing_key, code="RL-213"
+                f"key {limit.key.text!r}",
+                "is missing; missing_key = %r applies%s",
+                limit.missing_key,
+                _NO_USER if limit.key.requires_user else "",
+                code="RL-213",
             )
             if limit.missing_key == "deny" and not limit.shadow:
                 return _DENIED

@@ -163,7 +163,12 @@ def test_a_missing_key_is_logged_once_and_names_its_key(
     monkeypatch.setattr(notices, "_quiet_until", {})
     for _ in range(5):
         planned(rules(key="user+ip"), PlainRequest())
-    assert caplog.messages == ["ratelimit_mw: key 'user+ip': is missing; missing_key = 'shared' applies"]
+        planned(rules(key="ip"), PlainRequest(client=None))
+    applies = "is missing; missing_key = 'shared' applies"
+    assert caplog.messages == [
+        f"ratelimit_mw: key 'user+ip': {applies}; if all requests lack it, authenticate outside the rate limiter",
+        f"ratelimit_mw: key 'ip': {applies}",
+    ]
 
 
 @pytest.mark.parametrize(
