@@ -62,10 +62,17 @@ def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> N
     parser.add_argument("--most", type=_positive, metavar="N", help="stop after N refusals")
 
 
-def run_commands(program: str, words: Sequence[str], open_target: OpenTarget) -> int:
-    """Run the command with these arguments, and return its exit code. `program`: the start of the command line."""
+def run_commands(
+    program: str, words: Sequence[str], open_target: OpenTarget, add: Callable[[Any], object] = lambda _: None
+) -> int:
+    """Run the command with these arguments, and return its exit code.
+
+    `program`: the start of the command line. `add`: adds commands of a framework to the parser.
+    """
     parser = argparse.ArgumentParser(prog=program, description="Show who is limited, and let them in again.")
-    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"), open_target, has_file=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add(commands)
+    add_commands(commands, open_target, has_file=False)
     args = parser.parse_args(words)
     return int(args.run(args))
 

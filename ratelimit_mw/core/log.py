@@ -27,6 +27,11 @@ class Finding(NamedTuple):
     code: str
     weakens_limits: bool = True
 
+    @property
+    def message(self) -> str:
+        """The text with its code."""
+        return with_code(self.text, self.code)
+
 
 def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
     """Log each finding as a warning. With `strict`, raise one `ConfigError` for the findings that weaken limits.
@@ -35,11 +40,10 @@ def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
     """
     problems: list[str] = []
     for finding in findings:
-        text = with_code(finding.text, finding.code)
         if strict and finding.weakens_limits:
-            problems.append(text)
+            problems.append(finding.message)
         else:
-            logger.warning("ratelimit_mw: %s", text)
+            logger.warning("ratelimit_mw: %s", finding.message)
     if problems:
         raise ConfigError(*problems)
 

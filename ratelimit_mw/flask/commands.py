@@ -1,12 +1,15 @@
-"""`flask ratelimit`: the commands of `ratelimit_mw.admin` for the app that Flask loads."""
+"""`flask ratelimit`: `check`, and the commands of `ratelimit_mw.admin`, for the app that Flask loads."""
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from ratelimit_mw.admin.commands import run_commands
 from ratelimit_mw.admin.described import DescribedRequest
+from ratelimit_mw.admin.output import write_line
 from ratelimit_mw.admin.target import Endpoint, Target
 from ratelimit_mw.core.errors import require
+from ratelimit_mw.flask.endpoint_limits import enforcement_findings, is_strict
 
 with require("flask"):
     import click
@@ -24,9 +27,26 @@ with require("flask"):
 @click.pass_context
 @with_appcontext
 def ratelimit_command(context: click.Context, words: tuple[str, ...]) -> None:
-    """Run one of peek, reset, keys, top, tail."""
+    """Run one of check, peek, reset, keys, top, tail."""
     app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  # documented
-    context.exit(run_commands("flask ratelimit", words, lambda _: _target(app)))
+    context.exit(run_commands("flask ratelimit", words, lambda _: _target(app), partial(_add_check, app)))
+
+
+def _add_check(app: Flask, commands: Any) -> None:
+    about = "find limits that nothing enforces, and settings that nothing reads, before the first request does"
+    parser = commands.add_parser("check", help=about, description=about)
+    parser.set_defaults(run=lambda _: _check(app))
+
+
+def _check(app: Flask) -> int:
+    """Print what the first request would report. Return 1 if it would fail, which it does with `strict`."""
+    findings = [*enforcement_findings(), *app.extensions["ratelimit_mw"].config_watch.findings(app.config)]
+    errors = [finding for finding in findings if finding.weakens_limits] if is_strict(app) else []
+    counts = [(len(errors), "mistake"), (len(findings) - len(errors), "warning")]
+    write_line(f"{app.name}: " + ", ".join(f"{count or 'no'} {name}{'s' * (count != 1)}" for count, name in counts))
+    for finding in [*errors, *(one for one in findings if one not in errors)]:
+        write_line(f"  {finding.message}")
+    return 1 if errors else 0
 
 
 def _target(app: Flask) -> Target:

@@ -23,6 +23,10 @@ CONFIG: Final = "RATELIMIT_MW"  # the settings in an app's config
 _NO_APP: Final = Finding(
     "a RateLimiter has settings and no app, so it limits nothing; call its init_app(app)", code="RL-108"
 )
+_NOT_ENFORCED: Final = (
+    "nothing enforces it, because it is not on a view or blueprint of an app with a RateLimiter; register a route or "
+    "blueprint with it, put it below a decorator that hides it, or remove it"
+)
 _IMPLICIT_METHODS: Final = {"HEAD", "OPTIONS"}  # Flask adds them
 _limited_apps: Final[WeakSet[Flask]] = WeakSet()  # the apps that have a RateLimiter
 _unchecked: Final[WeakKeyDictionary[EndpointLimit, str]] = (
@@ -127,25 +131,38 @@ def _check_enforced(sender: Flask, **_: object) -> None:
     with `strict` fail until every limit is enforced.
     """
     with _lock:
-        enforced = {endpoint_limit for app in list(_limited_apps) for endpoint_limit in _limits_in(app)}
-        idle = sorted(
-            (name, not endpoint_limit.rule.exempt)
-            for endpoint_limit, name in _unchecked.items()
-            if endpoint_limit not in enforced
-        )
-        text = "nothing enforces it, because it is not on a view or blueprint of an app with a RateLimiter"
-        findings = [
-            Finding(f"{name}: {text}", code="RL-109", weakens_limits=weakens_limits) for name, weakens_limits in idle
-        ]
-        findings += [finding for app in list(_limited_apps) for finding in _idle_methods(app)]
-        findings += [_NO_APP] * bool(_without_app)
-        strict = _is_strict(sender) or any(_without_app.values())
+        findings = enforcement_findings()
+        strict = is_strict(sender)
         if findings and not strict and any(map(_is_strict, list(_limited_apps))):
             return  # only requests to the strict app fail
         warn_or_fail(findings, strict=strict)
         _unchecked.clear()
         _without_app.clear()
         request_started.disconnect(_check_enforced)
+
+
+def enforcement_findings() -> Sequence[Finding]:
+    """Return a finding for each limit that no app enforces, and one for extensions without an app.
+
+    Limits that an earlier request found enforced are not examined again. Call it when all routes are registered.
+    """
+    enforced = {endpoint_limit for app in list(_limited_apps) for endpoint_limit in _limits_in(app)}
+    idle = sorted(
+        (name, not endpoint_limit.rule.exempt)
+        for endpoint_limit, name in _unchecked.items()
+        if endpoint_limit not in enforced
+    )
+    findings = [
+        Finding(f"{name}: {_NOT_ENFORCED}", code="RL-109", weakens_limits=weakens_limits)
+        for name, weakens_limits in idle
+    ]
+    findings += [finding for app in list(_limited_apps) for finding in _idle_methods(app)]
+    return findings + [_NO_APP] * bool(_without_app)
+
+
+def is_strict(app: Flask) -> bool:
+    """Return whether such findings are errors in requests to this app."""
+    return _is_strict(app) or any(_without_app.values())
 
 
 def _idle_methods(app: Flask) -> Iterator[Finding]:

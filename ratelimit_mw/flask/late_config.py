@@ -31,10 +31,11 @@ class ConfigWatch:
 
     def check(self, app: Flask, **_: object) -> None:
         """Report what was written since, at the first request; with `strict`, raise `ConfigError` at each one."""
-        warn_or_fail(self._written_since(app.config), strict=self._strict)
+        warn_or_fail(self.findings(app.config), strict=self._strict)
         request_started.disconnect(self.check)
 
-    def _written_since(self, config: Mapping[str, Any]) -> Iterator[Finding]:
+    def findings(self, config: Mapping[str, Any]) -> Iterator[Finding]:
+        """Yield a finding for each setting that was written since."""
         yield from unread_settings(config.keys() - self._names, _PLACE)
         if _copied(config.get(CONFIG, _ABSENT)) == self._value:
             return

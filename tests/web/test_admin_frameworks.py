@@ -20,8 +20,15 @@ from flask import Flask, request
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.django.management.commands.ratelimit import Command
 from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import endpoint_limits as marks
+from ratelimit_mw.flask import exempt as flask_exempt
+from ratelimit_mw.flask import limit as flask_limit
 
 LOGIN = ["--request", "POST /login/7", "--ip", "192.0.2.7"]
+LATE = (
+    "app.config['RATELIMIT_MW'] was written after RateLimiter(app) had read it, so it has no effect; write it before, "
+    "or create RateLimiter() first and call its init_app(app) last"
+)
 DETAIL = "3/3600s using fixed_window"
 
 
@@ -146,6 +153,45 @@ def test_flask_shows_help_and_mistakes(app: Flask) -> None:
     assert "flask ratelimit" in done.output
     assert run(args=["ratelimit", "peek", "--request", "nothing"]).exit_code == 1
     assert run(args=["ratelimit"]).exit_code == 2
+
+
+def test_flask_checks_what_else_the_first_request_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "_unchecked", {})
+    monkeypatch.setattr(marks, "_limited_apps", set())
+
+    def checked(*, strict: bool, late: bool = False) -> tuple[int, list[str]]:
+        app = Flask("shop")
+        RateLimiter(app, limits="50/minute", strict=strict)
+        if late:
+            app.config["RATELIMIT_MW"] = {"limits": "5/minute"}
+        done = app.test_cli_runner().invoke(args=["ratelimit", "check"])
+        return done.exit_code, done.output.splitlines()
+
+    assert checked(strict=True) == (0, ["shop: no mistakes, no warnings"])
+    name = f"{__name__}.{test_flask_checks_what_else_the_first_request_shows.__name__}.<locals>.search"
+
+    @flask_limit("3/hour")
+    def search() -> str:
+        return "found"
+
+    @flask_exempt
+    def hidden() -> str:
+        return "free"
+
+    code, lines = checked(strict=False, late=True)
+    assert (code, lines[0]) == (0, "shop: no mistakes, 3 warnings")
+    assert [line.split(": ")[0] for line in lines[1:]] == [
+        f"  @exempt on {name.replace('search', 'hidden')}",
+        f"  @limit on {name}",
+        f"  {LATE}",
+    ]
+    code, lines = checked(strict=True)
+    assert (code, lines[0]) == (1, "shop: 1 mistake, 1 warning")
+    assert lines[1] == (
+        f"  @limit on {name}: nothing enforces it, because it is not on a view or blueprint of an app with a "
+        "RateLimiter; register a route or blueprint with it, put it below a decorator that hides it, or remove it"
+    )
+    del search, hidden
 
 
 def test_flask_over_memory() -> None:
