@@ -120,8 +120,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
                 rules.append(rule)
                 first = names.setdefault(rule.full_name, index)
                 if first != index:
-                    problem = f"name: {rule.full_name!r} is also the name of rules[{first}]"
-                    raise ConfigError(f"{problem}; choose another name", code="RL-005")
+                    raise ConfigError(_same_name(rule, rule_from(self.rules[first]), first), code="RL-005")
         mistakes.raise_if_any()
         return rules
 
@@ -247,6 +246,14 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     def _tiers(self) -> tuple[KeySpec | None, str | None]:
         """`tier` and `default_tier`. An invalid key is replaced here, because another check reports it."""
         return (None if self.tier is None else key_or_placeholder(self.tier)), self.default_tier
+
+
+def _same_name(rule: Rule, other: Rule, index: int) -> str:
+    """Return the message for a rule with the name of an earlier one, whose index is given."""
+    name = f"{rule.full_name!r}" if rule.name else f"the default name {rule.full_name!r}, made of {rule.name_source!r},"
+    others = f"name of rules[{index}]" if other.name else f"default name of rules[{index}], of {other.name_source!r}"
+    fix = "choose another name" if rule.name else "give one of them a name"
+    return f"name: {name} is also the {others}; {fix}"
 
 
 def _rule_place(index: int, rule: object) -> str:

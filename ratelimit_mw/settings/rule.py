@@ -198,10 +198,14 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         """The name. Without one, it is made of methods, hosts and paths: `POST_login`."""
         if self.name:
             return self.name
-        hosts, paths = ([one] if isinstance(one, str) else one for one in (self.host, self.path))
-        parts = [*(["preflight"] if self.preflight else self.methods), *hosts, *paths]
-        name = re.sub(r"[^A-Za-z0-9.-]+", "_", "_".join(parts)).strip("_.")[:64] or "root"
+        name = re.sub(r"[^A-Za-z0-9.-]+", "_", self.name_source).strip("_.")[:64] or "root"
         return f"path_{name}" if name in RESERVED_NAMES else name
+
+    @property
+    def name_source(self) -> str:
+        """The methods, hosts and paths of which the default name is made: `POST /login`."""
+        hosts, paths = ([one] if isinstance(one, str) else one for one in (self.host, self.path))
+        return " ".join([*(["preflight"] if self.preflight else self.methods), *hosts, *paths])
 
     @property
     def settles(self) -> bool:

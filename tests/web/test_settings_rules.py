@@ -104,20 +104,35 @@ def test_a_rule_that_is_no_table(rule: Any) -> None:
     assert message_of(limits="9/hour", rules=[rule]) == f"rules[0]: {found(rule, 'a table or a Rule')}"
 
 
+MADE = "rules[1].name: the default name {}, is also the {}; give one of them a name"
+
+
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
         (
             [{**NONE, "path": "/a"}, {**NONE, "path": "/a"}],
-            "rules[1].name: 'a' is also the name of rules[0]; choose another name",
+            MADE.format("'a', made of '/a'", "default name of rules[0], of '/a'"),
         ),
         (
             [{**NONE, "path": "/a/b"}, {**NONE, "path": "/c"}, {**NONE, "path": "/d", "name": "a_b"}],
-            "rules[2] (a_b).name: 'a_b' is also the name of rules[0]; choose another name",
+            "rules[2] (a_b).name: 'a_b' is also the default name of rules[0], of '/a/b'; choose another name",
+        ),
+        (
+            [{**NONE, "path": "/x", "name": "x"}, {**NONE, "path": "/y", "name": "x"}],
+            "rules[1] (x).name: 'x' is also the name of rules[0]; choose another name",
+        ),
+        (
+            [{**NONE, "path": "/d", "name": "POST_a_b"}, {**NONE, "path": ["/a", "/b"], "methods": ["POST"]}],
+            MADE.format("'POST_a_b', made of 'POST /a /b'", "name of rules[0]"),
+        ),
+        (
+            [{**NONE, "path": "/login"}, {**NONE, "path": "/login/"}],
+            MADE.format("'login', made of '/login/'", "default name of rules[0], of '/login'"),
         ),
         (
             [{**NONE, "path": "/a/b"}, {**NONE, "path": "/a{b}"}],
-            "rules[1].name: 'a_b' is also the name of rules[0]; choose another name",
+            MADE.format("'a_b', made of '/a{b}'", "default name of rules[0], of '/a/b'"),
         ),
     ],
 )
