@@ -20,7 +20,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import check_int, check_seconds
 from ratelimit_mw.stores.inventory import KEPT_SECONDS
 
-__all__ = ["Bucket", "Buckets", "Clients", "Keys", "RefusedClient", "keys", "peek", "reset", "top"]
+__all__ = ["Bucket", "Buckets", "Clients", "Keys", "RefusedClient", "keys", "peek", "reset", "reset_key", "top"]
 
 DEFAULT_MOST: Final = 100  # clients
 
@@ -94,15 +94,36 @@ def reset(
         return Buckets(look(store, found.charges))
 
 
-def keys(settings: SettingsSource, *, limited: bool = False, most: int | None = None) -> Keys:
+def reset_key(settings: SettingsSource, key: str, *, rule: str | None = None) -> Buckets:
+    """Forget the buckets of a client's key in the store, and return them as they are then.
+
+    `key`: as `keys` and `top` return it. `rule`: only the buckets of this rule; `login` is also `@login` and
+    `@login()`. Finds those of limits on endpoints too. Reads all keys of the store, as `keys` does.
+    """
+    target = Target.of(settings)
+    with target.open_store() as store:
+        charges = Listing(target, store, key=key, rule=rule).charges()
+        if charges:
+            store.reset(charges)
+        return Buckets(look(store, charges))
+
+
+def keys(
+    settings: SettingsSource,
+    *,
+    limited: bool = False,
+    key: str | None = None,
+    rule: str | None = None,
+    most: int | None = None,
+) -> Keys:
     """Return the buckets of the store, unordered. `limited`: only those that would now refuse a request of one unit.
 
-    `most`: stops after so many buckets. Reads all keys of the store, with pauses, so that the server has four fifths of
-    its time for the app.
+    `key`, `rule`: only the buckets of this client's key, and of this rule. `most`: stops after so many buckets. Reads
+    all keys of the store, with pauses, so that the server has four fifths of its time for the app.
     """
     target, number = Target.of(settings), None if most is None else check_int("most", most, 1)
     with target.open_store() as store:
-        listing = Listing(target, store, limited=limited)
+        listing = Listing(target, store, limited=limited, key=key, rule=rule)
         return Keys(list(islice(listing, number)), round(listing.seen, 4))
 
 

@@ -19,6 +19,7 @@ from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.plan import Match, plan
 from ratelimit_mw.stores import Store
 
+PER_CALL: Final = 100  # buckets in one call
 _NO_ENDPOINT: Final[Endpoint] = ((), None)
 _MISSING: Final = (
     "the request has no value for the key {key!r} of {name}; describe it with --ip, --user, --header or --host. "
@@ -58,7 +59,7 @@ class RequestBuckets(Struct, frozen=True):
 
 
 def find_buckets(target: Target, described: DescribedRequest, *, need_all: bool = True) -> RequestBuckets:
-    """Return the buckets that a request would charge: in all rules, and of its messages if it opens a websocket.
+    """Return the buckets that a request would charge: in all rules, of its endpoint, and of a websocket's messages.
 
     Raises `ConfigError` if the description lacks a key that a limit needs, unless `need_all` is false and another limit
     has a bucket.
@@ -81,6 +82,10 @@ def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets
     if match.denied:
         return RequestBuckets((), (), "the client is on the blocklist, which needs no store")
     matches = [match, *([match.messages] if match.messages is not None and request.method == "GET" else [])]
+    if target.inner_of is not None:
+        inner_rules, limits = target.inner_of(described)
+        if limits and (inner := inner_rules.match(described.request(route), limits)) is not None:
+            matches.append(inner)
     results = _results([call for one in matches for call in one.callables], request)
     found: dict[tuple[str, str], tuple[Charge, str]] = {}
     missing: dict[str, str] = {}
@@ -102,8 +107,11 @@ def look(store: Store, charges: Sequence[Charge], only: Callable[[Decision], boo
     Changes nothing. A peek returns what would be left after the charge. For what is left now, a second peek of cost 0
     follows, unless the charge is refused.
     """
-    if not charges:
-        return []
+    parts = (charges[start : start + PER_CALL] for start in range(0, len(charges), PER_CALL))
+    return [bucket for part in parts for bucket in _look(store, part, only)]
+
+
+def _look(store: Store, charges: Sequence[Charge], only: Callable[[Decision], bool] | None) -> list[Bucket]:
     decisions = list(store.peek(charges))
     chosen = [index for index, decision in enumerate(decisions) if only is None or only(decision)]
     admitted = [index for index in chosen if decisions[index].allowed]

@@ -17,6 +17,7 @@ from ratelimit_mw.admin.listing import Listing, inventory_of
 from ratelimit_mw.admin.output import bucket_row, json_text, printable, refusal_row, table, write_line
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
+from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import KEPT_SECONDS, NumberedRefusal
 
 UNAVAILABLE: Final = 2  # exit code: the store gives no answer, or is in the memory of another process
@@ -29,9 +30,11 @@ _DURATION: Final = re.compile(r"([0-9]{1,9})(s|m|min|h)")
 _SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600}
 _DENY_CACHE: Final = "processes that remember a refusal follow within deny_cache, 1 s by default"
 _FROM_FILE: Final = (
-    "limits that are attached to endpoints are not in a settings file: `keys` lists their buckets, and in Flask and "
-    "Django `flask ratelimit` and `manage.py ratelimit` find them"
+    "limits that are attached to endpoints are not in a settings file: `keys` lists their buckets, `reset --key` "
+    "forgets them, and in Flask and Django `flask ratelimit` and `manage.py ratelimit` find them"
 )
+
+_UNREAD: Final = "buckets of this key that stay, because the settings do not have their limits"
 
 OpenTarget = Callable[[argparse.Namespace], Target]
 
@@ -47,12 +50,16 @@ def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> N
         parser.set_defaults(run=partial(_run, run, open_target))
         return parser
 
-    _add_request(add("peek", "show what is left in the buckets of a request; changes nothing", _peek))
-    parser = add("reset", "forget the buckets of a request, so that the client is admitted again", _reset)
-    _add_request(parser)
+    parser = add("peek", "show what is left in the buckets of a request; changes nothing", _peek)
+    _add_request(parser, parser, is_required=True)
+    parser = add("reset", "forget the buckets of a request or of a key, so that the client is admitted again", _reset)
+    either = parser.add_mutually_exclusive_group(required=True)
+    _add_request(parser, either, is_required=False)
+    _add_key(parser, either)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser = add("keys", "list the buckets of the store, at a fifth of its server's time at most", _keys)
     parser.add_argument("--limited", action="store_true", help="only those that refuse a request now")
+    _add_key(parser, parser)
     parser.add_argument("--most", type=_positive, metavar="N", help="stop after N buckets")
     parser = add("top", "show who was refused most; needs the setting remember_refused", _top)
     parser.add_argument("--since", type=_seconds, default=KEPT_SECONDS, metavar="10m", help="s, m or h; at most 1h")
@@ -77,12 +84,19 @@ def run_commands(
     return int(args.run(args))
 
 
-def _add_request(parser: Any) -> None:
-    parser.add_argument("--request", required=True, metavar="'POST /login'", help="method and path")
+def _add_request(parser: Any, group: Any, *, is_required: bool) -> None:
+    """Add the words that describe a request. `group`: of the parser, has the first one."""
+    group.add_argument("--request", required=is_required, metavar="'POST /login'", help="method and path")
     parser.add_argument("--ip", help="address of the client, or of the proxy before it; '' for none")
     parser.add_argument("--user", help="name or id of the logged-in user")
     parser.add_argument("--host", help="the same as --header 'Host: ...'")
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="may be repeated")
+
+
+def _add_key(parser: Any, group: Any) -> None:
+    """Add the words that choose buckets by the names in their keys. `group`: of the parser, has the first one."""
+    group.add_argument("--key", help="a client's key in the store, as `keys`, `top` and `tail` print it; its buckets")
+    parser.add_argument("--rule", metavar="NAME", help="only buckets of this rule; `login` also finds `@login`")
 
 
 def _positive(text: str) -> int:
@@ -134,8 +148,10 @@ def _peek(args: argparse.Namespace, target: Target) -> int:
 
 
 def _reset(args: argparse.Namespace, target: Target) -> int:
-    found = find_buckets(target, _described(args))
+    _check_words(args)
+    described = None if args.key is not None else find_buckets(target, _described(args))
     with target.open_store() as store:
+        found = described or _buckets_of_key(target, store, args)
         if found.charges and not args.yes and not _confirmed(found, look(store, found.charges)):
             return _FAILED
         if found.charges:
@@ -145,8 +161,32 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
         _show(found, after, as_json=args.json)
     else:
         write_line(f"{len(after)} {'bucket' if len(after) == 1 else 'buckets'} forgotten; {_DENY_CACHE}")
-    _mention_endpoints(args, target)
+    if described is not None:
+        _mention_endpoints(args, target)
     return 0
+
+
+def _check_words(args: argparse.Namespace) -> None:
+    """Raise `ConfigError` for words that have no effect together."""
+    if args.key is None and args.rule is not None:
+        raise ConfigError(
+            "--rule: present without --key, expected a key whose buckets of this rule to forget", code="RL-051"
+        )
+    if args.key is not None and any((args.ip, args.user, args.host, args.header)):
+        raise ConfigError(
+            "--key: names the client, expected no --ip, --user, --host or --header beside it", code="RL-051"
+        )
+
+
+def _buckets_of_key(target: Target, store: Store, args: argparse.Namespace) -> RequestBuckets:
+    """Return the buckets of a key in the store. Prints how many of them cannot be read."""
+    listing = Listing(target, store, key=args.key, rule=args.rule)
+    charges = listing.charges()
+    if listing.unread:
+        print(f"{_UNREAD}: {listing.unread}", file=sys.stderr)
+    return RequestBuckets(
+        charges, [split_key(charge.key)[1] for charge in charges], "the store has no bucket of this key"
+    )
 
 
 def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
@@ -178,7 +218,7 @@ def _show(found: RequestBuckets, buckets: list[Bucket], *, as_json: bool) -> Non
 
 def _keys(args: argparse.Namespace, target: Target) -> int:
     with target.open_store() as store:
-        listing = Listing(target, store, limited=args.limited)
+        listing = Listing(target, store, limited=args.limited, key=args.key, rule=args.rule)
         buckets = islice(listing, args.most)
         if args.json:
             _write_json_list("keys", buckets)

@@ -5,53 +5,47 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
-
-from ratelimit_mw.admin.buckets import Bucket, is_refused, look
+from ratelimit_mw.admin.buckets import PER_CALL, Bucket, is_refused, look, rule_spellings
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.algorithms.bucket_id import limit_of_bucket
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.group import stored_bucket
 from ratelimit_mw.stores.inventory import Inventory, KeyPage, RefusalFinder
 
-_PER_CALL: Final = 100  # buckets in one call
 _PAUSE: Final = 4.0  # times the duration of a call, so that the server has four fifths of its time for the app
 
 T = TypeVar("T")
 
 
-class Listed(Struct, frozen=True):
-    """A bucket of the store. `seen`: the share of the store's keys that were read before it, from 0.0 to 1.0."""
-
-    bucket: Bucket
-    seen: float
-
-
 class Listing:
     """The buckets of a store, read page by page while it is iterated.
 
-    `seen`: the share of the store's keys that were read so far. `unread`: keys whose limit is unknown, because it is
-    not in the settings, and its bucket id does not describe it.
+    `limited`: only those that would refuse a request of one unit. `key`, `rule`: only those of this identity, and of
+    this rule. `seen`: the share of the store's keys that were read so far. `unread`: keys whose limit is unknown,
+    because it is not in the settings, and its bucket id does not describe it.
     """
 
-    def __init__(self, target: Target, store: Store, *, limited: bool) -> None:
+    def __init__(
+        self, target: Target, store: Store, *, limited: bool = False, key: str | None = None, rule: str | None = None
+    ) -> None:
         self.seen = 0.0
         self.unread = 0
         self._store: Final = store
         self._only: Final = is_refused if limited else None
+        self._key: Final = key
+        self._rule: Final = rule
         self._known: Final = known_limits(target)
         self._pace: Final = Pace()
 
     def __iter__(self) -> Iterator[Bucket]:
         """Yield each bucket once. Raises `StoreError` if the store gives no answer."""
-        pages = iter(self._pages())
         yielded: set[int] = set()  # hashes of keys, because a server may list a key twice
-        while (page := self._pace(partial(next, pages, None))) is not None:
-            charges = [charge for key in page.keys if (charge := self._charge(key)) is not None]
+        for page, charges in self._charges_by_page():
             before, part = self.seen, page.seen - self.seen
-            for start in range(0, len(charges), _PER_CALL):
-                some = charges[start : start + _PER_CALL]
+            for start in range(0, len(charges), PER_CALL):
+                some = charges[start : start + PER_CALL]
                 buckets = self._pace(partial(look, self._store, some, self._only))
                 for number, bucket in enumerate(buckets, 1):
                     self.seen = before + part * (start + len(some) * number / len(buckets)) / len(charges)
@@ -61,6 +55,18 @@ class Listing:
                         yield bucket
             self.seen = page.seen
 
+    def charges(self) -> list[Charge]:
+        """Return a charge of one unit to each of the buckets. Raises `StoreError` if the store gives no answer."""
+        found: dict[tuple[str, str], Charge] = {}  # a server may list a key twice
+        for _, charges in self._charges_by_page():
+            found.update((stored_bucket(charge), charge) for charge in charges)
+        return list(found.values())
+
+    def _charges_by_page(self) -> Iterator[tuple[KeyPage, list[Charge]]]:
+        pages = iter(self._pages())
+        while (page := self._pace(partial(next, pages, None))) is not None:
+            yield page, [charge for key in page.keys if (charge := self._charge(key)) is not None]
+
     def _pages(self) -> Iterator[KeyPage]:
         inventory = inventory_of(self._store)
         if self._only is not None and isinstance(inventory, RefusalFinder):
@@ -68,13 +74,15 @@ class Listing:
         return inventory.list_keys()
 
     def _charge(self, key: str) -> Charge | None:
-        """Return a charge of one unit to the bucket with this key; None if the key is not that of a bucket."""
+        """Return a charge of one unit to the bucket of a store's key; None for a key that is not listed."""
         tag, closed, end = key.rpartition("}:")
-        if not (closed and tag.startswith("{")):
+        if not (closed and tag.startswith("{")) or (self._key is not None and tag[1:] != self._key):
+            return None
+        if self._rule is not None and self._rule not in rule_spellings(end.partition(":")[0]):
             return None
         limit = self._limit_of(end)
         if limit is None:
-            self.unread += "_using_" in end.partition(":")[2]
+            self.unread += "using_" in end.partition(":")[2]  # `smooth` has nothing before it
             return None
         return Charge(f"{tag}}}:{end.partition(':')[0]}", limit)
 

@@ -22,6 +22,7 @@ _MEMORY: Final = (
 )
 
 Endpoint = tuple[EndpointRules, str | None]  # the limits of an endpoint, and the template of its path
+Inner = tuple[RuleSet, EndpointRules]  # limits of an endpoint, and the rules that they were compiled with
 SettingsSource = Settings | Mapping[str, Any] | str | Path  # a text or a Path names a file
 
 
@@ -30,12 +31,14 @@ class Target(Struct, frozen=True):
 
     `endpoint_of`: finds the endpoint of a request, if the framework's app is known. `context_of`: the context in which
     the framework handles the request, e.g. with `flask.request`. `endpoint_of` and callables run in it.
+    `inner_of`: finds limits that decide a request after `rules` has admitted it, as throttles do.
     """
 
     settings: Settings
     rules: RuleSet
     endpoint_of: Callable[[DescribedRequest], Endpoint] | None = None
     context_of: Callable[[DescribedRequest], AbstractContextManager[object]] = nullcontext
+    inner_of: Callable[[DescribedRequest], Inner] | None = None
 
     @classmethod
     def of(cls, source: SettingsSource) -> "Target":

@@ -83,9 +83,7 @@ class Throttle:
         if not limits:
             return True
         gate = _gate(state)
-        endpoint_rules: EndpointRules = ()
-        for endpoint_limit, name, shown in limits:
-            endpoint_rules += gate.compile_endpoint_limits((endpoint_limit,), name, shown, siblings=endpoint_rules)
+        endpoint_rules = _compiled(limits, gate)
         django_request = _ThrottleRequest(raw, state, request)
         verdict = _admit(gate, django_request, endpoint_rules)
         if verdict is None:
@@ -175,6 +173,19 @@ def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple
         elif not name:
             _report_idle(throttle, view)
     return found
+
+
+def _compiled(limits: Sequence[tuple[EndpointLimit, str, str]], gate: Gate | AsyncGate) -> EndpointRules:
+    rules: EndpointRules = ()
+    for endpoint_limit, name, shown in limits:
+        rules += gate.compile_endpoint_limits((endpoint_limit,), name, shown, siblings=rules)
+    return rules
+
+
+def throttle_rules(view: Any, gate: Gate | AsyncGate) -> EndpointRules:
+    """Return the limits of the throttles that a view of the URLs names. Raises `ConfigError` for an invalid one."""
+    limits = [limit for use in uses_of([view]) for limit in _limits_of([use.throttle], use.options)]
+    return _compiled(list(dict.fromkeys(limits)), gate)
 
 
 class _ThrottleRequest(DjangoRequest):

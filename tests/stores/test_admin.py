@@ -53,8 +53,8 @@ LOGIN = {"request": "POST /login", "ip": "192.0.2.7"}
 
 
 ENDPOINTS = (
-    "limits that are attached to endpoints are not in a settings file: `keys` lists their buckets, and in Flask and "
-    "Django `flask ratelimit` and `manage.py ratelimit` find them\n"
+    "limits that are attached to endpoints are not in a settings file: `keys` lists their buckets, `reset --key` "
+    "forgets them, and in Flask and Django `flask ratelimit` and `manage.py ratelimit` find them\n"
 )
 GATES: list[Gate] = []
 
@@ -405,6 +405,86 @@ def test_reset_asks_first(app: App, file: str, capsys: Any, monkeypatch: pytest.
     assert [one["remaining"] for one in json.loads(out)["buckets"]] == [5, 20]
 
 
+SEVEN, EIGHT = "ip=192.0.2.7", "ip=192.0.2.8"
+
+
+def used(file: str, **chosen: Any) -> set[tuple[str, str, str]]:
+    return {(one.key, one.rule, one.limit) for one in admin.keys(file, **chosen).keys}
+
+
+@pytest.mark.parametrize("server", ["redis", "file"])
+def test_the_buckets_of_a_key_are_listed_and_forgotten(
+    server: str, redis_server: RedisServer, tmp_path: Path, capsys: Any
+) -> None:
+    url = redis_server.url if server == "redis" else f"sqlite://{tmp_path}/limits.db"
+    app, file = App(url), write(tmp_path, url)
+    for ip in ("192.0.2.7", "192.0.2.8"):
+        for line in ("POST /login", "/"):
+            app.admit(line, ip)
+    app.gate.close()
+    login = {(SEVEN, "login", HOUR), (SEVEN, "login", DAY)}
+    default = {(SEVEN, "default", "100/60s using sliding_window_counter")}
+    assert used(file, key=SEVEN) == login | default
+    assert used(file, key=SEVEN, rule="login") == login
+    assert {one[0] for one in used(file, rule="default")} == {SEVEN, EIGHT}
+    assert used(file, key=SEVEN, limited=True) == set()
+    assert used(file, key="ip=192.0.2.70") == set()
+    listed = json.loads(run(capsys, "keys", file, "--key", SEVEN, "--rule", "login", "--json")[1])["keys"]
+    assert {(one["key"], one["rule"], one["limit"]) for one in listed} == login
+
+    code, out, err = run(capsys, "reset", file, "--key", SEVEN, "--rule", "login", "--yes")
+    assert (code, err) == (0, "")
+    assert out == "2 buckets forgotten; processes that remember a refusal follow within deny_cache, 1 s by default\n"
+    assert used(file, key=SEVEN) == default
+    after = admin.reset_key(file, SEVEN).buckets
+    assert [(one.rule, one.remaining, one.retry_after) for one in after] == [("default", 100, 0.0)]
+    assert used(file, key=SEVEN) == set()
+    assert len(used(file, key=EIGHT)) == 3
+
+    nothing = "the store has no bucket of this key\n"
+    assert run(capsys, "reset", file, "--key", SEVEN) == (0, nothing, "")
+    assert admin.reset_key(file, SEVEN).buckets == []
+    assert json.loads(run(capsys, "reset", file, "--key", EIGHT, "--rule", "other", "--json")[1]) == {"buckets": []}
+
+
+def test_reset_asks_before_it_forgets_a_key(app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        app.admit()
+    monkeypatch.setattr("sys.stdin", StringIO())
+    assert run(capsys, "reset", file, "--key", SEVEN)[:2] == (1, "")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    code, out, err = run(capsys, "reset", file, "--key", SEVEN)
+    assert (code, err) == (1, "")
+    assert sorted(re.sub(" {2,}", "  ", timeless(out)).splitlines()) == [
+        f"login  {DAY}  15 of 20 left  {SEVEN}",
+        f"login  {HOUR}  0 of 5 left, retry in TIME  {SEVEN}",
+    ]
+    assert len(used(file, key=SEVEN)) == 2
+
+
+def test_a_key_with_more_buckets_than_one_call_reads(app: App, file: str) -> None:
+    with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
+        for number in range(120):
+            store.take([Charge(f"{{{SEVEN}}}:r{number}", FixedWindow(1, 60))])
+    assert [one.remaining for one in admin.reset_key(file, SEVEN).buckets] == [1] * 120
+    assert used(file) == set()
+
+
+def test_buckets_whose_limits_nobody_knows_stay(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
+    app = App(redis_server.url, rules=[], limits="1/hour using smooth", key="ip")
+    app.admit("/")
+    app.admit("/", "192.0.2.8")
+    assert run(capsys, "keys", write(tmp_path, redis_server.url, rules=[]))[2].endswith(
+        "; 2 belong to limits that the settings do not have\n"
+    )
+    file = write(tmp_path, redis_server.url, rules=[], limits="1/hour")  # a key of `smooth` does not tell its rate
+    code, out, err = run(capsys, "reset", file, "--key", SEVEN, "--yes")
+    assert (code, out) == (0, "the store has no bucket of this key\n")
+    assert err == "buckets of this key that stay, because the settings do not have their limits: 1\n"
+    app.gate.close()
+
+
 def test_keys_as_json_and_as_text(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(6):
         for _ in range(6):
@@ -686,12 +766,36 @@ def test_a_request_without_buckets(
 
 @pytest.mark.parametrize(
     "words",
-    [["keys", "--most", "0"], ["keys", "--most", "x"], ["top", "--since", "2h"], ["top", "--since", "0s"], ["peek"]],
+    [
+        ["keys", "--most", "0"],
+        ["keys", "--most", "x"],
+        ["top", "--since", "2h"],
+        ["top", "--since", "0s"],
+        ["peek"],
+        ["reset", "--yes"],
+        ["reset", "--yes", "--key", "a", "--request", "/"],
+        ["peek", "--key", "a"],
+    ],
 )
 def test_wrong_words(file: str, capsys: Any, words: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_of:
         main([words[0], file, *words[1:]])
     assert exit_of.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--key", SEVEN, "--ip", "192.0.2.7"], "--key: names the client, expected no --ip"),
+        (["--request", "/", "--ip", "192.0.2.7", "--rule", "login"], "--rule: present without --key"),
+    ],
+)
+def test_words_without_effect_are_a_mistake(app: App, file: str, capsys: Any, words: list[str], problem: str) -> None:
+    app.admit()
+    code, out, err = run(capsys, "reset", file, "--yes", *words)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"ratelimit_mw: {problem}")
+    assert len(used(file)) == 2
 
 
 @pytest.mark.parametrize(("function", "options"), [(admin.keys, {"most": 0}), (admin.top, {"most": True})])

@@ -1,9 +1,11 @@
 """`flask ratelimit` and `manage.py ratelimit`: the commands for operators, with the limits on views."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -15,10 +17,18 @@ from django.core.management import call_command
 from django.http import HttpResponse
 from django.test import Client, override_settings
 from django.urls import path
+from fastapi import Depends, FastAPI
 from flask import Flask, request
+from httpx import ASGITransport, AsyncClient
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
+from ratelimit_mw import admin
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.django import Throttle
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.django.management.commands.ratelimit import Command
+from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import endpoint_limits as marks
 from ratelimit_mw.flask import exempt as flask_exempt
@@ -217,7 +227,31 @@ def login(request: Any, number: int) -> HttpResponse:
     return HttpResponse("in")
 
 
-urlpatterns = [path("login/<int:number>", login)]
+DETAIL_OF_BURST = "2/3600s using fixed_window"
+
+
+class Burst(Throttle):
+    limits = "2/hour using fixed_window"
+    key = "header:x-key+route"
+
+
+class Reports(APIView):
+    throttle_classes: Any = (Burst,)
+
+    def get(self, request: Any) -> Response:
+        return Response("report")
+
+
+class Uploads(Reports):
+    throttle_classes = (Throttle, Throttle)
+    throttle_scope = "uploads"
+
+
+urlpatterns = [
+    path("login/<int:number>", login),
+    path("reports", Reports.as_view()),
+    path("uploads", Uploads.as_view()),
+]
 
 
 async def shop(request: Any) -> str:
@@ -256,6 +290,92 @@ def test_django_finds_the_limits_of_a_view(redis_url: str) -> None:
         code, out, _ = manage("peek", "--request", "/elsewhere", "--ip", "192.0.2.7", "--json")
         assert found(out) == [("default", "50/60s using sliding_window_counter", 50)]
         assert manage("peek", "--request", "nothing")[0] == 1
+
+
+def until_admitted(client: Client) -> int:
+    """The last status of the reports: this process remembers a refusal for a second."""
+    end = time.monotonic() + 60
+    while (status := client.get("/reports").status_code) == 429 and time.monotonic() < end:
+        time.sleep(0.05)
+    return status
+
+
+def test_a_client_that_a_throttle_refused_is_let_in(redis_url: str) -> None:
+    with options(redis_url):
+        client, other = (Client(headers={"X-Key": name}) for name in ("a", "b"))
+        assert [client.get("/reports").status_code for _ in range(3)] == [200, 200, 429]
+        assert [other.get("/reports").status_code for _ in range(3)] == [200, 200, 429]
+        described = ("--request", "/reports", "--ip", "127.0.0.1", "--header", "X-Key: a")
+        code, out, _ = manage("peek", *described, "--json")
+        assert (code, found(out)) == (
+            0,
+            [("default", "50/60s using sliding_window_counter", 44), (f"@{__name__}.Burst()", DETAIL_OF_BURST, 0)],
+        )
+        code, out, _ = manage("keys", "--limited", "--rule", f"{__name__}.Burst", "--json")
+        (first, second) = json.loads(out)["keys"]
+        assert (first["rule"], first["limit"]) == (f"@{__name__}.Burst()", DETAIL_OF_BURST)
+        code, out, _ = manage("reset", "--key", first["key"], "--yes")
+        assert (code, out.split(";")[0]) == (0, "1 bucket forgotten")
+        assert [one["key"] for one in json.loads(manage("keys", "--limited", "--json")[1])["keys"]] == [second["key"]]
+        assert manage("reset", "--key", second["key"], "--yes")[0] == 0
+        for one in (client, other):
+            assert until_admitted(one) == 200
+
+
+def test_django_finds_the_throttles_of_a_request(redis_url: str) -> None:
+    described = ("--request", "/reports", "--ip", "127.0.0.1", "--header", "X-Key: a")
+    with options(redis_url):
+        client, other = (Client(headers={"X-Key": name}) for name in ("a", "b"))
+        for one in (client, other):
+            assert [one.get("/reports").status_code for _ in range(3)] == [200, 200, 429]
+        code, out, _ = manage("reset", *described, "--yes")
+        assert (code, out.split(";")[0]) == (0, "2 buckets forgotten")
+        after = {(one["rule"], one["remaining"]) for one in json.loads(manage("keys", "--json")[1])["keys"]}
+        assert after == {(f"@{__name__}.Burst()", 0)}  # of the other client
+        assert found(manage("peek", *described, "--json")[1])[1] == (f"@{__name__}.Burst()", DETAIL_OF_BURST, 2)
+        code, _, err = manage("reset", "--request", "/reports", "--ip", "127.0.0.1", "--yes")
+        assert code == 1
+        assert "the request has no value for the key 'header:x-key+route' of Burst;" in err
+
+
+def test_django_finds_the_throttles_of_a_scope_and_of_an_exempt_client(redis_url: str) -> None:
+    words = ("--request", "/uploads", "--ip", "192.0.2.7", "--user", "7", "--json")
+    with options(redis_url), override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": {"uploads": "20/day"}}):
+        assert found(manage("peek", *words)[1]) == [
+            ("default", "50/60s using sliding_window_counter", 50),
+            ("@uploads()", "20/86400s using sliding_window_counter", 20),
+        ]
+    with options(redis_url, safelist=["192.0.2.7"]):
+        assert found(manage("peek", *words)[1]) == []
+    with options(redis_url), override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": {}}):
+        code, out, err = manage("peek", *words)
+        assert (code, out) == (1, "")
+        assert "DEFAULT_THROTTLE_RATES: got no rate for 'uploads'" in err
+
+
+def test_a_client_that_a_dependency_refused_is_let_in(redis_url: str) -> None:
+    policy: dict[str, Any] = {"limits": "50/minute", "key": "ip", "store": redis_url, "store_timeout": 5.0}
+    app = FastAPI()
+
+    @app.get("/", dependencies=[Depends(RateLimit("2/hour using fixed_window", name="home"))])
+    async def home() -> str:
+        return "home"
+
+    async def run() -> None:
+        transport = ASGITransport(RateLimitMiddleware(app, **policy), client=("192.0.2.7", 5))
+        async with AsyncClient(transport=transport, base_url="http://shop") as client:
+            assert [(await client.get("/")).status_code for _ in range(3)] == [200, 200, 429]
+            (limited,) = (await asyncio.to_thread(admin.keys, policy, limited=True)).keys
+            assert limited.rule == "@home"
+            after = await asyncio.to_thread(admin.reset_key, policy, limited.key, rule="home")
+            assert [one.remaining for one in after.buckets] == [2]
+            for _ in range(1200):  # this process remembers a refusal for a second
+                if (status := (await client.get("/")).status_code) == 200:
+                    break
+                await asyncio.sleep(0.05)
+            assert status == 200
+
+    asyncio.run(run())
 
 
 def test_the_command_of_django_itself(tmp_path: Path, redis_url: str) -> None:

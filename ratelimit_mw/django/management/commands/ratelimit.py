@@ -2,7 +2,7 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
 from django.conf import settings
@@ -13,15 +13,16 @@ from django.urls import Resolver404, resolve
 
 from ratelimit_mw.admin.commands import add_commands
 from ratelimit_mw.admin.described import DescribedRequest
-from ratelimit_mw.admin.target import Endpoint, Target
+from ratelimit_mw.admin.target import Endpoint, Inner, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.django.gates import SETTING_NAME
 from ratelimit_mw.django.middleware import RateLimitMiddleware
 from ratelimit_mw.django.request import route_of
+from ratelimit_mw.django.throttle import throttle_rules
 
 
 class Command(BaseCommand):
-    """Shows which clients the settings and views of this project limit, and resets them."""
+    """Shows which clients the settings, views and throttles of this project limit, and resets them."""
 
     help = "Show who is limited, and let them in again: peek, reset, keys, top, tail."
 
@@ -48,16 +49,24 @@ def _target(_: Namespace) -> Target:
         middleware = RateLimitMiddleware(_respond_async)
 
     def endpoint_of(described: DescribedRequest) -> Endpoint:
-        method, target = described.method_and_target
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in described.raw_headers}
-        request = RequestFactory().generic(method, target, headers=headers)
-        try:
-            request.resolver_match = resolve(request.path_info)
-        except Resolver404:
-            return (), None
+        request = _request(described)
         return middleware.limits_of(request)[0], route_of(request)
 
-    return Target(middleware.gate.settings, middleware.gate.rule_set, endpoint_of)
+    def throttles_of(described: DescribedRequest) -> Inner:
+        match, gate = _request(described).resolver_match, middleware.gate.nested
+        return gate.rule_set, () if match is None else throttle_rules(match.func, gate)
+
+    return Target(middleware.gate.settings, middleware.gate.rule_set, endpoint_of, inner_of=throttles_of)
+
+
+def _request(described: DescribedRequest) -> HttpRequest:
+    """Return the request as Django has it when its view is known."""
+    method, target = described.method_and_target
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in described.raw_headers}
+    request = RequestFactory().generic(method, target, headers=headers)
+    with suppress(Resolver404):
+        request.resolver_match = resolve(request.path_info)
+    return request
 
 
 def _respond(_: HttpRequest) -> HttpResponse:
