@@ -10,6 +10,7 @@ from typing import Any, Final
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.networks import parse_address
+from ratelimit_mw.http.views import is_peer_lost
 from ratelimit_mw.service.answers import Rejected
 from ratelimit_mw.settings import Settings
 
@@ -21,6 +22,8 @@ _NOT_LOOPBACK: Final = (
     "this service has no secret, so it answers callers on loopback and unix sockets only; set a secret on both sides"
 )
 _WRONG_SECRET: Final = "X-RateLimit-Secret: missing or wrong, expected the secret of this service"  # noqa: S105  # a text
+_CLOSE: Final = [("Connection", "close")]
+LOST: Final = "client: unknown, expected a caller that keeps its connection open until it is answered"
 _CROSS_SITE: Final = "Origin: present, expected a program; the service does not answer web pages"
 
 
@@ -63,15 +66,18 @@ class Access:
         self._is_local: Final = lru_cache(maxsize=1024)(_is_local)
 
     def check(self, scope: Mapping[str, Any]) -> None:
-        """Raise `Rejected` for a caller that gets no answer."""
+        """Raise `Rejected` for a caller that gets no answer. Its connection ends: idle ones stay for an hour."""
         if self._secret:
             sent = [value for name, value in scope["headers"] if name == _RAW_SECRET_HEADER]
             if len(sent) != 1 or not compare_digest(sent[0], self._secret):
-                raise Rejected(403, _WRONG_SECRET)
+                raise Rejected(403, _WRONG_SECRET, _CLOSE)
             return
         server, client = scope.get("server"), scope.get("client")
-        if not self._is_local(server[0] if server else None, client[0] if client else None):
-            raise Rejected(403, _NOT_LOOPBACK)
+        host = server[0] if server else None
+        if not self._is_local(host, client[0] if client else None):
+            raise Rejected(403, _NOT_LOOPBACK, _CLOSE)
+        if not client and is_peer_lost(scope) and not is_loopback(host or ""):  # its peer may be anywhere
+            raise Rejected(403, LOST, _CLOSE)
 
     def problem_of_metadata(self, peer: str | None, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
         """Return the reason to reject a gRPC call, or None. `peer`: its address, None for a unix socket."""

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from ratelimit_mw.asgi.send import Message, Scope, Send
 from ratelimit_mw.http.scopes import scope_from_parts
-from ratelimit_mw.service.access import SECRET_HEADER, Access
+from ratelimit_mw.http.views import is_peer_lost
+from ratelimit_mw.service.access import LOST, SECRET_HEADER, Access
 from ratelimit_mw.service.answers import Rejected
 
 NGINX: Final = b"/v1/nginx"
@@ -126,6 +127,8 @@ class ProxyRequests:
     def _peer(self, scope: Scope) -> tuple[str, int] | None:
         """Return the address of the caller. Raises `Rejected` if it is not a trusted proxy."""
         client: Any = scope.get("client")
+        if not client and is_peer_lost(scope):  # it is no unix socket, which `trusted_proxies` may list
+            raise Rejected(_FORBIDDEN, LOST)
         distrust = self._access.distrust(client[0] if client else None)
         if distrust is not None:
             raise Rejected(_FORBIDDEN, distrust)

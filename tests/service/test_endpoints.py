@@ -1,5 +1,6 @@
 """The endpoints of the decision service, and what each rejects."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -101,6 +102,53 @@ def test_the_word_of_a_stranger_is_not_believed(path: str) -> None:
         for ip in ("192.0.2.7", "127.0.0.1"):
             peeked = call(app, "/v1/peek", {"path": "/a", "ip": ip, "cost": 0}).json()
             assert peeked["remaining"] == peeked["limit"]
+
+
+LOST = "client: unknown, expected a caller that keeps its connection open until it is answered"
+
+
+def reported(app: Any, server: tuple[str, int | None], path: str, headers: dict[str, str]) -> tuple[int, str]:
+    """The status and body of a call whose server reports no client, and this address of its own."""
+    fields = [(name.lower().encode(), value.encode()) for name, value in {"Host": "h", **headers}.items()]
+    scope = {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": fields, "client": None, "server": server,
+    }  # fmt: skip
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b'{"limits": "9/day", "key": "k"}'}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], sent[1]["body"].decode()
+
+
+PROXIED = [("/v1/forward", FORWARDED), ("/v1/nginx", NGINX), ("/v1/envoy/a", {"X-Forwarded-For": "192.0.2.7"})]
+
+
+@pytest.mark.parametrize(("path", "headers"), PROXIED)
+@pytest.mark.promise(10)
+def test_a_caller_that_left_is_no_unix_socket(path: str, headers: dict[str, str]) -> None:
+    """uvicorn reports a TCP client that reset its connection at once as it does a unix socket."""
+    app = made(limits="9/day", trusted_proxies=["unix:"])
+    status, body = reported(app, ("127.0.0.1", 8900), path, headers)
+    assert status == 403
+    assert LOST in body
+    untouched = call(app, "/v1/peek", {"path": "/a", "ip": "192.0.2.7", "cost": 0}).json()
+    assert untouched["remaining"] == 9
+    assert reported(app, ("/run/ratelimit.sock", None), path, headers)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/hit", "/v1/reset", "/metrics"])
+def test_a_caller_that_left_may_be_anywhere_unless_the_server_is_on_loopback(path: str) -> None:
+    app = made()
+    for host in ("service.example", "192.0.2.1"):
+        assert reported(app, (host, 8900), path, {})[0] == 403
+    assert reported(app, ("127.0.0.1", 8900), "/v1/hit", {})[0] == 200
+    assert reported(app, ("/run/ratelimit.sock", None), "/v1/hit", {})[0] == 200
 
 
 def test_refused_in_the_form_of_each_proxy(ratelimit_clock: None) -> None:
