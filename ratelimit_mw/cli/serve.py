@@ -18,6 +18,10 @@ from ratelimit_mw.service.app import Service
 
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 2048  # connections that wait to be accepted
+# Seconds for which an idle connection stays open. The proxy has to close it first: a request that arrives while the
+# service closes it gets no answer, and the proxy admits it. nginx closes one after a minute, Caddy after two, Envoy
+# after an hour.
+_KEEP_ALIVE: Final = 3_900
 _SOCKET_MODE: Final = "660"  # not for all users, because callers on a socket send no password, and may reset limits
 _MAX_MODE: Final = 0o777
 _MAX_PORT: Final = 65_535
@@ -92,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
         log_level="warning",
         access_log=False,
         backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE,
     )
     sockets = _listen(addresses, mode)
     print(f"ratelimit_mw: serving {args.file} on {', '.join(_names(addresses, sockets, grpc))}", flush=True)

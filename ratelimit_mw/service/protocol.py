@@ -77,6 +77,19 @@ class BoundedProtocol(Protocol):
             if self._pending > _MAX_HEAD and not self._refused:
                 self._end_head()
 
+    def on_response_complete(self) -> None:
+        """Wait for the next request: for `timeout_keep_alive`, or for `head_timeout` if its head has begun."""
+        super().on_response_complete()
+        if self._has_begun():
+            self._unset_keepalive_if_required()
+
+    def _has_begun(self) -> bool:
+        """Return whether there are bytes of the next head, or some of the answered request's body are missing."""
+        cycle = self.cycle
+        if cycle is None or cycle.more_body:
+            return True
+        return bool(self.conn.trailing_data[0]) if hasattr(self, "conn") else self.scope is not cycle.scope
+
     def on_url(self, url: bytes) -> None:
         """Stop at a long target, because uvicorn itself would take long to decode it."""
         self.url += url

@@ -25,6 +25,7 @@ PRINTED = {  # what each prints, in the order of the page
     "javascript": [r'200 "login";r=4;t=\d+ ?\n'],
     "go": [r"true 18\n"],
 }
+PACKAGES = {"bash": "bash", "curl": "curl", "node": "nodejs", "go": "golang-go"}
 PROGRAMS = {
     "bash": ("bash", ["{file}"], "program.sh"),
     "javascript": ("node", ["{file}"], "program.mjs"),
@@ -48,7 +49,7 @@ def test_a_program_prints_what_it_should(number: int, port: int, tmp_path: Path)
     program, arguments, name = PROGRAMS[language]
     for needed in (program, *(["curl"] if language == "bash" else [])):
         if shutil.which(needed) is None:
-            pytest.skip(f"no {needed}; type: sudo apt-get install {needed}")
+            pytest.skip(f"no {needed}; type: sudo apt-get install {PACKAGES[needed]}")
     file = tmp_path / name
     file.write_text(text.replace("127.0.0.1:8900", f"127.0.0.1:{port}"), "utf-8")
     command = [program, *(argument.format(file=file) for argument in arguments)]

@@ -171,9 +171,12 @@ def test_nonsense_is_no_500(port: int, sent: bytes) -> None:
     assert status(port) == 200
 
 
-def test_half_open_connections_end_and_leave_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
+def test_half_open_connections_end_and_leave_nothing(tmp_path: Path, parser: str) -> None:
+    without = "sys.modules['httptools'] = None; " if parser == "h11" else ""
     code = (
-        "import sys; from ratelimit_mw.service.protocol import BoundedProtocol; BoundedProtocol.head_timeout = 0.2\n"
+        f"import sys; {without}"
+        "from ratelimit_mw.service.protocol import BoundedProtocol; BoundedProtocol.head_timeout = 0.2\n"
         "from ratelimit_mw.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     (tmp_path / "limits.toml").write_text(SETTINGS)
@@ -189,10 +192,11 @@ def test_half_open_connections_end_and_leave_nothing(tmp_path: Path) -> None:
             b"GET /healthz HTT",
             b"POST /v1/hit HTTP/1.1\r\nHost: a\r\n",
             b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET",
+            f"POST /v1/forward HTTP/1.1\r\nHost: a\r\n{FORWARDED}Content-Length: 9\r\n\r\n".encode(),
         ]
         connections = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(200)]
         for number, connection in enumerate(connections):
-            connection.sendall(halves[number % 4])
+            connection.sendall(halves[number % 5])
         assert status(port) == 200
         for connection in connections:
             with contextlib.suppress(ConnectionError):
@@ -225,6 +229,34 @@ def test_sockets_workers_and_a_secret(tmp_path: Path) -> None:
             assert b'{"status":"ok"}' in connection.makefile("rb").read()
         assert main(["serve", str(tmp_path / "limits.toml"), "--bind", f"unix:{tmp_path}/rl.sock"]) == 1
     assert not (tmp_path / "rl.sock").exists()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_proxy_closes_an_idle_connection_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
+    """It would admit a request that arrives while the service closes the connection."""
+    (tmp_path / "limits.toml").write_text(SETTINGS)
+    configs: list[Any] = []
+
+    def stopped(server: Any, sockets: Any = None) -> None:
+        configs.append(server.config)
+        for one in sockets or server.sockets:
+            one.close()
+
+    monkeypatch.setattr("uvicorn.Server.run", stopped)
+    monkeypatch.setattr("uvicorn.supervisors.Multiprocess.run", stopped)
+    monkeypatch.setenv("WEB_CONCURRENCY", "")  # `serve` sets it
+    main(["serve", str(tmp_path / "limits.toml"), "--bind", "127.0.0.1:0", "--workers", workers])
+    (config,) = configs
+    idle_times = {"nginx": 60, "caddy": 120, "envoy": 3600}  # their defaults, in seconds
+    assert config.timeout_keep_alive == 3900 > max(idle_times.values())
+
+
+def test_a_connection_of_a_stranger_ends(tmp_path: Path) -> None:
+    """An idle one would stay for an hour."""
+    (tmp_path / "secret.txt").write_text("sixteen-letters!\n")
+    with served(tmp_path, SETTINGS, "--secret-file", "secret.txt") as (port, _):
+        answer = raw(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-RateLimit-Secret: wrong\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 403 ")
 
 
 @pytest.mark.parametrize(("options", "mode"), [([], 0o660), (["--socket-mode", "600"], 0o600)])
