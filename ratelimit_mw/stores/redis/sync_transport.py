@@ -165,6 +165,7 @@ class Pool(Generic[C]):
                         self._in_use.add(id(connection))
                         return connection
                     self._end(connection)
+                # The attempt to connect failed since this call began, and no request will release a connection.
                 if self._attempts > before and self._error and not self._in_use:
                     raise no_connection_error(self._error) from self._error
                 self._open()
@@ -219,6 +220,7 @@ class Pool(Generic[C]):
     def _open_one(self, only_if_moved: bool) -> None:  # noqa: FBT001  # a thread's argument
         connection, error, closes = None, None, 0
         try:
+            # With `only_if_moved`, a connection is opened only if the server has another address now.
             if not (self._refresh_address() and only_if_moved):
                 closes = self._closes
                 connection = self._make(self._address)
@@ -310,6 +312,7 @@ class ServerTransport:
         except CALL_ERRORS as error:
             if is_replica(error):
                 self._on_lost()
+            # After an error reply the connection is usable, unless a replica sent it: the master is somewhere else.
             broken = not isinstance(error, ResponseError) or is_replica(error)
             raise classify_and_log(self._label, error, self._server_kind) from error
         finally:
