@@ -115,7 +115,7 @@ async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, rece
     elif (
         refusal_handler is not None
         and refusal_handler.kind == "asgi"
-        and await _answered_by_app(refusal_handler.call, refusal, scope, receive, send)
+        and await _respond_by_app(refusal_handler.call, refusal, scope, receive, send)
     ):
         return
     refusal = await custom_refusal(gate.refusal_handler, request, verdict, refusal)
@@ -133,7 +133,7 @@ def close_message(status: int) -> Message:
     return {"type": "websocket.close", "code": code, "reason": REASONS[status]}
 
 
-async def _answered_by_app(app: App, refusal: Response, scope: Scope, receive: Receive, send: Send) -> bool:
+async def _respond_by_app(app: App, refusal: Response, scope: Scope, receive: Receive, send: Send) -> bool:
     """Let an app respond, and add the refusal's headers. Return whether it started a response."""
     fields = [(name, value) for name, value in refusal.headers if name.lower() not in BODY_HEADERS]
     started = False

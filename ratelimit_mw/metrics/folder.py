@@ -177,7 +177,7 @@ def fold(folder: Path) -> None:
                 _add(total, ((series, count) for series, count in _read(path).items() if series[0] not in GAUGES))
             counts = [(name, list(labels), count) for (name, labels), count in _bounded(total).items()]
             _replace(folder, _Folded([path.name for path in dead], counts))
-        for path in [*dead, *_abandoned(folder)]:
+        for path in [*dead, *_abandoned_files(folder)]:
             path.unlink(missing_ok=True)
 
 
@@ -206,7 +206,7 @@ def _has_no_owner(path: Path) -> bool:
         return False
 
 
-def _abandoned(folder: Path) -> list[Path]:
+def _abandoned_files(folder: Path) -> list[Path]:
     """Return incomplete files whose process ended while it made them."""
     before = time.time() - _ABANDONED_AFTER
     found = []

@@ -74,7 +74,9 @@ class LogReader:
         with ExitStack() as stack:
             opened = [stack.enter_context(_opened(log)) for log in logs]
             reach = max(1, _REACH // len(opened))
-            in_order = [_sorted(self._begun(self._timed(self._blocks(one))), reach) for one in opened]
+            in_order = [
+                _sort_within_reach(self._with_start_times(self._with_times(self._blocks(one))), reach) for one in opened
+            ]
             yield from self._joined(merge(*in_order, key=itemgetter(0)) if len(in_order) > 1 else in_order[0])
 
     def _blocks(self, log: "_OpenLog") -> Iterator[list[str]]:
@@ -92,7 +94,7 @@ class LogReader:
         if rest:
             yield [rest]
 
-    def _timed(self, blocks: Iterable[list[str]]) -> Iterator[Group]:
+    def _with_times(self, blocks: Iterable[list[str]]) -> Iterator[Group]:
         log = copy(self._format)  # a copy, because columns may differ between files
         read, parse, contains = log.read, log.time, self._period.contains
         last: object = None
@@ -111,7 +113,7 @@ class LogReader:
                     self.lines += len(found)
                     yield Group(time.us, time.is_whole, found)
 
-    def _begun(self, groups: Iterator[Group]) -> Iterator[Group]:
+    def _with_start_times(self, groups: Iterator[Group]) -> Iterator[Group]:
         """Yield groups with the times at which their requests began. Groups of whole seconds are unchanged."""
         log = self._format
         if not log.logs_end or DURATION not in log.names:
@@ -214,7 +216,7 @@ def _size(log: str | Path) -> int:
         return 0  # to open the log will report the reason
 
 
-def _sorted(groups: Iterator[Group], reach: int) -> Iterator[Group]:
+def _sort_within_reach(groups: Iterator[Group], reach: int) -> Iterator[Group]:
     """Sort groups that are at most `reach` lines from their places, and move others as near to theirs as possible."""
     waiting: list[Group] = []
     lines = 0

@@ -73,7 +73,7 @@ def run(job: Job, jobs: int, watch: Watch | None = None, progress: Progress | No
     try:
         for one in parts[1:]:
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_help, args=(one, there), daemon=True)
+            process = context.Process(target=_run_in_process, args=(one, there), daemon=True)
             process.start()
             there.close()
             helpers.append((process, here))
@@ -94,7 +94,7 @@ def run(job: Job, jobs: int, watch: Watch | None = None, progress: Progress | No
     return _report(job, first)
 
 
-def _help(job: Job, connection: Connection) -> None:
+def _run_in_process(job: Job, connection: Connection) -> None:
     """Run one part, and send its counts to the process that waits for them."""
     try:
         connection.send(_run_part(job, None, None).tallies)

@@ -40,7 +40,7 @@ class Schedule:
             self._set_clock(due)
             run(due)
 
-    def _later(self, when: int, run: Callable[[int], None]) -> None:
+    def _add_event(self, when: int, run: Callable[[int], None]) -> None:
         heappush(self.events, (when, next(self._sequence), run))
 
     def add_admitted(
@@ -53,12 +53,12 @@ class Schedule:
         begins = now + math.ceil(verdict.delay * 1_000_000)
         if verdict.delay and keys:
             self.capacity.enter(keys)
-            self._later(begins, lambda _: self.capacity.leave(keys))
+            self._add_event(begins, lambda _: self.capacity.leave(keys))
         ends = begins + duration
         if match.has_slots and (slots := slot_charges(verdict.charges, verdict.decisions)):
             self._hold(slots, now, ends)
         if match.settles:
-            self._at(ends, now, lambda _: self._settle(verdict, status))
+            self._run_at(ends, now, lambda _: self._settle(verdict, status))
 
     def _hold(self, slots: Sequence[Charge], now: int, ends: int) -> None:
         """Release slots when the response ends; until then, renew them as the middleware does."""
@@ -69,15 +69,15 @@ class Schedule:
                 self._store.settle([Charge(one.key, one.limit, -one.cost, at=one.at) for one in slots])
             else:
                 self._store.settle(slots)
-                self._later(min(due + interval, ends), step)
+                self._add_event(min(due + interval, ends), step)
 
-        self._at(min(now + interval, ends), now, step)
+        self._run_at(min(now + interval, ends), now, step)
 
-    def _at(self, when: int, now: int, run: Callable[[int], None]) -> None:
+    def _run_at(self, when: int, now: int, run: Callable[[int], None]) -> None:
         if when <= now:
             run(when)
         else:
-            self._later(when, run)
+            self._add_event(when, run)
 
     def _settle(self, verdict: Verdict, status: int | None) -> None:
         """Refund a request whose status is not counted."""

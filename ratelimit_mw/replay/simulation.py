@@ -211,7 +211,7 @@ class Simulation:
             self.tallies.preflights += 1
         return route
 
-    def _is_mine(self, route: Route, request: LoggedRequest) -> bool:
+    def _is_in_part(self, route: Route, request: LoggedRequest) -> bool:
         """Return whether this process replays a request. One process replays all requests that share a bucket."""
         keys = {} if route.match is None else {limit.key.text: limit.key for limit in route.match.fixed_limits or ()}
         if len(keys) > 1:
@@ -256,7 +256,7 @@ class Simulation:
         else:
             request = self._reader.request(record)
             client = request.client
-            if self._part[1] > 1 and not self._is_mine(route, request):
+            if self._part[1] > 1 and not self._is_in_part(route, request):
                 return ClientPlan(reason=_OTHER)
             if self._blocked is not None and self._blocked.matches(request, once=False):
                 return ClientPlan(reason=_BLOCKED)
@@ -305,7 +305,7 @@ class Simulation:
         """Decide a request in full: with callables, delays, slots and settlement after the response."""
         request = request or self._reader.request(record)
         caller = record[CLIENT]
-        if self._part[1] > 1 and not self._is_mine(route, request):
+        if self._part[1] > 1 and not self._is_in_part(route, request):
             route.seen -= 1
             return
         if self._blocked is not None and self._blocked.matches(request, once=False):

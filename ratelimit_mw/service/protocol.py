@@ -52,7 +52,7 @@ class BoundedProtocol(Protocol):
     def connection_made(self, transport: Any) -> None:
         """Start to check the connection from time to time. A timer for each request would take more time."""
         super().connection_made(transport)
-        self._timer = self.loop.call_later(self.head_timeout, self._look)
+        self._timer = self.loop.call_later(self.head_timeout, self._check_progress)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop checking."""
@@ -130,14 +130,14 @@ class BoundedProtocol(Protocol):
         if transport.can_write_eof():
             transport.write_eof()
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         cycle = self.cycle
         between = cycle is None or (cycle.response_complete and self.timeout_keep_alive_task is None)
         if between and cycle is self._seen:
             self.transport.close()
             return
         self._seen = cycle if between else None
-        self._timer = self.loop.call_later(self.head_timeout, self._look)
+        self._timer = self.loop.call_later(self.head_timeout, self._check_progress)
 
 
 class _Drain(asyncio.Protocol):
