@@ -58,7 +58,7 @@ def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> N
     _add_key(parser, either)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser = add("keys", "list the buckets of the store, at a fifth of its server's time at most", _keys)
-    parser.add_argument("--limited", action="store_true", help="only those that refuse a request now")
+    parser.add_argument("--limited", action="store_true", help="only buckets that would refuse a request now")
     _add_key(parser, parser)
     parser.add_argument("--most", type=_positive, metavar="N", help="stop after N buckets")
     parser = add("top", "show who was refused most; needs the setting remember_refused", _top)

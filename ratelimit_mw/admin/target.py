@@ -15,9 +15,9 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, check_is_store
 from ratelimit_mw.stores.url import open_existing
 
-_PATIENCE: Final = 3.0  # seconds for a call, as an operator waits longer than a request
+_MIN_STORE_TIMEOUT: Final = 3.0  # seconds for a call, as an operator waits longer than a request
 _MEMORY: Final = (
-    "store: memory:// is in the memory of each process of the app, and another process cannot be asked; "
+    "store: memory:// is in the memory of each process of the app, and cannot be read from another process; "
     "these commands need a store that processes share, such as redis://"
 )
 
@@ -56,7 +56,7 @@ class Target(Struct, frozen=True):
         if isinstance(store, str):
             if store.startswith("memory:"):
                 raise StoreError(_MEMORY)
-            opened = open_existing(store, max(self.settings.store_timeout, _PATIENCE))
+            opened = open_existing(store, max(self.settings.store_timeout, _MIN_STORE_TIMEOUT))
             try:
                 yield opened
             finally:

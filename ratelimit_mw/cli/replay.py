@@ -43,12 +43,12 @@ def add_to(commands: Any) -> None:
         action="append",
         default=[],
         metavar="WHAT=VALUE",
-        help="what the log does not tell: header:x-api-key=ip",
+        help="a value that the log lacks: header:x-api-key=ip",
     )
     parser.add_argument(
         "--as-logged",
         action="store_true",
-        help="whole seconds stay as they are; else a second's lines are spread over it",
+        help="leave requests of a whole second at its beginning, instead of spreading them over it",
     )
     parser.add_argument("--suggest", action="store_true", help="suggest quotas at which honest clients end")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")

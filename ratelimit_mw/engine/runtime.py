@@ -19,7 +19,7 @@ from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER, SLOT_RENEWER, AsyncSlo
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 
-_NOT_REFUNDED: Final = "a call did not wait to its end, and the refund of its units may have failed: %s"
+_NOT_REFUNDED: Final = "a call stopped waiting, and its units may not have been refunded: %s"
 
 
 class Sleep(Protocol):

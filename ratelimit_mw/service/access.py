@@ -94,7 +94,7 @@ class Access:
             return None
         listed = "'unix:'" if not peer else repr(peer)
         return (
-            f"trusted_proxies: the caller {listed} is not one of them, so its word about a request is not believed; "
+            f"trusted_proxies: the caller {listed} is not one of them, so it may not describe requests; "
             f"add {listed} to trusted_proxies in the settings of this service"
         )
 

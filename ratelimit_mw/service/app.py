@@ -142,7 +142,7 @@ class Service:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
         if scope["type"] != "http":
-            await self._other(scope, receive, send)
+            await self._handle_other_scope(scope, receive, send)
             return
         path: str = scope["path"]
         if scope.get("root_path"):
@@ -204,7 +204,7 @@ class Service:
         """The paths of all endpoints."""
         return [*self._rebuild, f"{_ENVOY}/...", *self._calls, "/healthz", "/metrics"]
 
-    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_other_scope(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": "the service has no websockets"})
@@ -219,7 +219,7 @@ async def _by_kind(
 
 
 async def _body(receive: Receive) -> bytes:
-    """Return the body of a call. Raises `Rejected` if it is long or slow, or if the caller left."""
+    """Return the body of a call. Raises `Rejected` if it is long or slow, or if the caller disconnected."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -227,7 +227,7 @@ async def _body(receive: Receive) -> bytes:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Rejected(400, "body: the caller left before its end")
+                    raise Rejected(400, "body: the caller disconnected before its end")
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > _MAX_BODY:

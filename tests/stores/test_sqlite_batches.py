@@ -201,7 +201,7 @@ def test_calls_of_a_locked_file_fail_at_their_deadlines_and_the_rest_goes_on(pat
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             results = await asyncio.gather(*(take([Charge("k", TEN)]) for _ in range(40)), return_exceptions=True)
-            assert {str(result) for result in results} == {"no write lock in time: another process is at the file"}
+            assert {str(result) for result in results} == {"no write lock in time: another process writes to the file"}
             assert {type(result) for result in results} == {StoreError}
             assert len({id(result) for result in results}) == 40
             one.store._for_asyncio._clear()  # the breaker's pause is over

@@ -97,7 +97,7 @@ class Batcher:
         while queue and queue[0][2] <= now:
             _, future, _ = queue.popleft()
             if not future.done():
-                future.set_exception(StoreError("no write lock in time: another process is at the file"))
+                future.set_exception(StoreError("no write lock in time: another process writes to the file"))
         self._tries += 1
         if not self._is_scheduled and queue:
             self._is_scheduled = True
