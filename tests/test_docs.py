@@ -299,6 +299,12 @@ def test_the_readme_has_the_stored_answers_and_figures() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_the_picture_of_a_report_is_that_of_today() -> None:
+    command = [sys.executable, "docs/replay_picture.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_the_readme_is_short_and_its_own_row_is_the_best() -> None:
     readme = PAGES[0].read_text("utf-8")
     assert len(readme.splitlines()) <= 160

@@ -76,7 +76,7 @@ def _of_alb(record: Record) -> Record:
 class CloudFront(LogFormat):
     """The standard log of CloudFront: columns with tabs between them, which a line `#Fields:` names.
 
-    Its values are URL-encoded once more than in the request: `/a%20b` is `/a%2520b`.
+    It encodes the values of a request, also those that are encoded already: `/a%20b` is `/a%2520b`.
     """
 
     name = "cloudfront"

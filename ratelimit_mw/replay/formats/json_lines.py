@@ -56,7 +56,7 @@ class JsonFormat(LogFormat):
 
 
 class Caddy(JsonFormat):
-    """Caddy's access log. It has the names of headers with credentials, and their values only where Caddy is told to.
+    """Caddy's access log. It hides the values of headers with credentials, unless `log_credentials` is set.
 
     Such a header counts as logged if one of the first lines has its value.
     """
