@@ -224,6 +224,16 @@ def test_mistakes_name_file_and_line(tmp_path: Path, log: Path, capsys: pytest.C
             {"jobs": 2},
             "rules[0] (login): a request has buckets of",
         ),
+        (
+            {"limits": "2/minute", "key": tier_of},
+            {"jobs": 2},
+            "limits: the key 'call:replay.replayed:tier_of' is a callable",
+        ),
+        (
+            {"limits": {"free": "2/minute", "pro": "9/minute"}, "tier": "user", "key": "user"},
+            {"jobs": 2},
+            "limits: limits by tier or callable cannot be divided",
+        ),
         ({"limits": "9/minute using leaky_bucket", "key": "ip"}, {"jobs": 0}, "--jobs: got 0"),
         (
             {"limits": [{"limit": "9/minute using leaky_bucket", "max_delay": 1}]},
