@@ -99,7 +99,9 @@ class Simulation:
             self._rows["blocklist"] = RuleTally("blocklist")
         for limit_set in ([app] if app.fixed_limits != [] else []) + [*of_rules, default]:
             self._rows[limit_set.name] = tally = RuleTally(limit_set.name)
-            tally.is_shadow = self._settings.shadow or (limit_set.rule is not None and limit_set.rule.shadow)
+            shadows = [limit.shadow for limit in limit_set.known_limits]
+            is_shadow_rule = self._settings.shadow or (limit_set.rule is not None and limit_set.rule.shadow)
+            tally.is_shadow = is_shadow_rule or (bool(shadows) and all(shadows))
 
     def replay(self, group: Group) -> None:
         """Decide the requests of a group. If the log has whole seconds, the requests of a second are spread over it."""

@@ -64,6 +64,21 @@ def test_shadow_rules_show_what_they_would_refuse(log: Path) -> None:
     ]
 
 
+def test_a_rule_is_a_shadow_if_all_its_limits_are(log: Path) -> None:
+    shadow = {"limit": "2/minute", "shadow": True}
+    tiers = {"free": [shadow], "pro": [{"limit": "9/minute", "shadow": True}]}
+    rule = {"name": "tiers", "path": "/x", "limits": tiers, "tier": "user"}
+    report = replay({"limits": [shadow], "rules": [{**LOGIN, "limits": ["5/hour", shadow]}, rule]}, log)
+    assert [(one.rule, one.refused, one.shadow) for one in report.rules] == [
+        ("login", 10, False),
+        ("tiers", 0, True),
+        ("default", 1, True),
+    ]
+    assert report.refused == 7
+    report = replay({"limits": "5/minute", "rules": [{**LOGIN, "shadow": True}, {"path": "/x", "exempt": True}]}, log)
+    assert [(one.rule, one.shadow) for one in report.rules] == [("login", True), ("x", False), ("default", False)]
+
+
 def test_period_and_rules(log: Path) -> None:
     settings = {"limits": "2/minute", "rules": [LOGIN]}
     local = replay(settings, log, since="2023-11-14T22:13:30", until="2023-11-14T22:13:50", rules=["login"])
