@@ -20,12 +20,12 @@ _CALLERS: Final = {  # modules that call endpoints
     "django.core.handlers.base",
     "django.views.generic.base",
 }
-_THREADS: Final = "anyio"  # calls plain endpoints of Starlette, and also other functions
+_THREADS: Final = "anyio"  # the package whose threads run plain endpoints of Starlette, and also other functions
 _REGISTRIES: Final = {("starlette", "Starlette"), ("starlette", "Router"), ("flask", "Flask")}
 
 
 def reject_registered(function: object, caller: FrameType) -> None:
-    """Raise `ConfigError` if an app or router that `caller` knows has this very function: the limit has no effect."""
+    """Raise `ConfigError` if an app or router in a variable of `caller` has this function: the limit has no effect."""
     path = _registered_path(function, caller)
     if path is not None:
         raise ConfigError(
@@ -36,9 +36,9 @@ def reject_registered(function: object, caller: FrameType) -> None:
 
 
 class EndpointWatch:
-    """Warns once if a function with a bucket for all of its calls is an endpoint: all clients share that bucket.
+    """Warns once if a function with one bucket for all its calls is an endpoint, because all clients share that bucket.
 
-    `done`: the next call need not be examined. `key`: None if the function has one bucket.
+    `done`: no more calls need to be examined. `key`: None if the function has one bucket for all its calls.
     """
 
     __slots__ = ("_name", "done")
@@ -48,7 +48,7 @@ class EndpointWatch:
         self.done = key is not None
 
     def examine(self, caller: FrameType, arguments: tuple[Any, ...]) -> None:
-        """Warn if the caller of the function is a framework. The first call shows it."""
+        """Warn if the caller of the function is a framework. The first call shows that, so no other is examined."""
         self.done = True
         module = str(caller.f_globals.get("__name__"))
         by_thread = module.partition(".")[0] == _THREADS and any(map(_is_request, arguments))
@@ -65,7 +65,7 @@ class EndpointWatch:
         warn_or_fail([Finding(text, code="RL-136", weakens_limits=False)], strict=False)
 
     def mark(self, wrapper: Callable[..., Any], function: Callable[..., Any]) -> None:
-        """Let FastAPI, which calls plain endpoints like any other function, find out when it registers the wrapper."""
+        """Warn when FastAPI registers the wrapper, because its calls of plain endpoints look like any other calls."""
         if self.done or "fastapi" not in sys.modules:
             return
         try:
@@ -78,17 +78,17 @@ class EndpointWatch:
 
 
 class _WatchedSignature(Signature):
-    """The signature of a function, which reports that FastAPI reads it: for an endpoint or a dependency."""
+    """The signature of a function. It warns if FastAPI reads it, as it does for an endpoint or a dependency."""
 
     __slots__ = ("watch",)
-    watch: EndpointWatch  # missing in copies
+    watch: EndpointWatch  # not set in copies
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:  # type: ignore[override]  # the same type, in a proxy
         """The parameters."""
         watch = getattr(self, "watch", None)
         if watch is not None and not watch.done:
-            reader = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001  # to identify the reader
+            reader = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001  # shows what reads the signature
             if str(reader).partition(".")[0] == "fastapi":
                 watch.warn()
         return super().parameters

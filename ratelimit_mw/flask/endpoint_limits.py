@@ -161,7 +161,7 @@ def enforcement_findings() -> Sequence[Finding]:
 
 
 def is_strict(app: Flask) -> bool:
-    """Return whether such findings are errors in requests to this app."""
+    """Return whether the findings of `enforcement_findings` are errors in requests to this app."""
     return _is_strict(app) or any(_without_app.values())
 
 

@@ -1,4 +1,4 @@
-"""Finds settings that an app writes into its config where they are not read: too late, or beside a Settings object."""
+"""Finds settings in an app's config that are not read: written too late, or in addition to a Settings object."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -16,7 +16,7 @@ _ABSENT: Final = object()
 
 
 class ConfigWatch:
-    """Reports settings in an app's config that its RateLimiter has not read. `reads`: it reads `RATELIMIT_MW`."""
+    """Reports settings in an app's config that its RateLimiter did not read. `reads`: if it reads `RATELIMIT_MW`."""
 
     def __init__(self, app: Flask, *, reads: bool, strict: bool) -> None:
         self._strict: Final = strict
@@ -30,7 +30,7 @@ class ConfigWatch:
         request_started.connect(self.check, app)
 
     def check(self, app: Flask, **_: object) -> None:
-        """Report what was written since, at the first request; with `strict`, raise `ConfigError` at each one."""
+        """Report at the first request what was written since. With `strict`, raise `ConfigError` at each request."""
         warn_or_fail(self.findings(app.config), strict=self._strict)
         request_started.disconnect(self.check)
 

@@ -56,9 +56,8 @@ class Key:
     """A compiled key. `identity(request, route, results)` returns the encoded identity, or None if it is missing.
 
     `callables`: the callables whose results it needs. `headers`, `cookies`: the names of those that it reads.
-    `is_shared`: all clients have the same identity. `is_ip_without_user`: of a request with an address and without a
-    user, it reads the address only. `prefix`: the bits of an IPv6 address that it reads; 0 without
-    `ip`.
+    `is_shared`: all clients have the same identity. `is_ip_without_user`: for a request with an address and without a
+    user, it reads only the address. `prefix`: the bits of an IPv6 address that it reads; 0 without `ip`.
     """
 
     __slots__ = (

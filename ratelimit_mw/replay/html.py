@@ -18,9 +18,9 @@ _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)  # minutes b
 _POINTS: Final = 9000  # points of all charts together, so that the report of a day has less than 250 kB
 _CHARTS: Final = 30  # rules with charts; those with the most refusals
 _BINS_PER_DOUBLING: Final = 4
-_NARROW: Final = 2  # columns that any window has room for
+_NARROW: Final = 2  # the number of columns for which any window has room
 
-Cell = tuple[str, str]  # its text, and its classes
+Cell = tuple[str, str]  # the text and the CSS classes of a cell
 
 
 def html_report(report: Report) -> str:

@@ -249,7 +249,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
 
 def _same_name(rule: Rule, other: Rule, index: int) -> str:
-    """Return the message for a rule with the name of an earlier one, whose index is given."""
+    """Return the message for a rule with the same name as an earlier rule. `index`: the index of the earlier rule."""
     name = f"{rule.full_name!r}" if rule.name else f"the default name {rule.full_name!r}, made of {rule.name_source!r},"
     others = f"name of rules[{index}]" if other.name else f"default name of rules[{index}], of {other.name_source!r}"
     fix = "choose another name" if rule.name else "give one of them a name"

@@ -203,7 +203,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     @property
     def name_source(self) -> str:
-        """The source of the default name: methods, hosts and paths, such as `POST /login`."""
+        """The methods, hosts and paths from which the default name is made: `POST /login`."""
         hosts, paths = ([one] if isinstance(one, str) else one for one in (self.host, self.path))
         return " ".join([*(["preflight"] if self.preflight else self.methods), *hosts, *paths])
 

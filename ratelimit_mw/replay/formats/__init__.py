@@ -37,7 +37,7 @@ def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]
     if text == "envoy":
         return _most_read(["envoy", "envoy-json"], sample)[1]
     if text in _MAKERS:
-        return _made(text, text, sample)
+        return _make_format(text, text, sample)
     if is_server_format(text):
         return server_format(text)
     close = closest_match(text, FORMATS)
@@ -70,10 +70,10 @@ def _most_read(names: Sequence[str], sample: Sequence[str]) -> tuple[int, LogFor
         if best is None or count > best[0]:
             best = count, name
     assert best is not None  # noqa: S101  # there are names
-    return best[0], _made(best[1], best[1].removesuffix("-json"), sample)
+    return best[0], _make_format(best[1], best[1].removesuffix("-json"), sample)
 
 
-def _made(maker: str, name: str, sample: Sequence[str]) -> LogFormat:
+def _make_format(maker: str, name: str, sample: Sequence[str]) -> LogFormat:
     log = _MAKERS[maker]()
     log.name = name
     log.learn(sample)

@@ -18,7 +18,7 @@ _ALB: Final = (
     '"{}" {} {stamp} "'
 )
 
-# the columns of CloudFront, for a file that begins in the middle; years ago it wrote the first 19
+# the columns of CloudFront, for a file that begins in the middle; older files have only the first 19
 _CLOUDFRONT: Final = (
     *("date", "time", "x-edge-location", "sc-bytes", "c-ip", "cs-method", "cs(Host)", "cs-uri-stem", "sc-status"),
     *("cs(Referer)", "cs(User-Agent)", "cs-uri-query", "cs(Cookie)", "x-edge-result-type", "x-edge-request-id"),
@@ -69,12 +69,12 @@ def _of_alb(record: Record) -> Record:
     method, _, url = request.partition(" ")
     path = path_of_url(url)
     request = f"{method} {path}" if path.startswith("/") else ""
-    address, _, port = client.rpartition(":")  # of IPv6, too, without brackets
+    address, _, port = client.rpartition(":")  # also in an IPv6 address without brackets
     return (address if port.isdecimal() else client, user, stamp, request, status, *extras, host_of_url(url))
 
 
 class CloudFront(LogFormat):
-    """The standard log of CloudFront: columns with tabs between them, which a line `#Fields:` names.
+    """The standard log of CloudFront: columns with tabs between them. A line `#Fields:` names the columns.
 
     It encodes the values of a request, also those that are encoded already: `/a%20b` is `/a%2520b`.
     """
@@ -112,7 +112,7 @@ class CloudFront(LogFormat):
         return iso_time(stamp)
 
     def has_value(self, name: str) -> bool:
-        """Return whether the log has a header or cookie: those of its columns."""
+        """Return whether the log has a header or cookie, that is, a column for it."""
         kind, _, header = name.partition(":")
         columns = _CLOUDFRONT_HEADERS.get("cookie" if kind == "cookie" else header, ())
         return any(column in self._columns for column in columns)

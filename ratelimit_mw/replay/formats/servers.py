@@ -54,7 +54,7 @@ _APACHE_TIMES: Final = re.compile(  # the parts of one time
 )
 _APACHE_FRACTIONS: Final = ("msec_frac", "usec_frac")
 _EPOCH_YEAR: Final = 1970
-# of C; Python lacks these
+# directives of C that Python lacks
 _STRFTIME: Final = {"%T": "%H:%M:%S", "%F": "%Y-%m-%d", "%R": "%H:%M", "%D": "%m/%d/%y", "%h": "%b"}
 _APACHE_LINE: Final = re.compile(r"LogFormat\s+\"((?:[^\"\\]|\\.)*)\"")
 
@@ -151,7 +151,7 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _one_time(found: re.Match[str]) -> str:
-    """Return one directive for several that have one time in parts, such as `%{%T}t.%{msec_frac}t`."""
+    """Return one directive in place of several that write the parts of one time, such as `%{%T}t.%{msec_frac}t`."""
     form = _APACHE_TIME.sub(lambda part: "%f" if part[1] in _APACHE_FRACTIONS else part[1], found[0])
     return f"%{{{found['prefix']}{form}}}t"
 
