@@ -58,7 +58,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report. Return 1 if more than a hundredth of the lines were unread."""
+    """Print the report. Return 1 if more than a hundredth of the lines were unread, or none is in the period."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # `call:` often names a module there
     bar = _ProgressBar()
@@ -88,9 +88,12 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"--html {args.html}: cannot be written: {error.strerror}", code="RL-051") from None
     if args.json:
         print(json.dumps(report.as_json()))
-    else:
+    elif not report.empty_reason:
         print("\n".join(map(single_line, report_lines(report))))
         print("".join(f"  {line}\n" for line in warnings), end="")
+    if report.empty_reason:
+        print(f"ratelimit_mw: {report.empty_reason}", file=sys.stderr)
+        return _FAILED
     return _FAILED if report.unread > _MAX_UNREAD * report.lines else 0
 
 

@@ -55,6 +55,7 @@ class LogReader:
     """Reads the logs of one replay. `lines`, `unread`: the numbers of lines. `shown`: the first unread lines.
 
     `late`: the number of lines too far behind their place to be put in order. They get the time of the line before.
+    `outside`: the first and the last time outside the period; None if all lines are in it.
     """
 
     def __init__(self, log: LogFormat, period: Period, progress: Progress | None = None) -> None:
@@ -62,6 +63,7 @@ class LogReader:
         self.unread = 0
         self.shown: list[str] = []
         self.late = 0
+        self.outside: tuple[LoggedTime, LoggedTime] | None = None
         self._format: Final = log
         self._period: Final = period
         self._progress: Final = progress
@@ -112,6 +114,9 @@ class LogReader:
                 elif contains(time):
                     self.lines += len(found)
                     yield Group(time.us, time.is_whole, found)
+                else:
+                    first, last = self.outside or (time, time)
+                    self.outside = min(first, time), max(last, time)
 
     def _with_start_times(self, groups: Iterator[Group]) -> Iterator[Group]:
         """Yield groups with the times at which their requests began. Groups of whole seconds are unchanged."""

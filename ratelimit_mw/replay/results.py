@@ -80,7 +80,8 @@ class Report(Struct, frozen=True, kw_only=True):
     `lines`: the number of lines in the period, including the `unread` ones. `shown`: the first unread lines. `late`:
     the number of lines too far out of order to be sorted, which count at the time of the line before. `requests`,
     `refused`: the numbers for all rules together. `first`, `last`: seconds since 1970; None for an empty log. `notes`:
-    remarks on the figures. `peaks`: only for an HTML report.
+    remarks on the figures. `peaks`: only for an HTML report. `empty_reason`: why there are no lines, if the log
+    has some; else empty.
     """
 
     lines: int
@@ -95,6 +96,7 @@ class Report(Struct, frozen=True, kw_only=True):
     notes: Sequence[str] = ()
     peaks: Sequence[Peaks] = ()
     late: int = 0
+    empty_reason: str = ""
 
     def rule(self, name: str) -> RuleResult:
         """Return the results of a rule. Raises `KeyError` if no rule has this name."""

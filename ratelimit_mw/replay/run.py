@@ -248,6 +248,7 @@ def _report(job: Job, part: _Part) -> Report:
         lines=reader.lines,
         unread=reader.unread,
         late=reader.late,
+        empty_reason=_empty_reason(reader),
         shown=reader.shown,
         requests=tallies.requests,
         refused=tallies.refused,
@@ -258,6 +259,14 @@ def _report(job: Job, part: _Part) -> Report:
         notes=[*part.notes, *_notes(job, part)],
         peaks=distributions(populations) if job.distributions else (),
     )
+
+
+def _empty_reason(reader: LogReader) -> str:
+    """Return why no line was replayed, if all are outside the period."""
+    if reader.outside is None or reader.lines > reader.unread:
+        return ""
+    first, last = reader.outside
+    return f"--since, --until: no line is in this period; the log has lines from {first} to {last}"
 
 
 def _notes(job: Job, part: _Part) -> list[str]:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Final, NamedTuple
 
 _MONTHS: Final = {
@@ -29,6 +29,10 @@ class LoggedTime(NamedTuple):
     us: int
     is_whole: bool
     offset: int = 0
+
+    def __str__(self) -> str:
+        """Return the time in its zone, to the second."""
+        return datetime.fromtimestamp(self.us // 1_000_000, timezone(timedelta(seconds=self.offset))).isoformat()
 
 
 TimeParser = Callable[[object], LoggedTime | None]

@@ -339,6 +339,28 @@ def test_the_command_prints_a_table(tmp_path: Path, log: Path, capsys: pytest.Ca
     assert (found["lines"], found["unread"], found["suggested"]) == (4, 1, [])
 
 
+def test_a_period_without_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings, path = tmp_path / "limits.toml", tmp_path / "access.log"
+    settings.write_text('limits = "2/minute"\n')
+    line = '192.0.2.1 - - [24/Nov/2026:{}] "GET / HTTP/1.1" 200 5\n'
+    path.write_text("".join(map(line.format, ("11:00:00 +0200", "10:00:00 +0200", "12:30:00 +0200"))) + "no line\n" * 3)
+    reason = (
+        "--since, --until: no line is in this period; the log has lines from 2026-11-24T10:00:00+02:00 to "
+        "2026-11-24T12:30:00+02:00"
+    )
+    for words in (["--since", "2026-11-25"], ["--until", "2026-11-24T08:00:00Z"], ["--since", "2027-01-01"]):
+        assert main(["replay", str(settings), str(path), *words]) == 1
+        done = capsys.readouterr()
+        assert (done.out, done.err) == ("", f"ratelimit_mw: {reason}\n")
+    assert main(["replay", str(settings), str(path), "--json", "--since", "2027-01-01"]) == 1
+    done = capsys.readouterr()
+    assert (json.loads(done.out)["empty_reason"], done.err) == (reason, f"ratelimit_mw: {reason}\n")
+    report = replay(settings, path, since="2026-11-24T12:00")
+    assert (report.requests, report.empty_reason) == (1, "")
+    assert replay(settings, path).empty_reason == ""
+    assert replay(settings, path, until="2026-11-24", jobs=2).empty_reason == reason
+
+
 def test_a_hundredth_of_unread_lines_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "limits.toml").write_text('limits = "2/minute"\n')
     path = tmp_path / "access.log"
