@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ratelimit_mw.admin.described import DescribedRequest
-from ratelimit_mw.cli.explain import capture_warnings, explain, single_line
+from ratelimit_mw.cli.explain import explain
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
+from ratelimit_mw.core.log import capture_warnings, single_line
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.http.on_refused import refusal_handler
 from ratelimit_mw.rules.rule_set import RuleSet

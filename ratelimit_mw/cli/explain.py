@@ -1,16 +1,14 @@
 """Explains which limits apply to a request, with the rules and the plan of the middleware."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from inspect import isawaitable
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from ratelimit_mw.core.limit import Charge, Limit
-from ratelimit_mw.core.log import logger
+from ratelimit_mw.core.log import capture_warnings, single_line
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is_callable_name, resolve_callable
 from ratelimit_mw.http.paths import Forms
@@ -32,7 +30,6 @@ _GLOBAL_LIMITS: Final = {
 }
 _MESSAGE_LIMITS: Final = "If it opens a websocket, limits for each message; "
 _MAX_RESULT_LENGTH: Final = 100  # characters of a callable's result that are shown
-_LOG_PREFIX: Final = "ratelimit_mw: "  # the start of all log lines of this package
 
 _CallLog = list[tuple[str, str]]  # pairs of a callable's name and its result
 
@@ -218,34 +215,6 @@ def _at_most(limit: Limit) -> str:
         return f"{limit.quota} requests in progress; a slot that is not renewed is free after {window} s"
     most = limit.max_per_window
     return f"{most} in any {window} s" if most is not None else "unknown for its algorithm"
-
-
-@contextmanager
-def capture_warnings() -> Iterator[list[str]]:
-    """Collect the warnings that are logged in the block, each once and on one line, and keep them out of the log."""
-    messages: list[str] = []
-
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            message = single_line(record.getMessage().removeprefix(_LOG_PREFIX))
-            if message not in messages:
-                messages.append(message)
-
-    collector, previous = Collector(), (logger.propagate, logger.level, logger.disabled)
-    logger.addHandler(collector)
-    logger.propagate, logger.disabled = False, False
-    logger.setLevel(logging.WARNING)
-    try:
-        yield messages
-    finally:
-        logger.removeHandler(collector)
-        logger.propagate, logger.disabled = previous[0], previous[2]
-        logger.setLevel(previous[1])
-
-
-def single_line(text: str) -> str:
-    """Replace line breaks by spaces."""
-    return " ".join(text.split("\n"))
 
 
 def _with_recording(settings: Settings, call_log: _CallLog) -> Settings:

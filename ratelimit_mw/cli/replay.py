@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ratelimit_mw.cli.explain import capture_warnings, single_line
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import capture_warnings, single_line
 from ratelimit_mw.replay import replay
 from ratelimit_mw.replay.formats import FORMATS
 from ratelimit_mw.replay.html import html_report

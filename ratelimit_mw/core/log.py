@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, with_code
@@ -71,6 +72,34 @@ def warn_throttled(
     _quiet_until[subject] = now + _INTERVAL
     safe_args = [_escaped(arg) for arg in (topic, *args)]
     logger.warning(with_code(f"ratelimit_mw: %s: {message}", code), *safe_args, exc_info=_without_message(error))
+
+
+@contextmanager
+def capture_warnings() -> Iterator[list[str]]:
+    """Collect the warnings that are logged in the block, each once and on one line, and keep them out of the log."""
+    messages: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = single_line(record.getMessage().removeprefix("ratelimit_mw: "))
+            if message not in messages:
+                messages.append(message)
+
+    collector, previous = Collector(), (logger.propagate, logger.level, logger.disabled)
+    logger.addHandler(collector)
+    logger.propagate, logger.disabled = False, False
+    logger.setLevel(logging.WARNING)
+    try:
+        yield messages
+    finally:
+        logger.removeHandler(collector)
+        logger.propagate, logger.disabled = previous[0], previous[2]
+        logger.setLevel(previous[1])
+
+
+def single_line(text: str) -> str:
+    """Replace line breaks by spaces."""
+    return " ".join(text.split("\n"))
 
 
 def _escaped(value: object) -> object:

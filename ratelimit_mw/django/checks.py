@@ -9,12 +9,14 @@ from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import capture_warnings
 from ratelimit_mw.django.endpoint_limits import LOCATIONS, is_strict, limits_by_level, unenforced_message
 from ratelimit_mw.django.gates import SETTING_NAME, build_gate
 from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
 from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
+from ratelimit_mw.settings.loading import unread_settings
 
 _MIDDLEWARE: Final = "ratelimit_mw.django.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -23,7 +25,7 @@ _BOTH: Final = (False, True)  # under WSGI, under ASGI
 
 @register
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Report mistakes in `RATELIMIT_MW`, and middleware that is missing or comes before authentication."""
+    """Report mistakes in and beside `RATELIMIT_MW`, and middleware that is missing or comes before authentication."""
     value, places = getattr(settings, SETTING_NAME, None), _middleware_indices()
     place = next(iter(places), None)
     if value is None and place is None:
@@ -36,9 +38,12 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         text = "RateLimitMiddleware is in MIDDLEWARE more than once: each decides and charges every request."
         hint = f"Remove {settings.MIDDLEWARE[places[1]]!r}."
         found.append(Warning(text, hint=hint, id="ratelimit_mw.W005"))  # never an error, as more is limited, not less
-    keys, problems = _keys_or_problems(value)
+    keys, problems, warnings = _read(value)
     hint = "The server does not start with it. The page on settings in the documentation lists what is allowed."
     found += [Error(problem, hint=hint, id="ratelimit_mw.E001") for problem in problems]
+    found += [Warning(text, id="ratelimit_mw.W006") for text in warnings]
+    unread = unread_settings(dir(settings), SETTING_NAME)
+    found += [_finding(finding.message, None, "ratelimit_mw.W006") for finding in unread]
     if place is not None and _user_unknown(keys, place):
         text = "Keys read the user, who is known only after AuthenticationMiddleware."
         hint = f"Put {_AUTHENTICATION!r} before {settings.MIDDLEWARE[place]!r} in MIDDLEWARE."
@@ -93,15 +98,19 @@ def _middleware_indices() -> Sequence[int]:
     return indices
 
 
-def _keys_or_problems(value: Any) -> tuple[Sequence[Key], Sequence[str]]:
-    """Return the keys of the settings, or the problems with them. Some settings are valid only under ASGI."""
+def _read(value: Any) -> tuple[Sequence[Key], Sequence[str], Sequence[str]]:
+    """Return the keys of the settings, the problems with them, and the warnings that a server logs at its start.
+
+    Some settings are valid only under ASGI.
+    """
     problems: list[Sequence[str]] = []
     for is_async in _BOTH:
         try:
-            return build_gate(value, is_async=is_async).keys, ()
+            with capture_warnings() as warnings:
+                return build_gate(value, is_async=is_async).keys, (), warnings
         except ConfigError as error:
             problems.append(error.problems)
-    return (), problems[0]
+    return (), problems[0], ()
 
 
 def _user_unknown(keys: Sequence[Key], place: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from message_codes import plain
+from ratelimit_mw.django import checks as django_checks
 
 PROJECT = """
 SECRET_KEY = "x"
@@ -193,6 +194,37 @@ def test_the_middleware_twice_is_reported(tmp_path: Path) -> None:
     assert f"Remove {OURS!r}." in done.stderr
 
 
+UNREACHED = """
+RATELIMIT_MW = {{
+    "limits": "9/minute",
+    "key": "ip",
+    "strict": {},
+    "rules": [{{"path": "/{{rest:path}}", "limits": "5/minute", "name": "all"}},
+              {{"path": "/a", "limits": "1/minute"}}],
+}}
+"""
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_a_start_warns_about_is_reported_as_by_the_other_check(tmp_path: Path, strict: bool) -> None:
+    """As issues, and not as lines of the log between them."""
+    done = manage(project(tmp_path, UNREACHED.format(strict), OURS), "check")
+    begins = "rules[1] (a) can never match: rules[0] (all) is final"
+    ((kind, text),) = told(done)
+    assert (done.returncode, kind) == ((1, "E001") if strict else (0, "W006"))
+    assert text.startswith(f"RATELIMIT_MW.{begins}" if strict else begins)
+    assert done.stderr.count("can never match") == 1
+    assert "[RL-116]" in done.stderr
+
+    other = RIGHT.replace("}", f', "strict": {strict}}}') + '\nRATELIMIT_DEFAULT = "5/minute"'
+    done = manage(project(tmp_path, other, OURS), "check")
+    ((kind, text),) = told(done)
+    assert (done.returncode, kind) == (int(strict), "W006")
+    assert text.startswith("RATELIMIT_DEFAULT is not read here; write `limits` into RATELIMIT_MW: text such as")
+    assert "[RL-111]" in done.stderr
+
+
 def test_a_throttle_without_a_rate_is_reported(tmp_path: Path) -> None:
     installed = (APP, "rest_framework", "django.contrib.auth", "django.contrib.contenttypes")
     done = manage(project(tmp_path, RIGHT, OURS, urls=THROTTLED, installed=installed), "check")
@@ -219,3 +251,10 @@ def test_throttles_that_throttle_nothing_are_reported(tmp_path: Path, strict: bo
         ],
     )
     assert "`throttle_scope` on the views, with a rate in DEFAULT_THROTTLE_RATES" in done.stderr
+
+
+def test_the_documentation_has_each_check() -> None:
+    ids = set(re.findall(r"ratelimit_mw\.([EW]\d{3})", Path(django_checks.__file__).read_text("utf-8")))
+    page = Path(__file__).parents[2] / "docs/reference/messages.md"
+    section = page.read_text("utf-8").partition("## System checks of Django")[2]
+    assert set(re.findall(r"^\| `ratelimit_mw\.([EW]\d{3})` \|", section, re.MULTILINE)) == ids
