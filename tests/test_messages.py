@@ -35,6 +35,7 @@ UNCODED = {
     "core/errors.py": 3,  # with_prefix, raise_if_any, with_code
     "core/log.py": 4,  # what the makers do
     "django/middleware.py": 1,  # puts the view before the problem
+    "django/throttle.py": 1,  # puts the scope of a rate before the problem
     "flask/__init__.py": 1,  # puts the key of app.config before the problems
     "http/client_lists.py": 1,  # removes an index from the place
     "replay/run.py": 1,  # puts file and line before the problems

@@ -127,13 +127,17 @@ class Throttle:
         rates = getattr(settings, "REST_FRAMEWORK", {}).get(RATES, {})
         if scope not in rates:
             raise ConfigError(f"{RATES}: got no rate for {scope!r}, the scope of {cls.__qualname__}", code="RL-050")
-        return (None if rates[scope] is None else cls._scoped(rates[scope])), scope, scope
+        return (None if rates[scope] is None else cls._scoped(rates[scope], scope)), scope, scope
 
     @classmethod
     @cache
-    def _scoped(cls, rate: str) -> EndpointLimit:
-        with error_location(RATES):
+    def _scoped(cls, rate: str, scope: str) -> EndpointLimit:
+        try:
             return cls._build(rate)
+        except ConfigError as error:  # the rate is not written in the class
+            own, place = f"{cls.__qualname__}.limits", f"{RATES}[{scope!r}]"
+            problems = [f"{place}{text.removeprefix(own)}" if text.startswith(own) else text for text in error.problems]
+            raise ConfigError(*problems) from None
 
     @classmethod
     def _build(cls, limits: Any) -> EndpointLimit:

@@ -211,13 +211,23 @@ def test_a_rate_that_is_none_is_no_limit(store: RecordingStore) -> None:
     ("scope", "message"),
     [
         ("missing", "DEFAULT_THROTTLE_RATES: got no rate for 'missing', the scope of Throttle"),
-        ("wrong", "DEFAULT_THROTTLE_RATES.Throttle.limits: '2/mn': unknown period 'mn'"),
+        ("wrong", "DEFAULT_THROTTLE_RATES['wrong']: '2/mn': unknown period 'mn'"),
     ],
 )
 def test_a_scope_without_a_rate_is_told(store: RecordingStore, scope: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         scoped(throttled(Throttle, throttle_scope=scope), store=store)("/0")
     assert str(error.value).startswith(message)
+
+
+def test_a_mistake_beside_a_rate_is_that_of_the_class(store: RecordingStore) -> None:
+    class Keyed(Throttle):
+        scope = "uploads"
+        key = "usr"
+
+    with pytest.raises(ConfigError, match=r"Keyed\.key: got 'usr', expected") as error:
+        scoped(throttled(Keyed), store=store)("/0")
+    assert "DEFAULT_THROTTLE_RATES" not in str(error.value)
 
 
 # classes
