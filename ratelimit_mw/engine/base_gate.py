@@ -48,7 +48,7 @@ class BaseGate:
     """The common part of `Gate` and `AsyncGate`.
 
     `delay_capacity`: bounds how many requests are delayed at once. `reporter`: remembers refusals, if
-    `remember_refused` is set.
+    `remember_refused` is set. `is_nested`: an outer gate of the same settings has reported the findings of the start.
     """
 
     _probes_store = True  # whether to open files and `metrics_folder` at startup, and with `strict` to probe a server
@@ -59,12 +59,20 @@ class BaseGate:
     _awaits_callables: ClassVar[bool]
     reporter: RefusalReporter | None = None
 
-    def __init__(self, settings: Settings, rules: RuleSet | None = None, fallback: FallbackStore | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        rules: RuleSet | None = None,
+        fallback: FallbackStore | None = None,
+        *,
+        is_nested: bool = False,
+    ) -> None:
         self.settings: Final = settings
+        self._is_nested: Final = is_nested
         self._rules: Final = rules or RuleSet(settings)
         self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._rules.compile_endpoint_limits)
         self.keys: Final = self._rules.keys
-        findings = [] if rules else [*self._rules.findings]
+        findings = [] if rules or is_nested else [*self._rules.findings]
         if settings.store == "memory://" and (workers := configured_workers()) > 1:
             findings.append(multiple_workers_finding(workers))
         warn_or_fail(findings, strict=settings.strict)
@@ -141,7 +149,7 @@ class BaseGate:
             "remember_refused": 0,  # the reporter of this gate is used
             "strict": False,  # this gate has reported the findings of startup
         }
-        nested = type(self)(replace(self.settings, **overrides, store=store))
+        nested = type(self)(replace(self.settings, **overrides, store=store), is_nested=True)
         nested.delay_capacity, nested.reporter = self.delay_capacity, self.reporter
         nested._rules.share_with_outer(self._rules)  # noqa: SLF001  # the same class
         return nested
@@ -182,7 +190,7 @@ class BaseGate:
                 warn_or_fail([_KEEPS_NO_REFUSALS], strict=self.settings.strict)
         if self.settings.metrics:
             watch_store(store, self._fallback)
-        if getattr(store, "is_cluster", False) and not self.settings.key_secret:
+        if getattr(store, "is_cluster", False) and not (self.settings.key_secret or self._is_nested):
             warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)
 
         if self.settings.strict and self._probes_store:

@@ -51,13 +51,20 @@ class Gate(Flow):
     _default_max_waiting = 2  # requests; each blocks a thread of the server, and waitress has 4
     _expected_handler = "a WSGI app, or a callable (request, verdict)"
 
-    def __new__(cls, settings: Settings, *_: object) -> Self:
+    def __new__(cls, settings: Settings, *_: object, is_nested: bool = False) -> Self:  # noqa: ARG004  # of __init__
         """Return a gate of the class that observes what the settings want. Gates that observe less are faster."""
         observed = ObservedGate if settings.span_attributes == "all" else CountingGate
         return super().__new__(_with_base(cls, observed) if is_observed(settings) else cls)
 
-    def __init__(self, settings: Settings, rules: RuleSet | None = None, fallback: FallbackStore | None = None) -> None:
-        super().__init__(settings, rules, fallback)
+    def __init__(
+        self,
+        settings: Settings,
+        rules: RuleSet | None = None,
+        fallback: FallbackStore | None = None,
+        *,
+        is_nested: bool = False,
+    ) -> None:
+        super().__init__(settings, rules, fallback, is_nested=is_nested)
         if rules is None:  # if rules are passed, an AsyncGate made them, and awaits their callables
             check_no_async_callables(self._rules.limit_sets)
         store = self._open(open_store)
@@ -178,12 +185,12 @@ class AsyncGate(Flow):
     _default_max_waiting = 1000
     _expected_handler = "an ASGI app, or a callable (request, verdict)"
 
-    def __new__(cls, settings: Settings) -> Self:
+    def __new__(cls, settings: Settings, *, is_nested: bool = False) -> Self:  # noqa: ARG004  # of __init__
         """See `Gate.__new__`."""
         return super().__new__(_with_base(cls, ObservedAsyncGate) if is_observed(settings) else cls)
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, *, is_nested: bool = False) -> None:
+        super().__init__(settings, is_nested=is_nested)
         store = self._open(open_async_store)
         if not isinstance(store, AsyncStore):
             raise ConfigError(

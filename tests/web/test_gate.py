@@ -248,3 +248,31 @@ def test_who_is_logged_in_is_asked_only_where_a_key_needs_it(key: str, asked: in
 
     Gate(Settings(limits="5/minute", key=key)).admit(Lazy())
     assert len(questions) == asked
+
+
+ONCE: list[tuple[dict[str, Any], list[str]]] = [
+    ({"limits": "9/minute", "store_timeout": 50.0}, ["store_timeout"]),
+    ({"limits": "9/minute", "exempt": "/{rest:path}"}, ["exempt"]),
+    ({"limits": "9/minute", "metrics_folder": "/run/x"}, ["metrics_folder has no effect without metrics; set metrics"]),
+    ({"limits": {"free": "9/minute"}, "tier": "user", "default_tier": "free"}, []),
+]
+
+
+@pytest.mark.parametrize("kind", [Gate, AsyncGate])
+@pytest.mark.parametrize(("settings", "begins"), ONCE, ids=lambda value: str(value)[:40])
+def test_a_gate_for_endpoints_repeats_no_warning(
+    kind: Any, settings: dict[str, Any], begins: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And it finds no mistake in options that only rules of the settings use, which it does not have."""
+    gate = kind(Settings(**settings))
+    assert gate.nested.nested_with(MemoryStore()) is not None
+    told = [text.removeprefix("ratelimit_mw: ") for text in caplog.messages]
+    assert [text[: len(begin)] for text, begin in zip(told, begins, strict=True)] == begins
+
+
+def test_a_gate_for_endpoints_repeats_no_warning_about_a_cluster(caplog: pytest.LogCaptureFixture) -> None:
+    class Cluster(MemoryStore):
+        is_cluster = True
+
+    assert Gate(Settings(limits="9/minute", store=Cluster())).nested is not None
+    assert [text.partition(":")[2][:30] for text in caplog.messages] == [" store: in a cluster without k"]
