@@ -239,7 +239,14 @@ def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url
     ("url", "message"),
     [
         ("", "store: got no scheme; expected memory://, sqlite://"),
-        ("localhost:6379", "store: got no scheme; expected memory://, sqlite://"),
+        ("hunter2", "store: got no scheme; expected memory://, sqlite://"),
+        (":hunter2@h:1", "store: got no scheme; expected memory://, sqlite://"),
+        ("localhost", "store: got no scheme, did you mean 'redis://localhost:6379/0'?; expected memory://"),
+        ("localhost:6379", "store: got no scheme, did you mean 'redis://localhost:6379/0'?; expected memory://"),
+        ("10.0.0.5:7000/2", "store: got no scheme, did you mean 'redis://10.0.0.5:7000/2'?; expected memory://"),
+        ("/run/app/limits.db", "store: got no scheme, did you mean 'sqlite:///run/app/limits.db'?; expected"),
+        ("/run/redis.sock", "store: got no scheme, did you mean 'unix:///run/redis.sock'?; expected"),
+        ("memory", "store: got no scheme, did you mean 'memory://'?; expected"),
         ("reddis://:hunter2@h", "store: got the scheme 'reddis', did you mean 'redis'?; expected memory://"),
         (
             "redis://:hunter2@h:port",

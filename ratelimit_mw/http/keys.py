@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.identity import encode_part
+from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.http.callables import (
     CallResults,
     RequestCallable,
@@ -32,6 +33,7 @@ ANY_PREFIX: Final = 64  # for keys that are checked or compared, but not read
 _CERTAIN: Final = {"ip", "route", "all"}  # parts that no client can leave out
 _MAX_PREFIX, _MIN_PREFIX = 128, 32  # bits of an IPv6 network
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_HEADER: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+|authorization", re.IGNORECASE)
 _SYNTAX: Final = (
     "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
 )
@@ -173,7 +175,7 @@ class Key:
             name = name.lower()
             kind = f"header:{name}"
             return kind, lambda request, _, __: _encoded(kind, request.header(name))
-        raise ConfigError(f"got {part_name!r}, expected {_SYNTAX}", code="RL-029")
+        raise ConfigError(f"got {part_name!r}{_hint(part_name)} expected {_SYNTAX}", code="RL-029")
 
     def _call(self, kind: str, function: RequestCallable) -> _Part:
         self.callables.append(function)
@@ -229,6 +231,13 @@ _SIMPLE_PARTS: Final[dict[str, _PartReader]] = {
     "route": lambda _, route, __: _encoded("route", route),
     "all": lambda _, __, ___: "all=all",
 }
+
+
+def _hint(part_name: str) -> str:
+    """Return `, did you mean ...?;` for the name of a header, or for a misspelled part; else a comma."""
+    is_header = _HEADER.fullmatch(part_name)
+    hint = f", did you mean 'header:{part_name}'?" if is_header else did_you_mean(part_name, ("ip", *_SIMPLE_PARTS))
+    return f"{hint};" if hint else ","
 
 
 def _prefix(text: str) -> int:

@@ -1,5 +1,6 @@
 """Opens and inspects stores by URL."""
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -9,7 +10,9 @@ from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.memory import MemoryStore
 
 PREFIX: Final = "rl:"  # the prefix of all keys; a store that is created in code may have another prefix
-_LOCAL = ("memory", "sqlite")
+_LOCAL: Final = ("memory", "sqlite")
+_ADDRESS: Final = re.compile(r"(localhost|[A-Za-z0-9.-]+(?=:))(:[0-9]{1,5})?(/[0-9]{1,3})?")
+_PATH: Final = re.compile(r"(?:/[A-Za-z0-9_.-]+){2,}")
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 
@@ -89,9 +92,22 @@ def _scheme_of(url: str) -> str:
     if not separator or scheme not in (*_LOCAL, *_REDIS) or (scheme == "memory" and rest):
         got = f"the scheme {scheme!r}" if separator else "no scheme"  # not the whole URL, which may contain a password
         allowed = ", ".join(f"{one}://" for one in (*_LOCAL, *_REDIS))
-        hint = did_you_mean(scheme, ("sqlite", *_REDIS))
+        hint = did_you_mean(scheme, ("sqlite", *_REDIS)) if separator else _guess(url)
         raise ConfigError(f"store: got {got}{hint}; expected {allowed}", code="RL-038")
     return scheme
+
+
+def _guess(text: str) -> str:
+    """Return `, did you mean ...?` for an address or a path without a scheme, else an empty text."""
+    if text in _LOCAL[:1]:
+        meant = f"{text}://"
+    elif found := _ADDRESS.fullmatch(text):
+        meant = f"redis://{found[1]}{found[2] or ':6379'}{found[3] or '/0'}"
+    elif _PATH.fullmatch(text):
+        meant = f"unix://{text}" if text.endswith(".sock") else f"sqlite://{text}"
+    else:  # it may contain a password
+        return ""
+    return f", did you mean {meant!r}?"
 
 
 def _redis() -> Any:

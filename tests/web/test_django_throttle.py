@@ -225,7 +225,7 @@ def test_a_mistake_beside_a_rate_is_that_of_the_class(store: RecordingStore) -> 
         scope = "uploads"
         key = "usr"
 
-    with pytest.raises(ConfigError, match=r"Keyed\.key: got 'usr', expected") as error:
+    with pytest.raises(ConfigError, match=r"Keyed\.key: got 'usr', did you mean 'user'") as error:
         scoped(throttled(Keyed), store=store)("/0")
     assert "DEFAULT_THROTTLE_RATES" not in str(error.value)
 

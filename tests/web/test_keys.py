@@ -153,3 +153,19 @@ def test_a_callable_without_hash_is_a_config_error() -> None:
     with pytest.raises(ConfigError) as caught:
         Key(Unhashable(), 64)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("key", "begin"),
+    [
+        ("X-Api-Key", "got 'X-Api-Key', did you mean 'header:X-Api-Key'?; expected ip, "),
+        ("authorization | ip", "got 'authorization', did you mean 'header:authorization'?; expected ip, "),
+        ("ip + usr", "got 'usr', did you mean 'user'?; expected ip, "),
+        ("X_Api_Key", "got 'X_Api_Key', expected ip, "),
+        ("header:", "got 'header:', expected ip, "),
+    ],
+)
+def test_what_is_no_key_is_told_with_what_was_meant(key: str, begin: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Key(key, 64)
+    assert str(caught.value).startswith(begin)

@@ -97,7 +97,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ),
     ("on_message_refused", "shut", f"on_message_refused: {found('shut', CLOSE_OR_DROP)}"),
     ("on_message_refused", None, f"on_message_refused: {found(None, CLOSE_OR_DROP)}"),
-    ("key", "ipp", f"key: {found('ipp', KEYS)}"),
+    ("key", "ipp", f"key: got 'ipp', did you mean 'ip'?; expected {KEYS}"),
     ("key", "user+", f"key: {found('', KEYS)}"),
     ("key", "header:a b", f"key: {found('header:a b', KEYS)}"),
     ("key", None, f"key: {found(None, 'a callable, or text made of ' + KEYS)}"),
