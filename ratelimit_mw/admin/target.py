@@ -18,7 +18,8 @@ from ratelimit_mw.stores.url import open_existing
 _MIN_STORE_TIMEOUT: Final = 3.0  # seconds for a call, as an operator waits longer than a request
 _MEMORY: Final = (
     "store: memory:// is in the memory of each process of the app, and cannot be read from another process; "
-    "these commands need a store that processes share, such as redis://"
+    "these commands need a store that processes share, such as redis://; a service that `serve` runs answers "
+    "POST /v1/peek and /v1/reset itself"
 )
 
 Endpoint = tuple[EndpointRules, str | None]  # the limits of an endpoint, and the template of its path

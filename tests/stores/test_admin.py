@@ -687,6 +687,7 @@ def test_memory_of_another_process_cannot_be_asked(tmp_path: Path, capsys: Any, 
     code, out, err = run(capsys, command[0], file, *command[1:])
     assert (code, out) == (2, "")
     assert "cannot be read from another process" in err
+    assert "a service that `serve` runs answers POST /v1/peek and /v1/reset itself" in err
     with pytest.raises(StoreError, match="cannot be read from another process"):
         admin.peek(file, **LOGIN)
 
