@@ -1,9 +1,11 @@
 """Each proxy with the configuration of its page: no request passes because the service cannot or will not answer it."""
 
+import contextlib
 import http.client
 import re
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -149,3 +151,62 @@ def test_every_refusal_refuses(kind: str, name: str, expected: int, app: int, tm
     if kind == "envoy":  # a 5xx of the service is a failure of it
         expected = 429
     assert (answer.status, answer.getheader("retry-after"), body) == (expected, None, name)
+
+
+class Closing:
+    """A service that refuses the first request of each connection, and closes the connection at the second one."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._ended = False
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listening.accept()
+            if self._ended:
+                connection.close()
+                return
+            threading.Thread(target=self._answer, args=(connection,)).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(ConnectionError):
+            if _head(connection):
+                # what nginx needs is a 403; others pass it on
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\nDate: now\r\nContent-Length: 0\r\n\r\n")
+                self.closed += _head(connection)
+
+    def stop(self) -> None:
+        self._ended = True
+        socket.create_connection(("127.0.0.1", self.port)).close()
+        self._thread.join()
+        self._listening.close()
+
+
+def _head(connection: socket.socket) -> bool:
+    """Read a request; return whether there was one."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        part = connection.recv(65536)
+        if not part:
+            return False
+        found += part
+    return True
+
+
+@pytest.mark.parametrize("kind", ["nginx", "caddy", "haproxy"])
+def test_a_request_on_a_connection_that_closes_is_sent_again(kind: str, app: int, tmp_path: Path) -> None:
+    """Envoy admits it, so the service does not close idle connections before Envoy does."""
+    if found(kind) is None:
+        pytest.skip(missing(kind))
+    service = Closing()
+    try:
+        with proxy(kind, tmp_path, {"app": app, "service": service.port, "grpc": 0}) as port:
+            statuses = [status(port, sized(10)) for _ in range(5)]
+    finally:
+        service.stop()
+    assert 200 not in statuses
+    assert service.closed > 0
