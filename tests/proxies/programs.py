@@ -120,7 +120,13 @@ def proxy(
     """The port of a proxy in front of an app and the service. `change`: changes the text of its files."""
     port = free_port()
     printed_files = configuration(kind, {**ports, "proxy": port}, patient=patient)
-    files = {language: change(text) for language, text in printed_files.items()}
+    with running(kind, folder, {language: change(text) for language, text in printed_files.items()}, port):
+        yield port
+
+
+@contextlib.contextmanager
+def running(kind: str, folder: Path, files: Mapping[str, str], port: int) -> Iterator[None]:
+    """A proxy with these files, which listens on this port."""
     log = folder / "output.txt"
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -134,7 +140,7 @@ def proxy(
         )
     try:
         wait_for_port(port, process, log)
-        yield port
+        yield
     finally:
         stop(process)
 
