@@ -257,6 +257,7 @@ def test_a_connection_of_a_stranger_ends(tmp_path: Path) -> None:
     with served(tmp_path, SETTINGS, "--secret-file", "secret.txt") as (port, _):
         answer = raw(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-RateLimit-Secret: wrong\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"\r\nconnection: close\r\n" in answer.lower()
 
 
 @pytest.mark.parametrize(("options", "mode"), [([], 0o660), (["--socket-mode", "600"], 0o600)])
