@@ -38,10 +38,17 @@ Wait = bool | float  # True: for as long as it takes; a number: at most so many 
 _ARGUMENTS_OF_HIT: Final = {
     **dict.fromkeys(("limits", "cost"), "into each call: hit(limits, key, cost)"),
     "key": f"into each call: hit(limits, key); {USE_THEIRS}",
+    "app": "into RateLimiter(app) of ratelimit_mw.flask, or call app.add_middleware(RateLimitMiddleware)",
 }
-_ARGUMENTS_OF_ENDPOINTS: Final = dict.fromkeys(
-    ("key_func", "key_function", "key_generator"), f"into `key`, called with the function's arguments; {USE_THEIRS}"
-)
+_ARGUMENTS_OF_ENDPOINTS: Final = {
+    **dict.fromkeys(
+        ("key_func", "key_function", "key_generator"), f"into `key`, called with the function's arguments; {USE_THEIRS}"
+    ),
+    **dict.fromkeys(
+        ("methods", "per_method", "when", "exempt_when", "override_defaults", "scope", "error_message", "deduct_when"),
+        "into `limit` of ratelimit_mw.fastapi, starlette, flask or django, which is for web endpoints",
+    ),
+}
 _DEFAULT_STORE_TIMEOUT: Final = 1.0  # seconds; generous, because no web request waits
 _MAX_CACHED_RESERVATIONS: Final = 4096  # a cached entry saves hashing the key and building the charges
 

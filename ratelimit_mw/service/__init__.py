@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.service.app import Service
 from ratelimit_mw.service.served_settings import served_settings
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.options import Options
 
 __all__ = ["service"]
 
 
+@check_arguments(elsewhere=dict.fromkeys(Options.__annotations__, "into `settings`, a mapping such as {'limits': ...}"))
 def service(settings: Settings | Mapping[str, Any] | str | Path, *, secret: str = "") -> Service:
     """Return an ASGI app that decides the requests of other servers.
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision, Limit, State, check_int, microseconds
 from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.stores.generations import GenerationalMap
 from ratelimit_mw.stores.group import Group, committed, cost_to_decide
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
@@ -34,6 +35,7 @@ class MemoryStore:
 
     has_own_timeout: ClassVar[bool] = True  # a call never waits, so callers need no timeout
 
+    @check_arguments(elsewhere=dict.fromkeys(("maxsize", "max_size", "max_entries"), "into `max_keys`"))
     def __init__(self, *, max_keys: int = 1_000_000, clock: Callable[[], float] | None = None) -> None:
         if clock is not None and not callable(clock):
             raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds", code="RL-043")

@@ -1,22 +1,26 @@
 """Who comes with the words of another rate limiter is told ours, wherever the word is written."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from flask import Flask
 
-from ratelimit_mw import ConfigError, asgi, wsgi
+from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, MemoryStore, asgi, wsgi
 from ratelimit_mw.core.validation import _EQUIVALENTS
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
+from ratelimit_mw.service import service
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import LimitOptions
 from ratelimit_mw.settings.options import Options
 from ratelimit_mw.settings.rule import EndpointLimitOptions, Rule, RuleOptions
 from ratelimit_mw.starlette import limit
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.sqlite import SQLiteStore
 from web.asgi_talk import App200
 from web.wsgi_talk import hello
 
@@ -77,7 +81,9 @@ def test_a_word_of_a_peer_at_the_top(face: Any, word: str, ours: str) -> None:
         ("exempt_when", "`when`: a callable of the request that returns False where the rule does not apply"),
         ("deduct_when", "`count_status`: the statuses of the responses that are charged, such as [401, '4xx']"),
         ("method", "`methods`: a list such as ['GET', 'POST']"),
-        ("group", "`name`: endpoints whose limits have the same name share a bucket"),
+        ("group", "`name`: limits of the same name share a bucket"),
+        ("override_defaults", "`final`: if false, the limits around it apply as well"),
+        ("per_method", "`methods`: a list such as ['GET', 'POST']"),
         ("strategy", "`limits`: the algorithm is part of the text: '100/minute using sliding_window_log'"),
     ],
 )
@@ -102,6 +108,44 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_STORAGE_URI", "redis://x")
     problem = problem_of(asgi.RateLimitMiddleware, App200(), limits="9/hour")
     assert problem.startswith("RATELIMIT_MW_STORAGE_URI: unknown setting `storage_uri`: here it is `store`: a URL")
+
+
+ELSEWHERE: list[tuple[Callable[..., Any], str, str]] = [
+    (
+        partial(Limiter().limit, "9/hour"),
+        "per_method",
+        "into `limit` of ratelimit_mw.fastapi, starlette, flask or django",
+    ),
+    (
+        partial(Limiter().limit, "9/hour"),
+        "exempt_when",
+        "into `limit` of ratelimit_mw.fastapi, starlette, flask or django",
+    ),
+    (Limiter, "app", "into RateLimiter(app) of ratelimit_mw.flask, or call app.add_middleware(RateLimitMiddleware)"),
+    (
+        AsyncLimiter,
+        "app",
+        "into RateLimiter(app) of ratelimit_mw.flask, or call app.add_middleware(RateLimitMiddleware)",
+    ),
+    (partial(RedisStore, "redis://x"), "key_prefix", "into `prefix`"),
+    (partial(AsyncRedisStore, "redis://x"), "socket_timeout", "into `timeout`"),
+    (RedisStore, "host", "first, as a URL: redis://USER:PASSWORD@HOST:6379/0"),
+    (MemoryStore, "maxsize", "into `max_keys`"),
+    (service, "limits", "into `settings`, a mapping such as {'limits': ...}"),
+]
+
+
+@pytest.mark.parametrize(("call", "word", "place"), ELSEWHERE, ids=[word for _, word, _ in ELSEWHERE])
+def test_where_a_word_of_a_peer_goes(call: Any, word: str, place: str) -> None:
+    assert problem_of(call, **{word: "x"}).startswith(f"unknown setting `{word}` here: it goes {place}")
+
+
+@pytest.mark.parametrize(
+    ("call", "word", "near"),
+    [(MemoryStore, "max_key", "max_keys"), (partial(SQLiteStore, "/run/app/x.db"), "dny_cache", "deny_cache")],
+)
+def test_a_misspelled_argument_of_a_store(call: Any, word: str, near: str) -> None:
+    assert problem_of(call, **{word: 1}) == f"unknown setting `{word}`: did you mean `{near}`?"
 
 
 @pytest.mark.parametrize("kind", [Settings, Rule])

@@ -15,6 +15,7 @@ from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.core.log import warn
+from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layer import Layer
@@ -36,6 +37,13 @@ from ratelimit_mw.stores.redis.url import (
     connection_factory,
 )
 
+_URL: Final = "first, as a URL: redis://USER:PASSWORD@HOST:6379/0"
+_ARGUMENTS_ELSEWHERE: Final = {  # of clients, and of the stores of other rate limiters
+    **dict.fromkeys(("uri", "url", "redis_url", "storage_uri", "redis", "client", "connection_pool"), _URL),
+    **dict.fromkeys(("host", "port", "db", "username", "password", "ssl"), _URL),
+    **dict.fromkeys(("key_prefix", "namespace"), "into `prefix`"),
+    **dict.fromkeys(("socket_timeout", "store_timeout"), "into `timeout`"),
+}
 _PROBE_TIMEOUT: Final = 3.0  # seconds for each call of a probe, connecting included
 _MAX_CLIENT_CALLS: Final = 2  # calls of one event loop in flight at once, with a client that was passed in
 _READY_INTERVAL: Final = 0.005  # seconds between two checks whether such a client is ready
@@ -58,6 +66,7 @@ class RedisStore(LayeredStore):
     usable answer.
     """
 
+    @check_arguments(elsewhere=_ARGUMENTS_ELSEWHERE)
     def __init__(
         self,
         client_or_url: Any,
@@ -78,6 +87,7 @@ class AsyncRedisStore(AsyncLayeredStore):
     Each event loop has its own connections.
     """
 
+    @check_arguments(elsewhere=_ARGUMENTS_ELSEWHERE)
     def __init__(
         self,
         client_or_url: Any,

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision, check_int, check_seconds
+from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
@@ -36,6 +37,7 @@ class SQLiteStore:
     _checks_file: ClassVar[bool] = True  # whether the constructor creates or checks the file
     _owns_file: ClassVar[bool] = True  # whether a call creates a missing file and moves a broken one aside
 
+    @check_arguments()
     def __init__(
         self,
         path: "str | os.PathLike[str]",
