@@ -112,7 +112,6 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) 
         with ThreadContext(SlotHolder(runtime, charges)):
             return function(*args, **kwargs)
 
-    watch.mark(call, function)
     return call
 
 
@@ -142,7 +141,6 @@ def wrap_async(
         async with AsyncContext(SlotHolder(runtime, charges)):
             return await function(*args, **kwargs)
 
-    watch.mark(call, function)
     return call
 
 

@@ -1,14 +1,14 @@
 """Finds `Limiter.limit` on a web endpoint, where `limit` of a framework is meant. Imports no framework."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from inspect import Parameter, Signature, isfunction
+from collections.abc import Callable, Iterator
+from inspect import isfunction
 from types import FrameType
 from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.core.signatures import callable_name, signature_of
+from ratelimit_mw.core.signatures import callable_name
 
 USE_THEIRS: Final = "for web endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
 _CALLERS: Final = {  # modules that call endpoints
@@ -53,45 +53,11 @@ class EndpointWatch:
         module = str(caller.f_globals.get("__name__"))
         by_thread = module.partition(".")[0] == _THREADS and any(map(_is_request, arguments))
         if module in _CALLERS or by_thread:
-            self.warn()
-
-    def warn(self) -> None:
-        """Warn that the function is an endpoint."""
-        self.done = True
-        text = (
-            f"limit of Limiter is on {self._name}, a web endpoint: all clients share its bucket, and a refused one "
-            f"gets 500; {USE_THEIRS}"
-        )
-        warn_or_fail([Finding(text, code="RL-136", weakens_limits=False)], strict=False)
-
-    def mark(self, wrapper: Callable[..., Any], function: Callable[..., Any]) -> None:
-        """Warn when FastAPI registers the wrapper, because its calls of plain endpoints look like any other calls."""
-        if self.done or "fastapi" not in sys.modules:
-            return
-        try:
-            found = signature_of(function)
-        except (TypeError, ValueError):
-            return
-        watched = _WatchedSignature(list(found.parameters.values()), return_annotation=found.return_annotation)
-        watched.watch = self
-        wrapper.__signature__ = watched  # type: ignore[attr-defined]  # `inspect.signature` returns it
-
-
-class _WatchedSignature(Signature):
-    """The signature of a function. It warns if FastAPI reads it, as it does for an endpoint or a dependency."""
-
-    __slots__ = ("watch",)
-    watch: EndpointWatch  # not set in copies
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:  # type: ignore[override]  # the same type, in a proxy
-        """The parameters."""
-        watch = getattr(self, "watch", None)
-        if watch is not None and not watch.done:
-            reader = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001  # shows what reads the signature
-            if str(reader).partition(".")[0] == "fastapi":
-                watch.warn()
-        return super().parameters
+            text = (
+                f"limit of Limiter is on {self._name}, a web endpoint: all clients share its bucket, and a refused one "
+                f"gets 500; {USE_THEIRS}"
+            )
+            warn_or_fail([Finding(text, code="RL-136", weakens_limits=False)], strict=False)
 
 
 def _is_request(argument: object) -> bool:

@@ -2,7 +2,6 @@
 # The decorators are parameters, so mypy knows nothing of them.
 # mypy: disable-error-code="untyped-decorator"
 
-import inspect
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +12,7 @@ import pytest
 from django.http import HttpResponse
 from django.urls import path
 from django.views import View
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, FastAPI
 from flask import Flask
 from flask.views import MethodView
 from starlette.applications import Starlette
@@ -49,17 +48,6 @@ def in_django(view: Any) -> Any:
     return int(server.started[0][0][:3])
 
 
-def fastapi_plain(limited: Any) -> Any:
-    app = FastAPI()
-
-    @app.get("/")
-    @limited
-    def home() -> str:
-        return "x"
-
-    return partial(in_asgi, app), home
-
-
 def fastapi_async(_: Any, **options: Any) -> Any:
     app = FastAPI()
 
@@ -68,17 +56,6 @@ def fastapi_async(_: Any, **options: Any) -> Any:
     async def home() -> str:
         return "x"
 
-    return partial(in_asgi, app), home
-
-
-def fastapi_dependency(limited: Any) -> Any:
-    app = FastAPI()
-
-    @limited
-    def home() -> str:
-        return "x"
-
-    app.get("/", dependencies=[Depends(home)])(lambda: "x")
     return partial(in_asgi, app), home
 
 
@@ -146,8 +123,8 @@ def django_class(limited: Any) -> Any:
     return partial(in_django, Home.as_view()), Home.get
 
 
-AT_IMPORT = [fastapi_plain, fastapi_async, fastapi_dependency]
-AT_A_REQUEST = [
+MISUSES = [
+    fastapi_async,
     starlette_plain,
     starlette_async,
     starlette_class,
@@ -158,18 +135,15 @@ AT_A_REQUEST = [
 ]
 
 
-@pytest.mark.parametrize("make", [*AT_IMPORT, *AT_A_REQUEST], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", MISUSES, ids=lambda make: make.__name__)
 def test_an_endpoint_whose_clients_share_one_bucket(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     ask, endpoint = make(Limiter().limit("9/minute"))
-    warning = WARNING.format(endpoint.__qualname__)
-    assert caplog.messages == [warning] * (make in AT_IMPORT)
+    assert caplog.messages == []
     assert [ask(), ask()] == [200, 200]
-    assert caplog.messages == [warning]
+    assert caplog.messages == [WARNING.format(endpoint.__qualname__)]
 
 
-@pytest.mark.parametrize(
-    "make", [fastapi_plain, starlette_plain, flask_view, django_view], ids=lambda one: one.__name__
-)
+@pytest.mark.parametrize("make", [starlette_plain, flask_view, django_view], ids=lambda one: one.__name__)
 def test_a_key_is_meant(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     ask, _ = make(Limiter().limit("9/minute", key="page"))
     assert ask() == 200
@@ -177,7 +151,7 @@ def test_a_key_is_meant(make: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_functions_that_are_no_endpoints(caplog: pytest.LogCaptureFixture) -> None:
-    """Called by an endpoint, in a thread, or after the response; and the signature is that of the function."""
+    """Called by an endpoint, in a thread, or after the response."""
     done: list[int] = []
 
     @Limiter().limit("9/minute")
@@ -194,9 +168,6 @@ def test_functions_that_are_no_endpoints(caplog: pytest.LogCaptureFixture) -> No
         return PlainTextResponse("x", background=BackgroundTask(later, 3))
 
     assert in_asgi(Starlette(routes=[Route("/", home)])) == 200
-    assert str(inspect.signature(job)) == "(number: int) -> None"
-    assert list(inspect.signature(job).parameters) == ["number"]
-    assert inspect.signature(job).replace(return_annotation=int).return_annotation is int
     assert done == [1, 2, 3]
     assert caplog.messages == []
 
