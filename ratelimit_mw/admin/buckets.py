@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -73,7 +74,8 @@ def find_buckets(target: Target, described: DescribedRequest, *, need_all: bool 
 
 def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets:
     rules, route = _NO_ENDPOINT if target.endpoint_of is None else target.endpoint_of(described)
-    request = described.request(route)
+    make = partial(described.request, route) if target.request_of is None else partial(target.request_of, described)
+    request = make()
     match = target.rules.match(request, rules)
     if match is None:
         return RequestBuckets(
@@ -84,7 +86,7 @@ def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets
     matches = [match, *([match.messages] if match.messages is not None and request.method == "GET" else [])]
     if target.inner_of is not None:
         inner_rules, limits = target.inner_of(described)
-        if limits and (inner := inner_rules.match(described.request(route), limits)) is not None:
+        if limits and (inner := inner_rules.match(make(), limits)) is not None:
             matches.append(inner)
     results = _results([call for one in matches for call in one.callables], request)
     found: dict[tuple[str, str], tuple[Charge, str]] = {}

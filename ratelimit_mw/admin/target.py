@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ratelimit_mw.admin.described import DescribedRequest
 from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
@@ -32,6 +33,7 @@ class Target(Struct, frozen=True):
 
     `endpoint_of`: finds the endpoint of a request, if the framework's app is known. `context_of`: the context in which
     the framework handles the request, e.g. with `flask.request`. `endpoint_of` and callables run in it.
+    `request_of`: makes the request that callables receive; None means one of ASGI.
     `inner_of`: finds limits that decide a request after `rules` has admitted it, as throttles do.
     """
 
@@ -40,6 +42,7 @@ class Target(Struct, frozen=True):
     endpoint_of: Callable[[DescribedRequest], Endpoint] | None = None
     context_of: Callable[[DescribedRequest], AbstractContextManager[object]] = nullcontext
     inner_of: Callable[[DescribedRequest], Inner] | None = None
+    request_of: Callable[[DescribedRequest], Request] | None = None
 
     @classmethod
     def of(cls, source: SettingsSource) -> "Target":

@@ -292,6 +292,39 @@ def test_django_finds_the_limits_of_a_view(redis_url: str) -> None:
         assert manage("peek", "--request", "nothing")[0] == 1
 
 
+def test_django_hands_callables_the_request_of_django(redis_url: str) -> None:
+    def is_seventh(request: Any) -> bool:
+        raw = request.raw
+        return bool(
+            (raw.resolver_match.kwargs["number"], raw.GET["a"], raw.META["REMOTE_ADDR"], raw.headers.get("X-Key"))
+            == (7, "b c", "192.0.2.7", "one,two")
+            and (request.user, raw.user.is_authenticated, request.route) == ("ann", True, "/login/<int:number>")
+        )
+
+    def tenant(request: Any) -> str | None:
+        return f"{request.raw.path} {request.raw.user.is_anonymous}"
+
+    rules = [
+        {
+            "name": "seventh",
+            "path": "/login/{n}",
+            "limits": "4/hour using fixed_window",
+            "when": is_seventh,
+            "key": tenant,
+        },
+    ]
+    words = ("peek", "--request", "POST /login/7?a=b%20c", "--ip", "192.0.2.7", "--user", "ann", "--json")
+    with options(redis_url, rules=rules, plain_keys=True):
+        code, out, err = manage(*words, "--header", "X-Key: one", "--header", "X-Key: two")
+        assert (code, err, set(found(out))) == (
+            0,
+            "",
+            {("seventh", "4/3600s using fixed_window", 4), ("@login", DETAIL, 3)},
+        )
+        assert any("/login/7" in one["key"] for one in json.loads(out)["buckets"])
+        assert found(manage(*words)[1]) == [("@login", DETAIL, 3)]
+
+
 def until_admitted(client: Client) -> int:
     """The last status of the reports: this process remembers a refusal for a second."""
     end = time.monotonic() + 60

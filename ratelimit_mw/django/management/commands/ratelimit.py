@@ -3,6 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from types import SimpleNamespace
 from typing import Any
 
 from django.conf import settings
@@ -17,7 +18,7 @@ from ratelimit_mw.admin.target import Endpoint, Inner, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.django.gates import SETTING_NAME
 from ratelimit_mw.django.middleware import RateLimitMiddleware
-from ratelimit_mw.django.request import route_of
+from ratelimit_mw.django.request import DjangoRequest, route_of
 from ratelimit_mw.django.throttle import throttle_rules
 
 
@@ -56,14 +57,23 @@ def _target(_: Namespace) -> Target:
         match, gate = _request(described).resolver_match, middleware.gate.nested
         return gate.rule_set, () if match is None else throttle_rules(match.func, gate)
 
-    return Target(middleware.gate.settings, middleware.gate.rule_set, endpoint_of, inner_of=throttles_of)
+    def request_of(described: DescribedRequest) -> DjangoRequest:
+        return DjangoRequest(_request(described), None)
+
+    rules = middleware.gate.rule_set
+    return Target(middleware.gate.settings, rules, endpoint_of, inner_of=throttles_of, request_of=request_of)
 
 
 def _request(described: DescribedRequest) -> HttpRequest:
-    """Return the request as Django has it when its view is known."""
+    """Return the request as Django has it when its view is known. Its user has a name, and nothing of a database."""
     method, target = described.method_and_target
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in described.raw_headers}
-    request = RequestFactory().generic(method, target, headers=headers)
+    headers: dict[str, str] = {}
+    for raw_name, value in described.raw_headers:  # several lines are joined, as by a server
+        name = raw_name.decode("latin-1")
+        headers[name] = ",".join(filter(None, (headers.get(name), value.decode("latin-1"))))
+    request = RequestFactory(REMOTE_ADDR=described.ip or "").generic(method, target, headers=headers)
+    user, known = described.user or None, bool(described.user)
+    request.user = SimpleNamespace(is_authenticated=known, is_anonymous=not known, pk=user, username=user)  # type: ignore[assignment]  # not of the database
     with suppress(Resolver404):
         request.resolver_match = resolve(request.path_info)
     return request
