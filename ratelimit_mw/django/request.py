@@ -12,7 +12,7 @@ from django.utils.functional import LazyObject, SimpleLazyObject, empty
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request, user_id
-from ratelimit_mw.http.views import is_peer_lost, merges_underscores
+from ratelimit_mw.http.views import is_peer_lost, is_wsgi_peer_lost, merges_underscores
 
 _NOT_LOADED: Final = object()
 _AUTHENTICATION: Final = "django.contrib.auth.middleware"  # the module of Django's AuthenticationMiddleware
@@ -58,8 +58,9 @@ class DjangoRequest(Request):
 
     @property
     def is_peer_lost(self) -> bool:
-        """Whether an ASGI server lost the client's address; see `http.views.is_peer_lost`."""
-        return self.client is None and is_peer_lost(getattr(self.raw, "scope", {}))
+        """Whether the server lost the client's address; see `http.views.is_peer_lost`."""
+        scope = getattr(self.raw, "scope", None)
+        return is_wsgi_peer_lost(self.raw.META) if scope is None else self.client is None and is_peer_lost(scope)
 
     @property
     def user(self) -> str | None:

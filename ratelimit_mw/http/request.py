@@ -62,7 +62,7 @@ class Request(ABC):
 
     @property
     def is_peer_lost(self) -> bool:
-        """Whether a TCP client reset its connection before the server read its address, as ASGI servers can report."""
+        """Whether a TCP client reset its connection before the server read its address, as uvicorn reports it."""
         return False
 
     @property

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlparse
 
@@ -142,6 +143,10 @@ class WsgiRequest(Request):
         return merges_underscores(self.raw)
 
     @property
+    def is_peer_lost(self) -> bool:
+        return is_wsgi_peer_lost(self.raw)
+
+    @property
     def user(self) -> str | None:
         return as_text(self.raw.get("REMOTE_USER"))
 
@@ -164,17 +169,32 @@ def _variable(name: str) -> str:
 
 
 def merges_underscores(environ: Mapping[str, Any]) -> bool:
-    """Return whether the WSGI server keeps header names with underscores, as far as its environ shows.
-
-    The WSGI adapters of ASGI servers (uvicorn, hypercorn, asgiref) keep them. They do not set `SERVER_SOFTWARE`, and
-    set both `wsgi.multithread` and `wsgi.multiprocess`.
-    """
+    """Return whether the WSGI server keeps header names with underscores, as far as its environ shows."""
     software = environ.get("SERVER_SOFTWARE")
     if software is None:
-        return environ.get("wsgi.multithread") is True and environ.get("wsgi.multiprocess") is True
+        return _is_of_asgi_server(environ)  # uvicorn, hypercorn and asgiref keep them
     if not _MERGING_SERVERS.match(software):
         return False
     return not software.startswith("WSGIServer/") or _DJANGO_SERVER not in sys.modules
+
+
+def is_wsgi_peer_lost(environ: Mapping[str, Any]) -> bool:
+    """Return the same as `is_peer_lost` for the environ of an ASGI server's WSGI adapter; other servers lose no peer.
+
+    For a unix socket, `SERVER_NAME` is its path or `localhost`.
+    """
+    if environ.get("REMOTE_ADDR") or "SERVER_SOFTWARE" in environ or not _is_of_asgi_server(environ):
+        return False
+    try:
+        ip_address(environ.get("SERVER_NAME", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_of_asgi_server(environ: Mapping[str, Any]) -> bool:
+    """Return whether a WSGI adapter made an environ without `SERVER_SOFTWARE`: it sets both of these."""
+    return environ.get("wsgi.multithread") is True and environ.get("wsgi.multiprocess") is True
 
 
 def unambiguous_values(name: str, values: Sequence[str]) -> Sequence[str]:

@@ -10,7 +10,7 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.views import WsgiRequest, only_wsgi_header
+from ratelimit_mw.http.views import WsgiRequest, is_wsgi_peer_lost, only_wsgi_header
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.rule_set import RuleSet
@@ -114,6 +114,8 @@ def _fast_plan(rules: RuleSet, environ: "WSGIEnvironment") -> Plan | None:
     path: str = environ.get("PATH_INFO") or "/"
     plans = rules.plans_for(environ["REQUEST_METHOD"], path) if path.isascii() else None
     if plans is None:
+        return None
+    if not environ.get("REMOTE_ADDR") and is_wsgi_peer_lost(environ):
         return None
     client = _client(rules, environ)
     return None if client is None and rules.proxy_header is not None else plans[client]

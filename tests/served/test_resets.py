@@ -20,11 +20,13 @@ SETTINGS = {
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(("interface", "app"), [("asgi3", "resets_asgi:app"), ("wsgi", "resets_wsgi:app")])
 @pytest.mark.parametrize("kind", ["uvicorn", "uvicorn-standard"])
-def test_a_reset_connection_evades_no_limit(kind: str, settings: dict[str, object]) -> None:
+def test_a_reset_connection_evades_no_limit(kind: str, interface: str, app: str, settings: dict[str, object]) -> None:
     server = KINDS[kind]
     env = {"SETTINGS": json.dumps({"limits": "5/hour", **settings})}
-    with server.serve("resets_asgi:app", APPS, *server.options, "--no-proxy-headers", env=env) as running:
+    options = (*server.options, "--no-proxy-headers", "--interface", interface)
+    with server.serve(app, APPS, *options, env=env) as running:
         port = int(running.url.rpartition(":")[2])
         request = Request("POST", "/send", (("X-Forwarded-For", "10.1.2.3"),))
         assert [send(port, request).status for _ in range(6)] == [200] * 5 + [429]

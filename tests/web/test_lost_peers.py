@@ -1,18 +1,28 @@
 """A TCP client that resets its connection before the server reads its address is refused, whatever its key."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from asgiref.wsgi import WsgiToAsgi
+from django.urls import path
 from fastapi import Depends, FastAPI
+from flask import Flask
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from ratelimit_mw import wsgi
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.http.views import is_wsgi_peer_lost
 from ratelimit_mw.starlette import limit
+from web.django_ask import hello as django_view
+from web.django_site import OURS, wsgi_site
+from web.wsgi_talk import hello
 
 pytestmark = pytest.mark.promise(10)
 
@@ -45,6 +55,24 @@ def dependency() -> FastAPI:
     return app
 
 
+def flask(settings: dict[str, Any]) -> Any:
+    app = Flask(__name__)
+    app.add_url_rule("/", view_func=lambda: "hello")
+    RateLimiter(app, limits="9/minute", **settings)
+    return app
+
+
+def django(settings: dict[str, Any]) -> Any:
+    return wsgi_site([path("", django_view)], {"limits": "9/minute", **settings}, (OURS,))
+
+
+UNDER_WSGI: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "wsgi": lambda settings: wsgi.RateLimitMiddleware(hello, limits="9/minute", **settings),
+    "flask": flask,
+    "django": django,
+}
+
+
 def status(app: Any, server: tuple[str, int | None] | None, client: tuple[str, int] | None = None) -> int:
     """The status of one request; the client is lost unless it is given or the server is a unix socket."""
     headers = [(b"host", b"h"), (b"x-key", b"k"), (b"x-forwarded-for", b"10.1.2.3")]
@@ -73,6 +101,34 @@ def test_the_middleware_refuses(settings: dict[str, Any]) -> None:
     assert status(app, LOST) == 403
     assert status(app, UNIX) == 200
     assert status(app, None) == 200
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("make", UNDER_WSGI.values(), ids=UNDER_WSGI)
+def test_wsgi_apps_of_an_asgi_server_refuse(make: Callable[[Any], Any], settings: dict[str, Any]) -> None:
+    app = WsgiToAsgi(make(settings))  # type: ignore[no-untyped-call]  # asgiref has no types
+    assert status(app, LOST, ("192.0.2.7", 5)) == 200
+    assert status(app, LOST) == 403
+    assert status(app, ("::1", 8000)) == 403
+    assert status(app, UNIX) == 200
+    assert status(app, None) == 200
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_lost"),
+    [
+        ({}, True),
+        ({"REMOTE_ADDR": ""}, True),
+        ({"REMOTE_ADDR": "192.0.2.7"}, False),
+        ({"SERVER_NAME": "localhost"}, False),
+        ({"SERVER_SOFTWARE": "gunicorn/27.0.1"}, False),  # its SERVER_NAME can be what the client wrote
+        ({"wsgi.multiprocess": False}, False),
+        ({"wsgi.multithread": False}, False),
+    ],
+)
+def test_only_adapters_of_asgi_servers_lose_peers(changed: dict[str, Any], is_lost: bool) -> None:
+    adapter = {"SERVER_NAME": "127.0.0.1", "wsgi.multithread": True, "wsgi.multiprocess": True}
+    assert is_wsgi_peer_lost({**adapter, **changed}) is is_lost
 
 
 def test_shadow_refuses_nothing() -> None:
