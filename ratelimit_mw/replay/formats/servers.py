@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -49,9 +50,11 @@ _APACHE_UNITS: Final = {"ms": 1000.0, "us": 1.0, "s": 1_000_000.0}
 _APACHE_DIRECTIVE: Final = re.compile(r"%(?:%|[!,0-9]{0,60}+[<>]?+(?:\{([^}]*+)\})?+([<>]?+)(\^?+[A-Za-z]{1,3}))")
 _APACHE_TWO_LETTERS: Final = ("^ti", "^to", "^FB")
 _APACHE_TIME: Final = re.compile(r"%\{(?:begin:|end:)?([^{}]*)\}t")
-_APACHE_TIMES: Final = re.compile(  # the parts of one time
-    r"%\{(?P<prefix>(?:begin:|end:)?)[^{}]*\}t(?:[^%{}]*%\{(?P=prefix)(?!begin:|end:)[^{}]*\}t)+"
-)
+_APACHE_TIMES: Final = {  # the parts of one time, by the prefix that all of them have
+    "begin:": re.compile(r"%\{begin:[^{}]*\}t(?:[^%{}]*%\{begin:[^{}]*\}t)+"),
+    "end:": re.compile(r"%\{end:[^{}]*\}t(?:[^%{}]*%\{end:[^{}]*\}t)+"),
+    "": re.compile(r"%\{(?!begin:|end:)[^{}]*\}t(?:[^%{}]*%\{(?!begin:|end:)[^{}]*\}t)+"),
+}
 _APACHE_FRACTIONS: Final = ("msec_frac", "usec_frac")
 _EPOCH_YEAR: Final = 1970
 # directives of C that Python lacks
@@ -111,7 +114,7 @@ def _apache(text: str) -> PatternFormat:
     text = text.strip()
     if (line := _APACHE_LINE.match(text)) is not None:
         text = line[1].replace('\\"', '"').replace("\\\\", "\\")
-    text = _APACHE_TIMES.sub(_one_time, text.replace("\\t", "\t"))
+    text = _with_times_joined(text.replace("\\t", "\t"))
     pieces: list[Piece] = []
     time: tuple[list[Piece], TimeParser, bool] | None = None
     unit, end = 1_000_000.0, 0
@@ -150,10 +153,16 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
             yield from some
 
 
-def _one_time(found: re.Match[str]) -> str:
-    """Return one directive in place of several that write the parts of one time, such as `%{%T}t.%{msec_frac}t`."""
+def _with_times_joined(text: str) -> str:
+    """Replace the directives that write the parts of one time, such as `%{%T}t.%{msec_frac}t`, by one directive."""
+    for prefix, times in _APACHE_TIMES.items():
+        text = times.sub(partial(_joined_time, prefix), text)
+    return text
+
+
+def _joined_time(prefix: str, found: re.Match[str]) -> str:
     form = _APACHE_TIME.sub(lambda part: "%f" if part[1] in _APACHE_FRACTIONS else part[1], found[0])
-    return f"%{{{found['prefix']}{form}}}t"
+    return f"%{{{prefix}{form}}}t"
 
 
 def _other_time(argument: str | None) -> list[Piece]:
