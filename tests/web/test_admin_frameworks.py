@@ -204,6 +204,32 @@ def test_flask_checks_what_else_the_first_request_shows(monkeypatch: pytest.Monk
     del search, hidden
 
 
+def test_flask_checks_the_paths_of_rules_against_its_routes() -> None:
+    """A typo is a warning even with `strict`: to limit the requests for paths that do not exist may be meant."""
+
+    def warnings(rules: list[Any], **settings: Any) -> list[str]:
+        app = Flask("shop")
+        app.add_url_rule("/login", "login", methods=["POST"])
+        app.add_url_rule("/users/<int:number>/", "user")
+        app.add_url_rule("/files/<path:name>", "file")
+        RateLimiter(app, limits="50/minute", rules=[{"limits": "5/minute", **rule} for rule in rules], **settings)
+        done = app.test_cli_runner().invoke(args=["ratelimit", "check"])
+        assert done.exit_code == 0
+        return done.output.splitlines()[1:]
+
+    known = ["/login", "/login/", "/users/7", "/users/7/", "/files/a/b", "/static/app.css"]
+    assert warnings([{"path": path, "name": f"r{number}"} for number, path in enumerate(known)]) == []
+    assert warnings([{"path": ["/log-in", "/login"]}, {"path": "/lost/{rest:path}"}, {"path": "/users/{name}"}]) == []
+    assert warnings([{"path": "/log-in"}], ignore_case=True) == []
+    assert warnings(
+        [{"path": "/static/app.css"}, {"path": ["/log-in", "/sign-in"]}, {"path": "/users/me"}], strict=True
+    ) == [
+        f"  rules[{index}] ({name}): no route has the path {paths}, so the rule limits only requests that are answered "
+        "with 404; correct the path, if this is not meant"
+        for index, name, paths in [(1, "log-in_sign-in", "/log-in or /sign-in"), (2, "users_me", "/users/me")]
+    ]
+
+
 def test_flask_over_memory() -> None:
     app = Flask("shop")
     RateLimiter(app, limits="50/minute")
