@@ -1,21 +1,24 @@
 """System checks for `manage.py check`: invalid settings, and limits that nothing enforces."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  # Django's name
-from django.urls import get_resolver
+from django.urls import LocalePrefixPattern, Resolver404, get_resolver, resolve
 from django.utils.module_loading import import_string
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.log import capture_warnings
+from ratelimit_mw.core.log import Finding, capture_warnings
 from ratelimit_mw.django.endpoint_limits import LOCATIONS, is_strict, limits_by_level, unenforced_message
 from ratelimit_mw.django.gates import SETTING_NAME, build_gate
 from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
 from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.http.keys import Key
+from ratelimit_mw.rules.deployment_checks import unrouted_findings
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
 
 _MIDDLEWARE: Final = "ratelimit_mw.django.RateLimitMiddleware"
@@ -53,7 +56,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 @register
 def check_views(**_: Any) -> list[CheckMessage]:
-    """Report limits on views that nothing enforces, throttles without a rate, and throttles without effect."""
+    """Report limits on views that nothing enforces, throttles without rate or effect, and rules without a URL."""
     try:
         views = list(views_of(get_resolver().url_patterns))
     except Exception:  # noqa: BLE001  # Django's own check reports errors in the URLs
@@ -63,6 +66,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     ]
     hint = f"{FIX[0].upper()}{FIX[1:]}."
     found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views)]
+    found += [Warning(finding.message, id="ratelimit_mw.W007") for finding in _unrouted()]
     if LOCATIONS and not _middleware_indices():
         found.append(_finding(unenforced_message(), None, "ratelimit_mw.W001"))
         return found
@@ -127,6 +131,23 @@ def _reached_limits(views: Sequence[Any]) -> set[EndpointLimit]:
         for endpoint_limits, *_ in limits_by_level(view, method, "")
         for endpoint_limit in endpoint_limits
     }
+
+
+def _unrouted() -> Iterator[Finding]:
+    """Yield a finding for each rule whose path no URL has; none if the URLs depend on the language of a request."""
+    by_language = any(isinstance(one.pattern, LocalePrefixPattern) for one in get_resolver().url_patterns)
+    if by_language or not _middleware_indices():
+        return
+    with suppress(ConfigError):  # reported by `check_settings`
+        yield from unrouted_findings(Settings.of(getattr(settings, SETTING_NAME, None), {}), _has_route)
+
+
+def _has_route(path: str) -> bool:
+    try:
+        resolve(path)
+    except Resolver404:
+        return False
+    return True
 
 
 def _problems_of_throttles(views: Sequence[Any]) -> Iterator[str]:

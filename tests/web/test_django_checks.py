@@ -200,7 +200,7 @@ RATELIMIT_MW = {{
     "key": "ip",
     "strict": {},
     "rules": [{{"path": "/{{rest:path}}", "limits": "5/minute", "name": "all"}},
-              {{"path": "/a", "limits": "1/minute"}}],
+              {{"path": "/", "limits": "1/minute", "name": "a"}}],
 }}
 """
 
@@ -223,6 +223,26 @@ def test_what_a_start_warns_about_is_reported_as_by_the_other_check(tmp_path: Pa
     assert (done.returncode, kind) == (int(strict), "W006")
     assert text.startswith("RATELIMIT_DEFAULT is not read here; write `limits` into RATELIMIT_MW: text such as")
     assert "[RL-111]" in done.stderr
+
+
+def test_a_rule_for_a_path_without_a_url_is_reported(tmp_path: Path) -> None:
+    rules = (
+        "["
+        + ", ".join(
+            f'{{"path": "{path}", "limits": "5/minute", "name": "r{number}"}}'
+            for number, path in enumerate(("/", "/bye/", "/bey", "/lost/{rest:path}"))
+        )
+        + "]"
+    )
+    own = 'RATELIMIT_MW = {"limits": "9/minute", "key": "ip", "strict": True, "rules": %s}' % rules  # noqa: UP031  # braces
+    urls = URLS.replace('path("", hello)', 'path("", hello), path("bye", hello)')
+    done = manage(project(tmp_path, own, OURS, urls=urls), "check")
+    text = "rules[2] (r2): no route has the path /bey, so the rule limits only requests that are answered with 404; "
+    assert (done.returncode, told(done)) == (0, [("W007", f"{text}correct the path, if this is not meant")])
+
+    prefixed = urls.replace("urlpatterns = [", "urlpatterns = i18n_patterns(")[:-2] + ")\n"
+    prefixed = "from django.conf.urls.i18n import i18n_patterns\n" + prefixed
+    assert told(manage(project(tmp_path, own, OURS, urls=prefixed), "check")) == []
 
 
 def test_a_throttle_without_a_rate_is_reported(tmp_path: Path) -> None:
