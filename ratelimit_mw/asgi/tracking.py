@@ -1,6 +1,7 @@
 """Tracks the response of an ASGI app to its end."""
 
 import asyncio
+from collections import deque
 from typing import Final
 
 from ratelimit_mw.asgi.send import App, Message, Receive, Scope, Send
@@ -11,6 +12,9 @@ from ratelimit_mw.http.request import Request
 _DISCONNECTS: Final = ("http.disconnect", "websocket.disconnect")
 _ACCEPTED: Final = 101
 _DENIED: Final = 403  # the server's response if the app closes the handshake
+_BODIES: Final = ("http.response.body", "http.response.trailers")
+_PATIENCE: Final = 1.0  # seconds in which a server usually returns from `send`, before and after a disconnect
+_MAX_KEPT: Final = 65_536  # bytes of a request's body that are read for the app to find a disconnect behind them
 
 
 def track(request: Request, state: RateLimitState, app: App, receive: Receive, send: Send) -> tuple[App, Receive, Send]:
@@ -26,16 +30,48 @@ def track(request: Request, state: RateLimitState, app: App, receive: Receive, s
 
 
 class TrackedApp:
-    """Reports the messages of one request to a `ResponseTracker`, and passes them on unchanged."""
+    """Reports the messages of one request to a `ResponseTracker`, and passes them on unchanged.
 
-    __slots__ = ("_app", "_disconnected", "_receive", "_send", "_tracker", "_trailers")
+    Some servers never return from `send` after the client has disconnected: hypercorn does not over HTTP/2. The app
+    then hangs, and would hold its slots as long as the process runs. So while `send` takes long, this class receives
+    the messages of the client itself, keeps them for the app, and ends the response after a disconnect.
+    """
+
+    __slots__ = (
+        "_app",
+        "_disconnected",
+        "_is_complete",
+        "_kept",
+        "_receive",
+        "_receiving",
+        "_send",
+        "_tracker",
+        "_trailers",
+        "_watching",
+    )
 
     def __init__(self, tracker: ResponseTracker, app: App, receive: Receive, send: Send) -> None:
         self._tracker, self._app, self._receive, self._send = tracker, app, receive, send
-        self._disconnected = self._trailers = False
+        self._disconnected = self._is_complete = self._trailers = False
+        self._receiving = 0  # calls of `receive` by the app in progress
+        self._kept: deque[Message] = deque()  # received here, and not yet by the app
+        self._watching: asyncio.Task[None] | None = None
 
     async def receive(self) -> Message:
         """Return the server's next message."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+            self._watching = None
+        if self._kept:
+            return self._kept.popleft()
+        self._receiving += 1
+        try:
+            return await self._receive_next()
+        finally:
+            self._receiving -= 1
+
+    async def _receive_next(self) -> Message:
         message = await self._receive()
         if message["type"] in _DISCONNECTS:
             self._disconnected = True
@@ -51,9 +87,40 @@ class TrackedApp:
             response.started(_ACCEPTED, message.get("headers", ()))
         elif kind == "websocket.close" and response.status is None:
             response.started(_DENIED, ())
-        await self._send(message)
-        if self._is_last(message):
+        self._is_complete = self._is_last(message)
+        if kind in _BODIES:
+            await self._send_body(message)
+        else:
+            await self._send(message)
+        if self._is_complete:
             self._tracker.end("ended")
+
+    async def _send_body(self, message: Message) -> None:
+        timer = asyncio.get_running_loop().call_later(_PATIENCE, self._start_watching)
+        try:
+            await self._send(message)
+        finally:
+            timer.cancel()
+            if self._watching is not None:
+                self._watching.cancel()
+
+    def _start_watching(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def _watch(self) -> None:
+        """End the response if the client has disconnected, and `send` does not return, which would cancel this task."""
+        kept = 0
+        while not self._disconnected and kept <= _MAX_KEPT:
+            if self._receiving:  # the app receives the disconnect
+                await asyncio.sleep(_PATIENCE)
+                continue
+            message = await self._receive_next()
+            if self._disconnected or not self._is_complete:  # no app reads a body after its response
+                self._kept.append(message)
+                kept += len(message.get("body", b"")) + 1
+        if self._disconnected:
+            await asyncio.sleep(_PATIENCE)
+            self._tracker.end("disconnected")
 
     async def call(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the app and report how it ends. `receive`, `send`: the methods above, possibly wrapped."""

@@ -1,4 +1,5 @@
-"""An app of which each client may have one request at work: an answer without end, a file, an error, a websocket."""
+"""An app of which each client may have one request at work: an answer without end, a file,
+an answer that waits for `/release`, an error, a websocket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,6 +32,19 @@ async def file(_: Request) -> FileResponse:
     return FileResponse(__file__, media_type="text/plain")
 
 
+go = asyncio.Event()
+
+
+async def held(_: Request) -> PlainTextResponse:
+    await go.wait()
+    return PlainTextResponse("more")
+
+
+async def release(_: Request) -> PlainTextResponse:
+    go.set()
+    return PlainTextResponse("released")
+
+
 async def error(_: Request) -> PlainTextResponse:
     raise RuntimeError("the app's own error")
 
@@ -46,6 +60,8 @@ app = Starlette(
         Route("/", hello),
         Route("/endless", endless),
         Route("/file", file),
+        Route("/held", held),
+        Route("/release", release),
         Route("/error", error),
         WebSocketRoute("/echo", echo),
     ],
