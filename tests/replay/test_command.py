@@ -32,7 +32,7 @@ def test_the_shape_of_json(settings: Path, tmp_path: Path, capsys: pytest.Captur
     assert (found["lines"], found["unread"], found["shown"]) == (121, 1, ["no line"])
     assert {*found} == {
         *("lines", "unread", "rules", "suggested"),
-        *("requests", "refused", "first", "last", "shown", "late", "notes"),
+        *("requests", "refused", "first", "last", "shown", "late", "notes", "empty_reason"),
     }
     (login, default) = found["rules"]
     assert login == {"rule": "login", "requests": 0, "refused": 0, "clients": 0, "most": [], "shadow": False}
