@@ -39,7 +39,8 @@ def send_refusal(
             return answer
     refusal = run(custom_refusal(refusal_handler, request, verdict, refusal, None))
     start_response(f"{refusal.status} {REASONS.get(refusal.status, 'Refused')}", refusal.headers)
-    return [] if request.raw["REQUEST_METHOD"] == "HEAD" else [refusal.body]
+    # a part even if it is empty: hypercorn sends no response without one
+    return [b"" if request.raw["REQUEST_METHOD"] == "HEAD" else refusal.body]
 
 
 def start_with_headers(

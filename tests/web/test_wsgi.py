@@ -7,6 +7,7 @@ from wsgiref.util import FileWrapper
 from wsgiref.validate import validator
 
 import pytest
+from hypercorn.app_wrappers import WSGIWrapper
 
 from ratelimit_mw import MemoryStore
 from ratelimit_mw.testing import Clock
@@ -31,6 +32,16 @@ def test_the_standard_librarys_validator_has_no_complaint(method: str) -> None:
         body = read(server.ask(middleware))
         got.append((server.started[0][0], body != b""))
     assert got == [("200 OK", method != "HEAD"), ("429 Too Many Requests", method != "HEAD")]
+
+
+def test_hypercorn_sends_the_refusal_of_a_head_request() -> None:
+    """It sends no response whose iterable has no part, and then a 500."""
+    sent: list[Any] = []
+    hypercorn = WSGIWrapper(limited(), 0)
+    for _ in range(2):
+        hypercorn.run_app({**Server(REQUEST_METHOD="HEAD").environ}, sent.append)
+    assert [message.get("status") for message in sent] == [200, None, 429, None]
+    assert sent[-1]["body"] == b""
 
 
 @pytest.mark.promise(11)
