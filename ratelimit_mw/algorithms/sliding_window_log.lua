@@ -41,7 +41,9 @@ if decide.sliding_window_log then
   -- Adds `units` at `now`, drops expired units, and moves units from the future to `now`. `used`: units that counted.
   local function add(key, now, length, used, newest, last, units)
     if not last or used == 0 then
-      redis.call("UNLINK", key) -- frees its memory without blocking the server
+      -- frees its memory without blocking the server; a new key has none, and after any write a full server (OOM) would
+      -- permit the other writes of the script
+      if last ~= 0 then redis.call("UNLINK", key) end
     elseif newest > now then
       redis.call("ZREMRANGEBYSCORE", key, "-inf", now - length)
     elseif units > 0 then

@@ -6,7 +6,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from ratelimit_mw import Charge, StoreError, TokenBucket
+from ratelimit_mw import Charge, StoreError, TokenBucket, parse
+from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing.blocking import blocking
@@ -53,3 +54,16 @@ def test_a_server_that_will_not_write(
         server.ask(permit)
         assert store.take(CHARGES)[0].remaining == 7
         assert (speakers(server) == before) is kept
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_full_server_takes_no_new_key(redis_server: RedisServer, name: str) -> None:
+    """Redis refuses only the first write of a script: a flood of new keys would grow far beyond `maxmemory`."""
+    (limit,) = parse(f"9/minute using {name}")
+    with RedisServer(redis_server.binary) as server, store_of(server.url, awaited=False) as store:
+        store.take([Charge("old", limit)])
+        server.ask("CONFIG SET maxmemory 1")
+        with pytest.raises(StoreError):
+            store.take([Charge("new", limit)])
+        assert server.ask("DBSIZE") == ":1"
