@@ -50,6 +50,8 @@ if decide.concurrency then
       redis.call("UNLINK", key)
       return
     end
+    -- after any write, even of nothing, a full server (OOM) would permit the other writes of the script
+    if last == 0 and redis.call("ZCOUNT", key, "-inf", now) == 0 then return end
     redis.call("ZREMRANGEBYSCORE", key, "-inf", now)
     if last > now + length then
       each("ZADD", key, now + length, redis.call("ZRANGEBYSCORE", key, now + length + 1, "+inf"))

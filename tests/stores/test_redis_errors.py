@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from ratelimit_mw import Charge, StoreError, TokenBucket, parse
+from ratelimit_mw import Charge, Concurrency, Limit, StoreError, TokenBucket, parse
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -57,10 +57,13 @@ def test_a_server_that_will_not_write(
 
 
 @pytest.mark.promise(8)
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_full_server_takes_no_new_key(redis_server: RedisServer, name: str) -> None:
+@pytest.mark.parametrize(
+    "limit",
+    [*(parse(f"9/minute using {name}")[0] for name in ALGORITHMS), Concurrency(9)],
+    ids=lambda limit: limit.algorithm,
+)
+def test_a_full_server_takes_no_new_key(redis_server: RedisServer, limit: Limit) -> None:
     """Redis refuses only the first write of a script: a flood of new keys would grow far beyond `maxmemory`."""
-    (limit,) = parse(f"9/minute using {name}")
     with RedisServer(redis_server.binary) as server, store_of(server.url, awaited=False) as store:
         store.take([Charge("old", limit)])
         server.ask("CONFIG SET maxmemory 1")
