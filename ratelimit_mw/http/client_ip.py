@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Network
-from itertools import islice
+from itertools import dropwhile, islice
 
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.http.forwarded import forwarded, x_forwarded_for
@@ -54,6 +54,8 @@ class ClientIPResolver:
             networks = Networks("trusted_proxies", listed, placeholders=(_UNIX,))
         mistakes.raise_if_any()
         parse_list = _LIST_PARSERS.get(self.header)
+        self.hops = hops
+        self._parse_list, self._networks = parse_list, networks
         self._overlong_peer = (None, bool(hops))  # the result of `read_peer` for a text that is too long for an address
 
         def read_peer(peer: str | None) -> tuple[str | None, bool]:
@@ -84,6 +86,27 @@ class ClientIPResolver:
     def trusts(self, peer: str | None) -> bool:
         """Return whether the proxy header of this peer is trusted."""
         return (self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._overlong_peer)[1]
+
+    def members(self, values: Sequence[str]) -> list[Address | None]:
+        """Return the addresses of all lines of the header from right to left, None for a malformed one.
+
+        Returns an empty list if the header is one with a single address. Returns at most 33 addresses.
+        """
+        if self._parse_list is None:
+            return []
+        return list(islice(self._parse_list(",".join(values)), _MAX_PROXIES + 1))
+
+    def forwarding_client(self, members: Sequence[Address | None]) -> Address | None:
+        """Return the client's address if it seems to be a proxy, because the header names another address behind it.
+
+        `members`: what `members` returned for the header of a trusted peer.
+        """
+        if self.hops:
+            pair = members[self.hops - 1 : self.hops + 1]
+        else:
+            pair = list(islice(dropwhile(lambda one: one is not None and one in self._networks, members), 2))
+        client, behind = (*pair, None, None)[:2]
+        return client if behind is not None and behind != client else None
 
     def resolve_ipv4(self, peer: str | None, forwarded: str) -> str | None:
         """Return what `resolve` returns for one header line, if that is an IPv4 address and the peer is trusted.

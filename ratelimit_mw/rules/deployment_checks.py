@@ -12,7 +12,7 @@ from typing import Any, Final
 from ratelimit_mw.core.log import Finding, warn, warn_or_fail
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.http.networks import parse_address
+from ratelimit_mw.http.networks import Address, parse_address
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 
@@ -126,8 +126,9 @@ class ProcessCountCheck:
 class ProxyHeaderCheck:
     """Looks in the first requests for a proxy whose header is ignored, so that all its clients share one bucket.
 
-    Either the proxy is not in `trusted_proxies`, or it sends another header than `proxy_header`. `done`: it has warned,
-    or has examined enough requests. Only requests show the problem, so it is a warning even with `strict`.
+    Either the proxy is not in `trusted_proxies`, or it sends another header than `proxy_header`, or there are not as
+    many proxies as `trusted_proxies` states. `done`: it has warned, or has examined enough requests. Only requests show
+    the problem, so it is a warning even with `strict`.
     """
 
     __slots__ = ("_finder", "_names", "_public_requests", "_seen", "done")
@@ -146,38 +147,64 @@ class ProxyHeaderCheck:
         self.done = self._seen >= _MAX_REQUESTS
         sent = {name: values for name in self._names if (values := request.header_lines(name))}
         peer = request.client or ""
-        trusted = self._finder.trusts(peer)
-        if not sent or (trusted and self._finder.header in sent):
+        if not sent:
             return
         # a server may have read the header into `client` already, as uvicorn does for a proxy on its host
-        if peer and any(_mentions(value, peer) for values in sent.values() for value in values):
-            return
-        address = parse_address(peer)
-        if address is not None and address.is_global:
+        if not (peer and any(_mentions(value, peer) for values in sent.values() for value in values)):
+            self._examine_headers(peer, sent)
+
+    def _examine_headers(self, peer: str, sent: Mapping[str, Sequence[str]]) -> None:
+        """Warn if these headers show such a proxy. `sent`: the lines of each header of proxies."""
+        address, own, hops = parse_address(peer), self._finder.header, self._finder.hops
+        name, shown = next(iter(sent)), str(address or peer or "a unix socket")
+        if not self._finder.trusts(peer):
+            # trusted_proxies cannot contain a name, which waitress passes for a unix socket
+            listed = str(address) if address else "" if peer else "unix:"
+            fix = f"put {listed!r} into trusted_proxies" if listed else "set trusted_proxies = 1"
+            if name != own:
+                fix += f", and set proxy_header = {name!r} if it writes that header itself"
+            self._warn_of_untrusted(address, shown, name, fix)
+        elif own not in sent:
+            if self._suffices(address):
+                warn(
+                    "proxy_header: %s sends %s, but no %s, so all clients behind it are counted as one; if "
+                    "it is your proxy, and it writes that header itself, set proxy_header = %r",
+                    *(shown, name, own, name),
+                    code="RL-228",
+                )
+        elif 0 < (count := len(members := self._finder.members(sent[own]))) < hops:
+            if self._suffices(address):
+                warn(
+                    "trusted_proxies: got %d proxies, but the %s of %s has fewer addresses, %d, so all clients behind "
+                    "it are counted as one, and one that writes the header itself can claim any address; if these are "
+                    "all your proxies, set trusted_proxies = %d",
+                    *(hops, own, shown, count, count),
+                    code="RL-244",
+                )
+        elif (client := self._finder.forwarding_client(members)) is not None:
+            fix = f"set trusted_proxies = {hops + 1}" if hops else f"put '{client}' into trusted_proxies"
+            self._warn_of_untrusted(client, str(client), own, fix)
+
+    def _warn_of_untrusted(self, proxy: Address | None, shown: str, header: str, fix: str) -> None:
+        if self._suffices(proxy):
+            warn(
+                "trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as "
+                "one; if it is your proxy, %s",
+                *(shown, header, fix),
+                code="RL-229",
+            )
+
+    def _suffices(self, proxy: Address | None) -> bool:
+        """Return whether to warn of this proxy now: of a private one at once, of public ones at the hundredth request.
+
+        If so, no more requests need to be examined.
+        """
+        if proxy is not None and proxy.is_global:
             self._public_requests += 1
             if self._public_requests < _MIN_PUBLIC_REQUESTS:
-                return
+                return False
         self.done = True
-        name, shown = next(iter(sent)), str(address or peer or "a unix socket")
-        if trusted:
-            warn(
-                "proxy_header: %s sends %s, but no %s, so all clients behind it are counted as one; if "
-                "it is your proxy, and it writes that header itself, set proxy_header = %r",
-                *(shown, name, self._finder.header, name),
-                code="RL-228",
-            )
-            return
-        # trusted_proxies cannot contain a name, which waitress passes for a unix socket
-        listed = str(address) if address else "" if peer else "unix:"
-        fix = f"put {listed!r} into trusted_proxies" if listed else "set trusted_proxies = 1"
-        if name != self._finder.header:
-            fix += f", and set proxy_header = {name!r} if it writes that header itself"
-        warn(
-            "trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as "
-            "one; if it is your proxy, %s",
-            *(shown, name, fix),
-            code="RL-229",
-        )
+        return True
 
 
 def _mentions(value: str, client: str) -> bool:

@@ -568,6 +568,14 @@ def misread(name: str, client: str, header: str) -> str:
     )
 
 
+def too_few(count: int, present: int, header: str = "x-forwarded-for") -> str:
+    return (
+        f"trusted_proxies: got {count} proxies, but the {header} of 127.0.0.1 has fewer addresses, {present}, so "
+        "all clients behind it are counted as one, and one that writes the header itself can claim any address; if "
+        f"these are all your proxies, set trusted_proxies = {present}"
+    )
+
+
 UNIX = unproxied("x-forwarded-for", "a unix socket", fix="put 'unix:' into trusted_proxies")
 NAMED = unproxied("x-forwarded-for", "localhost", fix="set trusted_proxies = 1")
 
@@ -605,6 +613,7 @@ def test_a_proxy_that_nobody_trusts(
 
 
 LOCAL = "127.0.0.1"
+OUTER = unproxied("x-forwarded-for", "10.0.0.8")
 
 
 @BOTH
@@ -625,6 +634,26 @@ LOCAL = "127.0.0.1"
         (1, "x-forwarded-for", {"x_forwarded_for": "1.1.1.1"}, []),
         (["unix:"], "x-forwarded-for", {"x_real_ip": "1.1.1.1", "client": None},
          [misread("x-real-ip", "a unix socket", "x-forwarded-for")]),
+        # a proxy in front of those in the settings
+        (["127.0.0.0/8"], "x-forwarded-for", {"x_forwarded_for": "1.1.1.1, 10.0.0.8"}, [OUTER]),
+        (["127.0.0.0/8"], "x-forwarded-for", {"x_forwarded_for": "1.1.1.1, 10.0.0.8, 127.0.0.2"}, [OUTER]),
+        (["127.0.0.0/8"], "x-forwarded-for", {"x_forwarded_for": "1.1.1.1, 8.8.8.8"}, []),  # a client may write this
+        (["127.0.0.0/8"], "x-forwarded-for", {"x_forwarded_for": "10.0.0.8, 10.0.0.8"}, []),
+        (["127.0.0.0/8"], "x-forwarded-for", {"x_forwarded_for": "unknown, 10.0.0.8"}, []),
+        (["127.0.0.0/8"], "x-forwarded-for", {"x_forwarded_for": "127.0.0.3, 127.0.0.2"}, []),
+        (["127.0.0.0/8"], "forwarded", {"forwarded": "for=1.1.1.1, for=10.0.0.8"},
+         [unproxied("forwarded", "10.0.0.8", "forwarded")]),
+        (["127.0.0.0/8"], "x-real-ip", {"x_real_ip": "1.1.1.1, 10.0.0.8"}, []),
+        (1, "x-forwarded-for", {"x_forwarded_for": "1.1.1.1, 10.0.0.8"},
+         [unproxied("x-forwarded-for", "10.0.0.8", fix="set trusted_proxies = 2")]),
+        (2, "x-forwarded-for", {"x_forwarded_for": "1.1.1.1, 10.0.0.8"}, []),
+        (2, "x-forwarded-for", {"x_forwarded_for": "2.2.2.2, 1.1.1.1, 10.0.0.8"}, []),  # the client wrote 2.2.2.2
+        # fewer proxies than in the settings
+        (2, "x-forwarded-for", {"x_forwarded_for": "1.1.1.1"}, [too_few(2, 1)]),
+        (3, "forwarded", {"forwarded": "for=1.1.1.1, for=10.0.0.8"}, [too_few(3, 2, "forwarded")]),
+        (2, "x-forwarded-for", {"x_forwarded_for": ""}, []),
+        (2, "x-forwarded-for", {"x_forwarded_for": "127.0.0.1"}, []),  # a server has read the header
+        (2, "x-forwarded-for", {}, []),
     ],
 )  # fmt: skip
 def test_a_proxy_that_the_settings_do_not_fit(
@@ -638,6 +667,17 @@ def test_a_proxy_that_the_settings_do_not_fit(
     ask = serve(limits="9/hour", key="ip | all", trusted_proxies=trusted, proxy_header=header)
     for _ in range(3):
         ask(**{"client": LOCAL, **request_})
+    check(caplog, *warned)
+
+
+@BOTH
+@pytest.mark.parametrize(("count", "warned"), [(99, []), (101, [unproxied("x-forwarded-for", "1.1.1.1")])])
+def test_a_public_proxy_in_front_of_those_in_the_settings(
+    serve: Any, count: int, warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = serve(limits="999/hour", trusted_proxies=[LOCAL])
+    for _ in range(count):
+        ask(client=LOCAL, x_forwarded_for="11.1.1.1, 1.1.1.1")
     check(caplog, *warned)
 
 
