@@ -66,7 +66,7 @@ def test_lines_that_such_a_server_joined_are_not_read(caplog: pytest.LogCaptureF
 
 
 def test_other_servers_join_lines_of_the_proxy_alone(caplog: pytest.LogCaptureFixture) -> None:
-    assert clients("gunicorn/27.0.1", JOINED) == ["203.0.113.9"]
+    assert clients("gunicorn/27.0.1", "1.0.0.1,1.1.1.1") == ["1.1.1.1"]
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
