@@ -164,6 +164,11 @@ class LimitSet:
         return self._selector.key if isinstance(self._selector, TieredLimits) else None
 
     @property
+    def unlimited_default(self) -> str | None:
+        """The tier without limits of clients without a tier, if the settings do not name the default tier."""
+        return self._selector.unlimited_default if isinstance(self._selector, TieredLimits) else None
+
+    @property
     def keys(self) -> Sequence[Key]:
         """The keys that are known before the first request; with a callable's limits, the rule's key as well."""
         keys = [self.key] if self.fixed_limits is None and self.tier is None else []

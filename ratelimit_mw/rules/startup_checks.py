@@ -155,6 +155,12 @@ def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Findi
             f"{place}: its tier, {limit_set.tier.text}, is written by the client, which can choose any tier",
             code="RL-123",
         )
+    if (default := limit_set.unlimited_default) is not None:
+        yield Finding(
+            f"{place}: clients without one of these tiers are in the first one, {default}, which has no "
+            f"limits; set default_tier, to {default!r} if this is meant",
+            code="RL-138",
+        )
     if any(limit.cost == 0 for limit in limit_set.known_limits if not limit.is_penalty):
         yield Finding(
             f"{place}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1",

@@ -226,6 +226,7 @@ class TieredLimits(LimitSelector):
         if isinstance(default, str) and default not in tiers:
             raise ConfigError(f"default_tier: got {default!r}, expected one of {', '.join(tiers)}", code="RL-019")
         self._default: Final = default or (_DEFAULT_TIER if _DEFAULT_TIER in tiers else next(iter(tiers)))
+        self._is_default_chosen: Final = default is not None or _DEFAULT_TIER in tiers
         self.key: Final = Key(tier, ANY_PREFIX)
         self.callables = self.key.callables
 
@@ -233,6 +234,12 @@ class TieredLimits(LimitSelector):
     def all(self) -> Mapping[str, Sequence[LimitSpec]]:
         """All tiers with their limits, in order."""
         return self._tiers
+
+    @property
+    def unlimited_default(self) -> str | None:
+        """The first tier if it is the default one only because it is the first, and others alone have limits."""
+        is_chosen = self._is_default_chosen or self._tiers[self._default] or not any(self._tiers.values())
+        return None if is_chosen else self._default
 
     def select(self, request: KeyContext, route: str, results: CallResults) -> Sequence[LimitSpec]:
         """Return the limits of the tier that the key names, else of the default tier."""

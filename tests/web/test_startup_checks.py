@@ -276,6 +276,42 @@ def test_what_clients_write(
     check(caplog, *warned)
 
 
+def unlimited(place: str, tier: str) -> str:
+    return (
+        f"{place}: clients without one of these tiers are in the first one, {tier}, which has no limits; set "
+        f"default_tier, to {tier!r} if this is meant"
+    )
+
+
+INTERNAL: dict[str, Any] = {"limits": {"internal": [], "free": "5/hour"}, "key": "ip", "tier": "user"}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        (INTERNAL, [unlimited("rule default", "internal")]),
+        ({**INTERNAL, "default_tier": "internal"}, []),
+        ({**INTERNAL, "default_tier": "free"}, []),
+        ({**INTERNAL, "limits": {"free": "5/hour", "internal": []}}, []),
+        ({**INTERNAL, "limits": {"internal": [], "default": []}}, []),
+        ({**INTERNAL, "limits": {"free": "5/hour", "default": []}}, []),
+        ({**INTERNAL, "limits": "5/hour", "rules": [{**RULE, "limits": INTERNAL["limits"]}]},
+         [unlimited("rule a", "internal")]),
+        ({**INTERNAL, "limits": [], "messages": INTERNAL["limits"]}, [unlimited("rule messages", "internal")]),
+    ],
+)  # fmt: skip
+def test_a_first_tier_without_limits_is_not_for_all(
+    serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(**settings)()
+    check(caplog, *warned)
+    if warned:
+        with pytest.raises(ConfigError) as caught:
+            serve(**settings, strict=True)()
+        assert caught.value.problems == tuple(warned)
+
+
 def in_flask(mark: Any, *above: Any) -> Any:
     app = Flask(__name__)
     RateLimiter(app, limits=[], store=MemoryStore(clock=Clock()), strict=True)
