@@ -21,13 +21,29 @@ from ratelimit_mw.settings.features import PenaltySpec, check_no_concurrency, ch
 from ratelimit_mw.settings.limits import check_buckets, check_estimates, parse_limits
 from ratelimit_mw.settings.loading import option_of, read_environment, read_file, with_location
 from ratelimit_mw.settings.options import MissingKey, Options, SpanAttributes
-from ratelimit_mw.settings.rule import LIMIT_TABLE_OPTIONS, OnMessageRefused, OnStoreError, PathSpec, Rule, rule_from
+from ratelimit_mw.settings.rule import (
+    LIMIT_TABLE_OPTIONS,
+    OnMessageRefused,
+    OnStoreError,
+    PathSpec,
+    Rule,
+    RuleOptions,
+    rule_from,
+)
 
 _NOTATION: Final = ("limits", "app_limits", "messages")  # notation has commas, so a variable's text is not split
 _MISPLACED_OPTIONS: Final = {
     **dict.fromkeys(
         ("path", "methods", "host", "when", "preflight", "final", "name", "cost"), "into a rule: [[rules]]"
     ),
+    **LIMIT_TABLE_OPTIONS,
+}
+_MISPLACED_IN_RULES: Final = {
+    **{
+        option: "into the global settings, in TOML above the first [[rules]]"
+        for option in Options.__annotations__
+        if option not in RuleOptions.__annotations__
+    },
     **LIMIT_TABLE_OPTIONS,
 }
 _VALID_REST: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}  # what `check` adds to a part of the settings
@@ -116,7 +132,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         names: dict[str, int] = {}
         for index, value in enumerate(self.rules):
             with mistakes.collect(_rule_place(index, value)):
-                rule = rule_from(value)
+                rule = rule_from(value, _MISPLACED_IN_RULES)
                 rules.append(rule)
                 first = names.setdefault(rule.full_name, index)
                 if first != index:

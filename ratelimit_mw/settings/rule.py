@@ -283,10 +283,13 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         check_no_concurrency("messages", self.resolve_messages("all", None) or ())
 
 
-def rule_from(value: object) -> Rule:
-    """Return a Rule, built from a table if it is one. Raises `ConfigError` for anything else."""
+def rule_from(value: object, elsewhere: Mapping[str, str] = LIMIT_TABLE_OPTIONS) -> Rule:
+    """Return a Rule, built from a table if it is one. Raises `ConfigError` for anything else.
+
+    `elsewhere`: options of other tables, and where they belong.
+    """
     if isinstance(value, Rule):
         return value
     if not isinstance(value, Mapping):
         raise ConfigError(f"got {value!r}, expected a table or a Rule", code="RL-008")
-    return build_checked(Rule, value, RuleOptions, LIMIT_TABLE_OPTIONS)
+    return build_checked(Rule, value, RuleOptions, elsewhere)

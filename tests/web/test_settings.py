@@ -170,6 +170,12 @@ def test_a_setting_whose_name_is_wrong() -> None:
     table = "the table of a limit, such as {limit = '10/second using gcra', max_delay = 2}"
     assert message_of(**nine, max_delay=2) == f"unknown setting `max_delay` here: it goes into {table}"
     assert message_of(**nine, methods=["GET"]) == "unknown setting `methods` here: it goes into a rule: [[rules]]"
+    rule = {"path": "/a", "limits": "9/hour"}
+    for option, value in {"store": "redis://localhost", "trusted_proxies": [], "enabled": True}.items():
+        assert message_of(**nine, rules=[{**rule, option: value}]) == (
+            f"rules[0]: unknown setting `{option}` here: it goes into the global settings, in TOML above the first "
+            "[[rules]]"
+        )
     assert message_of(**nine, on_stor_error=1) == "unknown setting `on_stor_error`: did you mean `on_store_error`?"
     assert message_of(**nine, x=1) == f"unknown setting `x`; there are {words}"
     assert message_of() == "limits: required, such as '100/minute'; [] means no limits"
