@@ -24,6 +24,7 @@ PER_CALL: Final = 100  # buckets in one call
 _NO_ENDPOINT: Final[Endpoint] = ((), None)
 _MISSING: Final = (
     "the request has no value for the key {key!r} of {name}; describe it with --ip, --user, --header or --host. "
+    "If the app reads it from elsewhere, such as a form, reset the keys that `peek` and `keys` show, with reset --key. "
     "--ip '' means a request without an address, whose bucket all such requests share"
 )
 

@@ -730,6 +730,7 @@ def test_a_store_for_asyncio_only_is_a_mistake(redis_server: RedisServer) -> Non
         ({"request": "/", "headers": {"a\nb": "c"}}, "expected text without control characters"),
         ({"request": "/", "host": "a\tb"}, "--host: got"),
         ({"request": "/"}, "the request has no value for the key 'user | ip' of default"),
+        ({"request": "/"}, "such as a form, reset the keys that `peek` and `keys` show, with reset --key"),
     ],
 )
 def test_a_wrong_description(file: str, words: dict[str, Any], message: str) -> None:
