@@ -18,6 +18,8 @@ from ratelimit_mw.settings.options import Options
 
 _PREFIX: Final = "RATELIMIT_MW_"
 _OTHER_PREFIX: Final = "RATELIMIT_"
+_SETTING: Final = "RATELIMIT_MW"  # the name of the mapping in the configuration of Flask and Django
+_MISSPELLED: Final = re.compile(r"RATE_?LIMITS?_?MW(?:_(\w+))?", re.IGNORECASE)
 _OTHER_LIMITERS: Final = {"flask_limiter", "django_ratelimit"}  # packages that read such names themselves
 _SCHEMA: Final = "$schema"  # the key under which editors find the schema of a JSON file
 _YES_NO: Final = {
@@ -81,6 +83,11 @@ def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
     environment, because the app copied it from there, and the environment is read.
     """
     for name in sorted(names):
+        is_name = name == _SETTING or name.startswith(_PREFIX)
+        if not is_name and (misspelled := _MISSPELLED.fullmatch(name)):
+            part = f"`{misspelled[1].lower()}`" if misspelled[1] else "its content"
+            yield Finding(f"{name} is not read here; write {part} into {setting}", code="RL-111")
+            continue
         option = name.removeprefix(_PREFIX).removeprefix(_OTHER_PREFIX).lower()
         if name.startswith(_PREFIX):
             if name in os.environ:

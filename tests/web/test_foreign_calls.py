@@ -249,6 +249,9 @@ UNREAD = [
     ("RATELIMIT_STORAGE_URI", "write `store` into "),
     ("RATELIMIT_USE_CACHE", "write `store` into "),
     ("RATELIMIT_ENABLED", "write `enabled` into "),
+    ("RATE_LIMIT_MW", "write its content into "),
+    ("RATELIMITMW", "write its content into "),
+    ("RATE_LIMIT_MW_STORE", "write `store` into "),
 ]
 
 
@@ -291,6 +294,7 @@ def test_names_that_something_reads(
 ) -> None:
     configured("RATELIMIT_OF_MY_OWN")
     configured("RATELIMITED")
+    configured("RATE_LIMIT_MWE")
     monkeypatch.setenv("RATELIMIT_MW_JITTER", "1")
     configured("RATELIMIT_MW_JITTER")
     monkeypatch.setitem(sys.modules, "flask_limiter", sys)
