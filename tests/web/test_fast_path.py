@@ -42,6 +42,8 @@ RULES: list[dict[str, Any]] = [
     {"path": "/exempt", "exempt": True},
     {"path": "/costly", "cost": 3, "limits": "99/minute", "key": "ip + route"},
     {"path": "/mine", "key": "user | ip", "limits": "98/minute"},
+    {"path": "/shared", "key": "all", "limits": "91/minute"},
+    {"path": "/account", "key": "user", "limits": "89/minute"},
     {"path": ["/either/{x}", "/either/{x}"], "limits": "97/minute", "shadow": True},
     {"path": "/options", "preflight": True, "limits": "96/minute"},
     {"path": "/static/{more:path}", "limits": "94/minute"},
@@ -53,7 +55,20 @@ PATHS = [
     *("/users/7", "/users/me", "/users/", "/users", "/users/7/", "/users/7/posts", "/users/x/posts", "/users/7\n"),
     *("/files", "/files/", "/files/a", "/files/a/b/raw", "/files/raw", "/static/a/b.css", "/static/", "/static"),
     *("/things/1/parts/2", "/things/1/parts", "/things//parts/2", "/slash/", "/slash", "/hosted", "/when", "/by-key"),
-    *("/exempt", "/costly", "/mine", "/either/1", "/options", "/none", "/users/\u00e9", "/users/.", "/users/..", "x"),
+    *(
+        "/exempt",
+        "/costly",
+        "/mine",
+        "/shared",
+        "/account",
+        "/either/1",
+        "/options",
+        "/none",
+        "/users/\u00e9",
+        "/users/.",
+        "/users/..",
+        "x",
+    ),
 ]
 METHODS = ["GET", "POST", "HEAD", "OPTIONS", "get", "PROPFIND"]
 PEERS = ["127.0.0.1", "10.0.0.1", "192.0.2.9", "::ffff:10.0.0.1", "2001:db8::1", "testclient", "", None, "1.2.3.4:80"]
