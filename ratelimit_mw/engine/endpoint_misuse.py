@@ -1,4 +1,4 @@
-"""Finds `Limiter.limit` on a web endpoint, where `limit` of a framework is meant. Imports no framework."""
+"""Finds decorators that limit nothing on a web endpoint, or all its clients together. Imports no framework."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -24,9 +24,25 @@ _THREADS: Final = "anyio"  # the package whose threads run plain endpoints of St
 _REGISTRIES: Final = {("starlette", "Starlette"), ("starlette", "Router"), ("flask", "Flask")}
 
 
+def registered_path(function: object, caller: FrameType) -> str | None:
+    """Return the path at which an app or router in a variable of `caller` has registered this function, or None.
+
+    A decorator looks there while it runs, because without a middleware no code of this package may run later.
+    """
+    if not isfunction(function) or not {"starlette", "flask"} & sys.modules.keys():
+        return None
+    for known in {**caller.f_globals, **caller.f_locals}.values():
+        kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(known).__mro__}
+        if not _REGISTRIES.isdisjoint(kinds):
+            path = next((path for path, endpoint in _endpoints_of(known) if endpoint is function), None)
+            if path is not None:
+                return path
+    return None
+
+
 def reject_registered(function: object, caller: FrameType) -> None:
     """Raise `ConfigError` if an app or router in a variable of `caller` has this function: the limit has no effect."""
-    path = _registered_path(function, caller)
+    path = registered_path(function, caller)
     if path is not None:
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is registered for {path} already, without this limit; "  # type: ignore[arg-type]  # it is a function
@@ -62,18 +78,6 @@ class EndpointWatch:
 
 def _is_request(argument: object) -> bool:
     return any(kind.__module__ == "starlette.requests" for kind in type(argument).__mro__)
-
-
-def _registered_path(function: object, caller: FrameType) -> str | None:
-    if not isfunction(function) or not {"starlette", "flask"} & sys.modules.keys():
-        return None
-    for known in {**caller.f_globals, **caller.f_locals}.values():
-        kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(known).__mro__}
-        if not _REGISTRIES.isdisjoint(kinds):
-            path = next((path for path, endpoint in _endpoints_of(known) if endpoint is function), None)
-            if path is not None:
-                return path
-    return None
 
 
 def _endpoints_of(registry: Any) -> Iterator[tuple[str, object]]:

@@ -5,7 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, TypeVar, Unpack, get_type_hints
 
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -16,6 +16,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import UncallableDependency, callable_name, check_parentheses, signature_of
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.endpoint_misuse import registered_path
 from ratelimit_mw.http.on_refused import custom_refusal
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.response import addable
@@ -32,11 +33,9 @@ from ratelimit_mw.starlette.enforcement import (
 from ratelimit_mw.starlette.route_limits import RateLimit, limit_class
 
 with require("starlette"):
-    from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import HTTPConnection, Request
     from starlette.responses import Response
-    from starlette.routing import Router
     from starlette.websockets import WebSocket, WebSocketState
 
 __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
@@ -93,7 +92,7 @@ class _LimitDecorator:
 
     def __call__(self, endpoint: _Endpoint) -> _Endpoint:
         """Limit one endpoint."""
-        if (path := _registered_path(endpoint, sys._getframe(1))) is not None:  # noqa: SLF001  # finds the app
+        if (path := registered_path(endpoint, sys._getframe(1))) is not None:  # noqa: SLF001  # finds the app
             finding = Finding(_REGISTERED.format(callable_name(endpoint), path), code="RL-101")
             warn_or_fail([finding], strict=self._endpoint_limit.standalone_settings.strict)
         limited: _Endpoint = _limit_endpoint(self._endpoint_limit, endpoint)
@@ -112,20 +111,6 @@ def exempt(endpoint: _Endpoint) -> _Endpoint:
     has `exempt=True` or with the option `exempt`. A `limit` on the endpoint itself still applies.
     """
     return EndpointLimit.exemption().attach(endpoint)
-
-
-def _registered_path(endpoint: Any, caller: FrameType) -> str | None:
-    """Return the path at which an app or router in a variable of `caller` has registered this function, or None.
-
-    The mistake must be noticed here: without a middleware and other limits, no code of this package runs later.
-    """
-    if inspect.isfunction(endpoint):
-        for known in {**caller.f_globals, **caller.f_locals}.values():
-            if issubclass(type(known), (Starlette, Router)):  # isinstance() would evaluate lazy objects
-                for route in known.routes:
-                    if getattr(route, "endpoint", None) is endpoint:
-                        return str(getattr(route, "path", ""))
-    return None
 
 
 def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
