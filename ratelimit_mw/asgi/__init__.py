@@ -274,6 +274,6 @@ def _check_asyncio() -> None:
 def _scope_with_state(scope: Scope, state: RateLimitState) -> Scope:
     """Return the scope for the app, with this state. The state has no verdict if nothing limits the request."""
     if "state" not in scope:  # otherwise the server made one for this request
-        return {**scope, "state": {"ratelimit": state}, STATE_KEY: state}
+        scope = {**scope, "state": {}}
     scope["state"]["ratelimit"] = scope[STATE_KEY] = state
     return scope

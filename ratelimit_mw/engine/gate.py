@@ -51,7 +51,7 @@ class Gate(Flow):
     _default_max_waiting = 2  # requests; each blocks a thread of the server, and waitress has 4
     _expected_handler = "a WSGI app, or a callable (request, verdict)"
 
-    def __new__(cls, settings: Settings, *_: object, is_nested: bool = False) -> Self:  # noqa: ARG004  # of __init__
+    def __new__(cls, settings: Settings, *_: object, **__: object) -> Self:
         """Return a gate of the class that observes what the settings want. Gates that observe less are faster."""
         observed = ObservedGate if settings.span_attributes == "all" else CountingGate
         return super().__new__(_with_base(cls, observed) if is_observed(settings) else cls)
@@ -185,7 +185,7 @@ class AsyncGate(Flow):
     _default_max_waiting = 1000
     _expected_handler = "an ASGI app, or a callable (request, verdict)"
 
-    def __new__(cls, settings: Settings, *, is_nested: bool = False) -> Self:  # noqa: ARG004  # of __init__
+    def __new__(cls, settings: Settings, **_: object) -> Self:
         """See `Gate.__new__`."""
         return super().__new__(_with_base(cls, ObservedAsyncGate) if is_observed(settings) else cls)
 
