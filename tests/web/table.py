@@ -38,6 +38,7 @@ def rows(scenarios: Sequence[Scenario]) -> list[Any]:
 
 ROWS = rows(SCENARIOS)
 ALL_ROWS = rows((*SCENARIOS, *AFTER))  # those in which something goes on after the response: where one can wait for it
+LONG = 5.0  # seconds in which a settlement is sent, which no request waits for; more is reported as a mistake
 PATIENCE = 60.0  # seconds to connect to Redis and for its replies: a busy machine must not look like one that is down
 
 
@@ -118,14 +119,15 @@ def begin(store: TableStore, clock: Clock, step: Step) -> None:
 
 def play(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
     """The steps of a scenario, one after the other, without metrics."""
-    play_under(face, scenario, {"store": store, **scenario.settings}, store, clock)
+    play_under(face, scenario, {"store": store, "store_timeout": LONG, **scenario.settings}, store, clock)
 
 
 def play_counted(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
     """The same with metrics, which count each step that met a rule once, with its outcome and source."""
     COUNTS.forget()
     try:
-        play_under(face, scenario, {"store": store, "metrics": True, **scenario.settings}, store, clock)
+        settings = {"store": store, "store_timeout": LONG, "metrics": True, **scenario.settings}
+        play_under(face, scenario, settings, store, clock)
         counts = COUNTS.own_counts().items()
     finally:
         COUNTS.forget()

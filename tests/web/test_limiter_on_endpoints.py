@@ -34,6 +34,11 @@ WARNING = (
 )
 
 
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Those of a `Limiter`: the first request to Django also reports limits that other tests have made."""
+    return [text for text in caplog.messages if "Limiter" in text]
+
+
 def in_asgi(app: Any) -> Any:
     return talk(app, HTTP, path="/", query_string=b"").sent[0]["status"]
 
@@ -138,16 +143,16 @@ MISUSES = [
 @pytest.mark.parametrize("make", MISUSES, ids=lambda make: make.__name__)
 def test_an_endpoint_whose_clients_share_one_bucket(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     ask, endpoint = make(Limiter().limit("9/minute"))
-    assert caplog.messages == []
+    assert warnings(caplog) == []
     assert [ask(), ask()] == [200, 200]
-    assert caplog.messages == [WARNING.format(endpoint.__qualname__)]
+    assert warnings(caplog) == [WARNING.format(endpoint.__qualname__)]
 
 
 @pytest.mark.parametrize("make", [starlette_plain, flask_view, django_view], ids=lambda one: one.__name__)
 def test_a_key_is_meant(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     ask, _ = make(Limiter().limit("9/minute", key="page"))
     assert ask() == 200
-    assert caplog.messages == []
+    assert warnings(caplog) == []
 
 
 def test_functions_that_are_no_endpoints(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,7 +174,7 @@ def test_functions_that_are_no_endpoints(caplog: pytest.LogCaptureFixture) -> No
 
     assert in_asgi(Starlette(routes=[Route("/", home)])) == 200
     assert done == [1, 2, 3]
-    assert caplog.messages == []
+    assert warnings(caplog) == []
 
 
 def above_fastapi() -> Any:
@@ -218,4 +223,4 @@ def test_another_function_of_an_app_is_limited(caplog: pytest.LogCaptureFixture)
     app.get("/home")(lambda: "x")
     with caplog.at_level(logging.WARNING):
         assert Limiter().limit("9/minute")(lambda: len(app.routes) > 0)() is True
-    assert caplog.messages == []
+    assert warnings(caplog) == []
