@@ -63,7 +63,7 @@ class ForgetsHits(Mutant, frozen=True, kw_only=True):
 class CreatesForNothing(Mutant, frozen=True, kw_only=True):
     def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
         decision, after = super().decide(state, now, cost, max_delay)
-        return decision, LevelState(0, now) if after is None else after
+        return decision, (0, now) if after is None else after
 
 
 class ExpiresTooSoon(Mutant, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class RefillsBackInTime(Mutant, frozen=True, kw_only=True):
     """As much time has passed as there is between the two instants, in whichever direction."""
 
     def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
-        seen = LevelState(state.level, 2 * now - state.updated) if state and state.updated > now else state
+        seen = (state[0], 2 * now - state[1]) if state and state[1] > now else state
         decision, after = super().decide(seen, now, cost, max_delay)
         return decision, state if after is seen else after
 

@@ -43,7 +43,7 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
     def decide(  # noqa: C901, PLR0912  # each call would add a tenth to its time
         self, state: int | GcraOverfullState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | GcraOverfullState | None]:
-        clock, drain, rounding, unit, burst, full, most = self.decide_ticks
+        clock, drain, rounding, unit, next_up, burst, full, most = self.decide_ticks
         step = now if clock is None else now // clock
         start, level, ahead = step * drain, 0, False
         if type(state) is int:  # _level(), inlined
@@ -54,7 +54,8 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
                 level, ahead = full, True
         elif state is not None:
             level, ahead = self._level(state, step)
-        allowed, retry_after, delay = True, 0.0, 0.0
+        allowed = True
+        retry_after = delay = 0.0
         if cost:
             new_level = level + cost * unit
             if new_level <= full:
@@ -77,9 +78,9 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
         # waits in clock steps: until one more unit than `remaining` fits, at least 1, and until all has drained
         free = full - level
         if free >= unit:
-            remaining, next_wait = free // unit, (unit - free % unit + rounding) // drain
+            remaining, next_wait = free // unit, (next_up - free % unit) // drain
         else:
-            remaining, next_wait = 0, (unit - free + rounding) // drain
+            remaining, next_wait = 0, (next_up - free) // drain
         reset = (level + rounding) // drain
         if clock is not None:  # convert to microseconds, less the elapsed part of this clock step; 0 stays 0
             phase = now % clock

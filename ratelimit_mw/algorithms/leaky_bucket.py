@@ -47,8 +47,8 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
         if cost:
             if admission[0]:
                 level += cost * unit
-            if admission[0] or (state is not None and state.updated > step):
-                state = LevelState(level, step)  # even if refused: a state from the future would lock clients out
+            if admission[0] or (state is not None and state[1] > step):
+                state = level, step  # even if refused: a state from the future would lock clients out
         return self.decision(now, level, admission, self._units_at_once * unit), state
 
     def with_max_delay(self, max_delay: float | None) -> Limit:

@@ -24,23 +24,24 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
     def decide(  # noqa: C901, PLR0912  # each call would add a tenth to its time
         self, state: LevelState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, LevelState | None]:
-        clock, drain, rounding, unit, burst, full, most = self.decide_ticks
+        clock, drain, rounding, unit, next_up, burst, full, most = self.decide_ticks
         step = now if clock is None else now // clock
         if state is None:
             level = 0
         else:
-            level = state.level
-            drained = (step - state.updated) * drain
-            if drained > 0:
+            level, updated = state
+            drained = (step - updated) * drain
+            if drained >= 0:
                 level = level - drained if drained < level else 0
-            elif drained < 0 and cost:  # even if refused: a state from the future would lock clients out
-                state = LevelState(level, step)
-        allowed, retry_after, delay = True, 0.0, 0.0
+            elif cost:  # even if refused: a state from the future would lock clients out
+                state = level, step
+        allowed = True
+        retry_after = delay = 0.0
         if cost:
             new_level = level + cost * unit
             if new_level <= full:
                 level = new_level
-                state = LevelState(level, step)
+                state = level, step
             elif cost > burst:
                 allowed, retry_after = False, math.inf
             else:
@@ -52,14 +53,14 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
                     retry_after = (wait if clock is None else wait * clock - now % clock) / MICROSECONDS
                 else:
                     level = new_level
-                    state = LevelState(level, step)
+                    state = level, step
                     delay = self.wait(now, level - full) / MICROSECONDS
         # waits in clock steps: until one more unit than `remaining` fits, at least 1, and until all has drained
         free = full - level
         if free >= unit:
-            remaining, next_wait = free // unit, (unit - free % unit + rounding) // drain
+            remaining, next_wait = free // unit, (next_up - free % unit) // drain
         else:
-            remaining, next_wait = 0, (unit - free + rounding) // drain
+            remaining, next_wait = 0, (next_up - free) // drain
         reset = (level + rounding) // drain
         if clock is not None:  # convert to microseconds, less the elapsed part of this clock step; 0 stays 0
             phase = now % clock

@@ -58,30 +58,31 @@ class MemoryStore:
             # Read the clock under the lock. Otherwise a thread could write a state with an earlier time over one with a
             # later time.
             now = monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())  # _now(), inlined
-            if len(charges) == 1:  # fast path: 0.8 µs per call, 3.7 µs on the general path
-                charge = charges[0]
-                limit, key, cost = charge.limit, charge.key, charge.cost
-                if cost >= 0 and charge.role == "limit" and charge.max_delay is None:
-                    try:
-                        state_map = self._maps[limit.bucket]
-                        states = state_map.current
-                        old = states[key]
-                    except KeyError:  # there is no map of the limit, or the key is not in the current generation
-                        states, old = self._find_older(limit, key, now)
-                    if old is not None:
-                        decision, new = limit.decide(old, now, cost, None)
-                        states[key] = new
-                        if not decision.allowed:
-                            # `state_map` is bound, even after a KeyError: as there is a state, the limit has a map
-                            if states is state_map.current:  # mark_refused(), inlined: a flood of refusals is common
-                                state_map.current_refusals[key] = new
-                            else:
-                                state_map.mark_refused(key, new)
-                        return (decision,)
-            # More than one charge, or none: the fast path for groups. If it does not apply, e.g. because a limit
-            # refuses, it returns None, and the general path decides the group from the beginning.
-            elif (decisions := self._take_if_all_admitted(charges, now)) is not None:
-                return decisions
+            match charges:
+                case (charge,):  # fast path: 0.8 µs per call, 3.7 µs on the general path
+                    limit, key, cost = charge.limit, charge.key, charge.cost
+                    if cost >= 0 and charge.role == "limit" and charge.max_delay is None:
+                        try:
+                            state_map = self._maps[limit.bucket]
+                            states = state_map.current
+                            old = states[key]
+                        except KeyError:  # there is no map of the limit, or the key is not in the current generation
+                            state_map = None
+                            states, old = self._find_older(limit, key, now)
+                        if old is not None:
+                            decision, new = limit.decide(old, now, cost, None)
+                            if new is not old:
+                                states[key] = new
+                            if not decision.allowed:
+                                if state_map is not None:  # mark_refused(), inlined: floods of refusals are common
+                                    state_map.current_refusals[key] = new
+                                else:
+                                    self._maps[limit.bucket].mark_refused(key, new)
+                            return (decision,)
+                case _:  # More than one charge, or none: the fast path for groups. If it does not apply, e.g. because a
+                    # limit refuses, it returns None, and the general path decides the group from the beginning.
+                    if (decisions := self._take_if_all_admitted(charges, now)) is not None:
+                        return decisions
             # the general path, if neither fast path has decided
             return self._take(charges, now, commit=True)
         finally:

@@ -25,7 +25,7 @@ from ratelimit_mw import (
     Smooth,
     TokenBucket,
 )
-from ratelimit_mw.algorithms.bucket import BucketLimit, LevelState
+from ratelimit_mw.algorithms.bucket import BucketLimit
 from ratelimit_mw.algorithms.fixed_window import WindowState
 from ratelimit_mw.algorithms.gcra import GcraOverfullState
 from ratelimit_mw.algorithms.sliding_window_counter import SubWindowState
@@ -95,7 +95,9 @@ def _aged(limit: Limit, state: State) -> State:
     match state:
         case WindowState() | SubWindowState():
             state = replace(state, start=state.start - 1)
-        case LevelState() | SmoothState():
+        case (int(level), int(updated)):
+            state = level, updated - 1
+        case SmoothState():
             state = replace(state, updated=state.updated - 1)
         case GcraOverfullState():
             state = replace(state, tat=state.tat - _drain(limit), updated=state.updated - 1)

@@ -34,7 +34,7 @@ class Watched(TokenBucket, frozen=True, kw_only=True):
     looked_at: ClassVar[list[int]] = []
 
     def expires(self, state: LevelState) -> int:
-        self.looked_at.append(state.updated)
+        self.looked_at.append(state[1])
         return super().expires(state)
 
 

@@ -35,8 +35,8 @@ REFILLS = Mutation(
     1,
     "algorithms/token_bucket.py",
     "a clock that steps back refills",
-    "drained = (step - state.updated) * drain",
-    "drained = abs(step - state.updated) * drain",
+    "drained = (step - updated) * drain",
+    "drained = abs(step - updated) * drain",
     (TEST,),
 )
 
