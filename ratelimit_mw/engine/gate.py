@@ -99,15 +99,14 @@ class Gate(Flow):
         """Return the verdict on a plan of `fast_rules`. See `admit_by_address`."""
         try:
             if charge_plan.is_single and not self._needs_fallback:  # the store is a `MemoryStore`, which cannot fail
-                (decision,) = decisions = self._store.take(charge_plan.charges)
-                if decision.allowed:
-                    return Verdict(
-                        True, charge_plan.charges, decisions, charge_plan.match.rule, "store", charge_plan.policies
-                    )
-                refused = Verdict(
-                    False, charge_plan.charges, decisions, charge_plan.match.rule, "store", charge_plan.policies
+                charges = charge_plan.charges
+                (decision,) = decisions = self._store.take(charges)
+                allowed = decision.allowed
+                verdict: Verdict | None = Verdict(
+                    allowed, charges, decisions, charge_plan.match.rule, "store", charge_plan.policies
                 )
-                verdict: Verdict | None = refused
+                if allowed:
+                    return verdict
             else:
                 verdict = run(self._decide(charge_plan.match, charge_plan))
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
