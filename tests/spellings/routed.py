@@ -153,7 +153,7 @@ def of_litestar(reached: list[str]) -> Any:
             continue
         text = _FIELD.sub(lambda found: f"{{{found[1]}:{found[2] or 'str'}}}", path)
         handlers.append(litestar.get(text)(_typed(name, {}, reached)))  # it reads parameters before it has a handler
-    return litestar.Litestar(handlers, openapi_config=None)
+    return litestar.Litestar(handlers, openapi_config=None, logging_config=None)
 
 
 def of_django(reached: list[str], *, is_async: bool) -> Any:
