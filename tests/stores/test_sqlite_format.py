@@ -30,8 +30,8 @@ WRITTEN: list[tuple[Limit, int, str]] = [  # a limit, the cost of each of two ch
         2,
         "0080c6a47e8d03000080c6a47e8d03000180c6a47e8d03000180c6a47e8d0300",
     ),
-    (TokenBucket(10, 60), 2, "82a56c6576656cce016e35ffa775706461746564cf00038d7ea4c68001"),
-    (LeakyBucket(10, 60), 2, "82a56c6576656cce016e35ffa775706461746564cf00038d7ea4c68001"),
+    (TokenBucket(10, 60), 2, "92ce016e35ffcf00038d7ea4c68001"),
+    (LeakyBucket(10, 60), 2, "92ce016e35ffcf00038d7ea4c68001"),
     (GCRA(10, 60), 2, "cf00038d7ea634b600"),
     (GCRA(10, 60, max_delay=60), 8, "82a3746174cf00038d7eaa7f5800a775706461746564cf00038d7ea4c68001"),
     (

@@ -23,7 +23,9 @@ def of_litestar() -> Any:
     def home() -> str:
         return "hello"
 
-    return litestar.Litestar([home], openapi_config=None, logging_config=None)  # else it sets the level of the root logger
+    return litestar.Litestar(
+        [home], openapi_config=None, logging_config=None
+    )  # else it sets the level of the root logger
 
 
 def of_quart() -> Any:
