@@ -9,7 +9,9 @@ from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.rules.deployment_checks import unrouted_findings
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt, limits_on
+from ratelimit_mw.settings import Settings
 
 _NOT_TRACKED: Final = (
     "settle and count_status on endpoints need RateLimitMiddleware around the app, which sees the response; "
@@ -80,6 +82,19 @@ def warn_of_unenforced(app: Any, *, strict: bool) -> None:
         [*(finding for info in infos for finding in _unenforced(info, around_all=around_all)), *_idle_methods(infos)],
         strict=strict,
     )
+
+
+def warn_of_unrouted(app: Any, settings: Settings) -> None:
+    """Warn of rules whose path no route of a Starlette or FastAPI app has. Does nothing for other apps."""
+    infos = list(all_routes(routes_below(app)))
+    if infos and not any(hasattr(parent, "host_regex") for info in infos for parent in info.parents):
+        # of mounts only those count whose routes are unknown, such as files
+        patterns = [info.pattern for info in infos if not getattr(info.route, "routes", ())]
+
+        def has_route(path: str) -> bool:
+            return any(pattern.match(path) for pattern in patterns)
+
+        warn_or_fail(unrouted_findings(settings, has_route), strict=False)
 
 
 def _apps_inside(app: Any) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Host, Mount, Route, Router
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, MemoryStore, asgi, wsgi
 from ratelimit_mw.django import limit as django_limit
@@ -208,6 +208,51 @@ def test_methods_of_a_websocket_are_those_of_its_handshake(caplog: pytest.LogCap
         await websocket.close()
 
     start(app)
+    assert heard(caplog) == []
+
+
+def ruled(*paths: str, routes: Sequence[Any] = (Route("/login", home),), **options: Any) -> Any:
+    rules = [{"path": path, "limits": "5/minute", "key": "all"} for path in paths]
+    return RateLimitMiddleware(Starlette(routes=list(routes)), limits="100/minute", rules=rules, **options)
+
+
+NO_ROUTE = "no route has the path {}, so the rule limits only requests that are answered with 404; correct the path"
+WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "a slip": (lambda: ruled("/login", "/logni"), ["rules[1] (logni): " + NO_ROUTE.format("/logni")]),
+    "with a slash at the end": (lambda: ruled("/login/"), []),
+    "a route with parameters": (lambda: ruled("/users/me", routes=[Route("/users/{name}", home)]), []),
+    "a route with one segment more": (
+        lambda: ruled("/users", routes=[Route("/users/{name}", home)]),
+        ["rules[0] (users): " + NO_ROUTE.format("/users")],
+    ),
+    "a path with parameters": (lambda: ruled("/nobody/{name}"), []),
+    "without case": (lambda: ruled("/LOGIN", ignore_case=True), []),
+    "in a mount": (lambda: ruled("/m/a", "/m/b", routes=[Mount("/m", routes=[Route("/a", home)])]), ["/m/b"]),
+    "in a mounted app without routes": (lambda: ruled("/m/b", routes=[Mount("/m", App200())]), []),
+    "under hosts": (lambda: ruled("/b", routes=[Host("a.example", app=Router([Route("/a", home)]))]), []),
+}
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("case", WITHOUT_A_ROUTE)
+def test_a_path_that_no_route_has_is_told(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    make, expected = WITHOUT_A_ROUTE[case]
+    start(make())
+    assert len(heard(caplog)) == len(expected)
+    assert all(text in found for text, found in zip(expected, heard(caplog), strict=True))
+
+
+def test_a_path_that_no_route_has_is_told_without_a_lifespan_and_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    app = ruled("/logni", strict=True)
+    assert [status(app, "/login") for _ in range(2)] == [200, 200]
+    assert [text.partition(":")[2].partition(", so")[0] for text in heard(caplog)] == [
+        " rules[0] (logni): no route has the path /logni"
+    ]
+
+
+def test_of_other_apps_no_paths_are_known(caplog: pytest.LogCaptureFixture) -> None:
+    app = RateLimitMiddleware(App200(), limits=[], rules=[{"path": "/logni", "limits": "5/minute"}])
+    assert status(app, "/login") == 200
     assert heard(caplog) == []
 
 
