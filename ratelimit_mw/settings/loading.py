@@ -59,8 +59,9 @@ def read_environment(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the settings in variables such as `RATELIMIT_MW_LIMITS`, and the problems of those that cannot be read.
 
-    Both are by option. If the default of an option is a bool or a number, its variable is read as one, too. A list is
-    JSON, or texts separated by commas. A table is JSON. Any other text is used unchanged.
+    A misspelled prefix, as in `RATELIMITMW_LIMITS`, is a problem, too. Both are by option. If the default of an option
+    is a bool or a number, its variable is read as one, too. A list is JSON, or texts separated by commas. A table is
+    JSON. Any other text is used unchanged.
     """
     values: dict[str, Any] = {}
     problems: dict[str, str] = {}
@@ -73,6 +74,10 @@ def read_environment(
                     values[option] = _read(text.strip(), defaults.get(option))
             except ConfigError as error:
                 problems[option] = error.problems[0]
+        elif (misspelled := _MISSPELLED.fullmatch(variable)) and (misspelled[1] or "").lower() in table.__annotations__:
+            option = misspelled[1].lower()
+            problem = f"{variable}: unknown variable: did you mean `{_PREFIX}{option.upper()}`?"
+            problems[option] = ConfigError(problem, code="RL-001").problems[0]
     return values, problems
 
 

@@ -296,6 +296,25 @@ def test_a_settings_object_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
         wsgi.RateLimitMiddleware(hello, limits="9/hour")
 
 
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    "name", ["RATELIMITMW_LIMITS", "RATE_LIMIT_MW_LIMITS", "RATELIMITS_MW_LIMITS", "ratelimit_mw_limits"]
+)
+def test_a_misspelled_prefix_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "5/minute")
+    text = f"{name}: unknown variable: did you mean `RATELIMIT_MW_LIMITS`?"
+    for given in ({}, {"limits": "9/hour"}):
+        with pytest.raises(ConfigError) as raised:
+            Settings.of(given, {})
+        assert [problem.removesuffix(" [RL-001]") for problem in raised.value.problems] == [text]
+
+
+@pytest.mark.parametrize("name", ["RATELIMIT_LIMITS", "RATELIMITMW", "RATELIMITMW_IMAGE", "MY_RATELIMIT_MW_LIMITS"])
+def test_variables_of_others_are_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "5/minute")
+    assert Settings.of({"limits": "9/hour"}, {}).limits == "9/hour"
+
+
 @pytest.mark.parametrize("ending", ["toml", "json"])
 def test_the_environment_goes_before_a_file(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / f"limits.{ending}"
