@@ -146,7 +146,12 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
     store = settings.store
     if not isinstance(store, str):
         raise ConfigError(f"store: got {type(store).__name__}, expected a store URL for --store", code="RL-040")
-    inspection = inspect_store(store, RuleSet(settings).algorithms, settings.store_timeout)
+    inspection = inspect_store(
+        store,
+        RuleSet(settings).algorithms,
+        settings.store_timeout,
+        remembers_refused=settings.remember_refused > 0,
+    )
     lines = [f"Store {redacted_url(store)}:"]
     if inspection is None:
         try:

@@ -17,6 +17,7 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.redis.inspection import (
     CLIENT_COMMANDS,
     CLUSTER_COMMANDS,
+    REFUSED_COMMANDS,
     SCRIPT_COMMANDS,
     SORTED_SET_COMMANDS,
     inspect,
@@ -124,6 +125,28 @@ def test_a_right_that_is_missing_is_named(missing: str, server: RedisServer) -> 
     assert found.mistakes == [
         f"127.0.0.1:{server.port}: the user lacks rights; grant them: ACL SETUSER USER +{missing}"
     ]
+
+
+@pytest.mark.parametrize("missing", REFUSED_COMMANDS)
+def test_a_right_of_remember_refused_is_named(missing: str, server: RedisServer) -> None:
+    grant(server, sorted({*WITHOUT, *REFUSED_COMMANDS} - {missing}))
+    found = inspect(url(server.url), "rl:", ["gcra"], 0.05, remembers_refused=True)
+    assert found.nodes[0].missing == [missing]
+
+
+def test_rights_of_remember_refused_are_checked_with_it_only(check: Check, server: RedisServer) -> None:
+    grant(server, WITHOUT)
+    text = settings(url(server.url), remember_refused="100")
+    assert "rights   lacks xadd, zincrby, zremrangebyrank" in of_store(check(text, "--store", code=1))
+    grant(server, [*WITHOUT, *REFUSED_COMMANDS])
+    assert "rights   all that the limits need" in of_store(check(text, "--store"))
+    assert server.ask("DBSIZE") == ":0"
+
+
+def test_the_rights_of_remember_refused_are_those_of_its_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/who-is-limited.md").read_text("utf-8")
+    granted = page.partition("ACL SETUSER ratelimit +xadd")[2].partition("\n")[0].split()
+    assert {"xadd", *(name.removeprefix("+") for name in granted)} == {*REFUSED_COMMANDS} - {*SCRIPT_COMMANDS}
 
 
 def test_all_that_are_missing_are_named_at_once(check: Check, server: RedisServer) -> None:

@@ -35,6 +35,7 @@ SORTED_SET_COMMANDS: Final = (
     "zremrangebyscore",
     "zscore",
 )
+REFUSED_COMMANDS: Final = ("pexpire", "xadd", "zincrby", "zremrangebyrank")  # of `remember_refused`
 CLIENT_COMMANDS: Final = ("eval", "evalsha", "script|load", "unlink")
 CLUSTER_COMMANDS: Final = ("asking", "cluster|slots")
 _WRONG_KINDS: Final = {  # servers that the URL of a single server must not name, by mode or role
@@ -90,23 +91,34 @@ class Inspection(Struct):
             errors.append(text)
 
 
-def inspect(url: str, prefix: str, algorithms: Iterable[str], timeout: float) -> Inspection:
-    """Connect to the servers of a URL and inspect them. `timeout`: seconds that a request would wait for them."""
+def inspect(
+    url: str, prefix: str, algorithms: Iterable[str], timeout: float, *, remembers_refused: bool = False
+) -> Inspection:
+    """Connect to the servers of a URL and inspect them. `timeout`: seconds that a request would wait for them.
+
+    `remembers_refused`: the setting `remember_refused`, whose scripts need rights of their own.
+    """
     names = frozenset(algorithms)
+    called = [
+        *SCRIPT_COMMANDS,
+        *(SORTED_SET_COMMANDS if names & _SORTED_SET_ALGORITHMS else ()),
+        *(REFUSED_COMMANDS if remembers_refused else ()),
+    ]
+    commands = tuple(dict.fromkeys(called))
     if url.startswith(CLUSTER_SCHEMES):
-        report = _cluster(url, prefix, names)
+        report = _cluster(url, prefix, commands)
     elif url.startswith(SENTINEL_SCHEMES):
-        report = _sentinels(url, prefix, names)
+        report = _sentinels(url, prefix, commands)
     else:
         report = Inspection("server")
-        _inspect_server(report, connection_factory(url, CONNECT_TIMEOUT), "server", prefix, names)
+        _inspect_server(report, connection_factory(url, CONNECT_TIMEOUT), "server", prefix, commands)
     if not report.mistakes and not report.unreachable and (error := probe(url, prefix, names)) is not None:
         report.add("store", error)
     report.warnings += _warnings(report.nodes, timeout)
     return report
 
 
-def _cluster(url: str, prefix: str, names: frozenset[str]) -> Inspection:
+def _cluster(url: str, prefix: str, commands: Sequence[str]) -> Inspection:
     report = Inspection("cluster")
     factory, start = read_cluster_url(url)
     slot_map = SlotMap(start)
@@ -120,11 +132,11 @@ def _cluster(url: str, prefix: str, names: frozenset[str]) -> Inspection:
         report.add("cluster", error)
         return report
     for address, numbers in slot_map.slots_by_node().items():
-        _inspect_server(report, factory.at(address), "cluster", prefix, names, numbers)
+        _inspect_server(report, factory.at(address), "cluster", prefix, commands, numbers)
     return report
 
 
-def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
+def _sentinels(url: str, prefix: str, commands: Sequence[str]) -> Inspection:
     report = Inspection("sentinel")
     parsed = read_sentinel_url(url)
     masters: dict[Address, list[str]] = {}
@@ -150,7 +162,7 @@ def _sentinels(url: str, prefix: str, names: frozenset[str]) -> Inspection:
         )
         report.warnings.append(f"the Sentinels do not agree where the master is: {known}")
     if masters:
-        _inspect_server(report, parsed.servers.at(next(iter(masters))), "master", prefix, names)
+        _inspect_server(report, parsed.servers.at(next(iter(masters))), "master", prefix, commands)
     elif not report.mistakes:
         report.unreachable, report.warnings = report.warnings, []
     return report
@@ -161,7 +173,7 @@ def _inspect_server(
     factory: ConnectionFactory,
     server_kind: ServerKind,
     prefix: str,
-    names: frozenset[str],
+    commands: Sequence[str],
     numbers: Sequence[int] | None = None,
 ) -> None:
     """Inspect one server and record the results. `numbers`: its slots in a cluster."""
@@ -188,7 +200,7 @@ def _inspect_server(
             return
         _read_memory(node, query)
         key = f"{prefix}{FORMAT}:{_hash_tag(numbers)}:rights"
-        node.missing = _missing_rights(query, key, names, cluster=numbers is not None)
+        node.missing = _missing_rights(query, key, commands, cluster=numbers is not None)
         _measure_times(node, query)
     except CALL_ERRORS as error:
         problem = (
@@ -232,10 +244,12 @@ def _read_memory(node: Node, query: Callable[..., Any]) -> None:
     node.maxmemory_policy = fields.get("maxmemory_policy")
 
 
-def _missing_rights(query: Callable[..., Any], key: str, names: frozenset[str], *, cluster: bool) -> list[str]:
-    """Return the commands that the user may not call. Raises `NoPermissionError` if it may not use the key."""
+def _missing_rights(query: Callable[..., Any], key: str, commands: Sequence[str], *, cluster: bool) -> list[str]:
+    """Return the commands that the user may not call. Raises `NoPermissionError` if it may not use the key.
+
+    `commands`: those that scripts call.
+    """
     text = (files("ratelimit_mw") / "stores" / "redis" / "rights.lua").read_text("utf-8")
-    called = (*SCRIPT_COMMANDS, *(SORTED_SET_COMMANDS if names & _SORTED_SET_ALGORITHMS else ()))
     sent: list[tuple[str, tuple[Any, ...]]] = [
         ("script|load", ("SCRIPT", "LOAD", _NOOP_SCRIPT)),
         ("evalsha", ("EVALSHA", "0" * 40, 1, key)),
@@ -244,7 +258,7 @@ def _missing_rights(query: Callable[..., Any], key: str, names: frozenset[str], 
     if cluster:
         sent += [("cluster|slots", ("CLUSTER", "SLOTS")), ("asking", ("ASKING",))]
     try:
-        missing = [name.decode() for name in query("EVAL", text, 1, key, *called)]
+        missing = [name.decode() for name in query("EVAL", text, 1, key, *commands)]
     except NoPermissionError as error:
         if "access" in str(error):
             raise
