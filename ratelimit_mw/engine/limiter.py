@@ -11,6 +11,7 @@ from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.identity import bucket_key, encode
 from ratelimit_mw.core.limit import MOST_RECENT, Charge, Limit, check_name, check_seconds
+from ratelimit_mw.core.processes import warn_of_multiple_workers
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import check_parentheses
 from ratelimit_mw.core.validation import check_arguments
@@ -359,7 +360,9 @@ def _url_and_timeout(url: str | None, timeout: float) -> tuple[str, float]:
     """Return the arguments of `open_store`. None means memory; an empty URL is passed on, and is an error."""
     if not check_seconds("store_timeout", timeout):
         raise ConfigError("store_timeout: got 0, expected more than 0 seconds", code="RL-004")
-    return ("memory://" if url is None else url), timeout
+    url = "memory://" if url is None else url
+    warn_of_multiple_workers(url)
+    return url, timeout
 
 
 def as_limits(limits: Limits) -> list[Limit]:

@@ -1,7 +1,7 @@
 """What works, but hardly as it was meant, is said once, with the fix."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -17,12 +17,12 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from ratelimit_mw import Concurrency, ConfigError, MemoryStore, asgi, flask, starlette, wsgi
+from ratelimit_mw import AsyncLimiter, Concurrency, ConfigError, Limiter, MemoryStore, asgi, flask, starlette, wsgi
+from ratelimit_mw.core.processes import configured_workers, warn_once_of_workers
 from ratelimit_mw.engine import gate
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules import deployment_checks as advice
-from ratelimit_mw.rules.deployment_checks import configured_workers
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
@@ -558,6 +558,32 @@ def test_memory_for_several_processes(
         monkeypatch.setattr("sys.argv", ["/usr/bin/gunicorn", "-w", "3"])
     app = hello if middleware is wsgi.RateLimitMiddleware else App200()
     middleware(app, limits="9/hour", store=store or MemoryStore())
+    check(caplog, *warned)
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize(
+    ("workers", "given", "warned"),
+    [
+        ("3", [], [SEVERAL.format(3)]),
+        ("3", ["memory://"], [SEVERAL.format(3)]),
+        ("3", [MemoryStore()], []),
+        ("3", ["redis://localhost:1/0"], []),
+        ("1", [], []),
+    ],
+)
+def test_a_limiter_in_memory_for_several_processes(
+    workers: str,
+    given: Sequence[Any],
+    warned: list[str],
+    kind: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warn_once_of_workers.cache_clear()
+    monkeypatch.setenv("WEB_CONCURRENCY", workers)
+    for _ in range(2):
+        kind(*given)
     check(caplog, *warned)
 
 

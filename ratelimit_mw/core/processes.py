@@ -1,0 +1,105 @@
+"""Finds how many processes the server runs, because each has a memory store of its own."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from types import FrameType
+from typing import Any, Final
+
+from ratelimit_mw.core.log import Finding, warn_or_fail
+
+_SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
+_WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
+
+
+def configured_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
+    """Return the number of processes that the server is configured to start; 1 if it is unknown.
+
+    Reads it from the running server (gunicorn, uvicorn, hypercorn, granian), or else from the server's command line,
+    `GUNICORN_CMD_ARGS`, `GRANIAN_WORKERS` or `WEB_CONCURRENCY`.
+    """
+    running_workers = _running_workers()
+    if running_workers is not None:
+        return running_workers
+    arguments_given = list(sys.argv if arguments is None else arguments)
+    count = environ.get("WEB_CONCURRENCY", "")
+    if arguments_given and any(name in arguments_given[0] for name in _SERVERS):
+        if "gunicorn" in arguments_given[0]:
+            with suppress(ValueError):  # an unclosed quote: gunicorn reports it
+                count = _workers_option(shlex.split(environ.get("GUNICORN_CMD_ARGS", ""))) or count
+        if "granian" in arguments_given[0]:
+            count = environ.get("GRANIAN_WORKERS", "") or count
+        count = _workers_option(arguments_given) or count
+    return int(count) if count.isdecimal() and int(count) > 0 else 1
+
+
+def _workers_option(arguments: Sequence[str]) -> str:
+    """Return the last value of `-w` or `--workers` on a command line, or empty text."""
+    value = ""
+    for argument, next_argument in zip(arguments, [*arguments[1:], ""], strict=True):
+        if found := _WORKERS.fullmatch(argument):
+            value = found[1] or next_argument
+    return value
+
+
+def _uvicorn_workers(names: Mapping[str, Any]) -> object:
+    """Return the `workers` of uvicorn, which ignores this setting when it reloads code."""
+    config = names.get("config")
+    return 1 if getattr(config, "should_reload", False) else getattr(config, "workers", None)
+
+
+_WORKERS_BY_CALL: Final[Mapping[str, Callable[[Mapping[str, Any]], object]]] = {
+    "gunicorn.arbiter": lambda names: getattr(getattr(names.get("self"), "cfg", None), "workers", None),
+    "uvicorn._subprocess": _uvicorn_workers,
+    "hypercorn.asyncio.run": lambda names: getattr(names.get("config"), "workers", None),
+    "hypercorn.trio.run": lambda names: getattr(names.get("config"), "workers", None),
+    "granian.server.common": lambda names: getattr(names.get("self"), "workers", None),  # the parent, where it forks
+}
+"""Modules of servers with a call that knows the number of workers, and how to find it in the call's local variables."""
+
+
+def _running_workers() -> int | None:
+    """Return the number of workers, if a call of a server is on the stack of this thread; None otherwise.
+
+    The servers load the app, and run its event loop, inside such a call. This also finds a number that no command line
+    shows: in `gunicorn.conf.py`, in hypercorn's file of settings, in `uvicorn.run(workers=...)` and in
+    `Granian(workers=...)`. Imports no server.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # finds the server's call
+    at_least: int | None = None
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module == "granian.server.mp":
+            number = frame.f_locals.get("worker_id")
+            at_least = number if isinstance(number, int) else at_least  # a spawned worker knows only its own number
+        elif module in _WORKERS_BY_CALL:  # before Python 3.13, a frame whose locals were read keeps them alive
+            workers = _WORKERS_BY_CALL[module](frame.f_locals)
+            if isinstance(workers, int):
+                return max(workers, 1)
+        frame = frame.f_back
+    return at_least
+
+
+def multiple_workers_finding(workers: int | None) -> Finding:
+    """Return the finding on several processes with a memory store each. `workers`: None if the number is unknown."""
+    return Finding(
+        f"store: memory:// counts in one process, and there are {workers or 'several'}: clients get that many times "
+        "the limits; set store to sqlite:///FOLDER/limits.db, a file that they share, or to a redis:// URL",
+        code="RL-112",
+    )
+
+
+def warn_of_multiple_workers(store: str) -> None:
+    """Warn, once, if a `Limiter` has this store, which is in memory, in one of several processes."""
+    if store == "memory://" and (workers := configured_workers()) > 1:
+        warn_once_of_workers(workers)
+
+
+@cache
+def warn_once_of_workers(workers: int) -> None:
+    """Log the finding on several processes, even with `strict`, which a `Limiter` does not have."""
+    warn_or_fail([multiple_workers_finding(workers)], strict=False)
