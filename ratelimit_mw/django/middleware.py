@@ -60,7 +60,6 @@ class RateLimitMiddleware:
             self._limits_on, Budget(_MAX_CACHED_ENDPOINTS)
         )
         self._processes: Final = ProcessCountCheck(self._gate.settings.store)
-        self._use_fast_path: Final = self._gate.settings.on_decision is None  # the hook receives the request
         # An async middleware needs an async hook: Django would run a plain function in a thread.
         self.process_view: Final[Callable[..., Any]] = self._decide if self._is_async else self._decide_in_thread
         if self._is_async:
@@ -115,7 +114,7 @@ class RateLimitMiddleware:
         """Return whether the fast path admits a request, because of the client's address alone."""
         context = self._context(request)
         state = context.state
-        if context.is_decided or state.verdict is not None or not self._use_fast_path:
+        if context.is_decided or state.verdict is not None:
             return False
         if getattr(request, "user", None) is not None and may_have_user(request):
             return False

@@ -119,7 +119,7 @@ class Hooks:
         self.config_watch: Any = None  # referenced, because signals keep only weak references
         self._app: Final = app
         self._style: Final = gate.settings.headers
-        self._use_fast_path: Final = self._style != "none" and gate.settings.on_decision is None
+        self._use_fast_path: Final = self._style != "none"
         self._processes: Final = ProcessCountCheck(gate.settings.store)
         self._cached_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._limits_of_view)
 

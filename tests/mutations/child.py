@@ -63,7 +63,10 @@ def outcome(tests: Sequence[str]) -> Outcome:
         return Outcome(package, error=error)
     first = First()
     options = ["-x", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
-    code = pytest.main([*options, *[str(ROOT / test) for test in tests]], plugins=[first])
+    try:
+        code = pytest.main([*options, *[str(ROOT / test) for test in tests]], plugins=[first])
+    except Exception as error:  # noqa: BLE001  # pytest raises what garbage of the tests raised after the last one
+        return Outcome(package, first.failed, "" if first.failed else f"pytest raises {error!r:.300}")
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
         return Outcome(package, error=f"pytest says {code!r}")
     return Outcome(package, first.failed, first.error)

@@ -203,9 +203,10 @@ def test_no_more_calls_are_sent_than_there_is_room_for_and_the_rest_goes_when_th
         await turns(1)
         assert way.sizes == [32]
         way.room = 0
-        replies.append(batcher.submit(group(100), DEFAULT_MODE))
-        await turns(3)
-        assert (way.sizes, way.looked) == ([32], 1)
+        for number in (100, 101):
+            replies.append(batcher.submit(group(number), DEFAULT_MODE))
+            await turns(3)
+            assert (way.sizes, way.looked) == ([32], 1)  # one task waits for room, however many turns there are
         way.make_room(1)
         while len(way.sizes) < 2:
             await turns(1)
@@ -213,8 +214,8 @@ def test_no_more_calls_are_sent_than_there_is_room_for_and_the_rest_goes_when_th
         await turns(3)
         assert (way.sizes, way.looked) == ([32, 32], 2)
         way.make_room()
-        assert limits(await asyncio.gather(*replies)) == list(range(101))
-        assert (way.sizes, way.looked) == ([32, 32, 32, 5], 2)
+        assert limits(await asyncio.gather(*replies)) == list(range(102))
+        assert (way.sizes, way.looked) == ([32, 32, 32, 6], 2)
 
     run(work)
 
@@ -299,10 +300,53 @@ def test_requests_that_timed_out_leave_their_places(monkeypatch: pytest.MonkeyPa
             replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(10)]
             errors = await asyncio.gather(*replies, return_exceptions=True)
             assert {str(error) for error in errors} == {"no answer within 0.02 seconds"}
-        way.open()
+        way.open()  # the replies are late, and free no place again
         assert limits([await batcher.submit(group(11), DEFAULT_MODE)]) == [11]
+        way.shut()
+        for number in range(10):
+            batcher.submit(group(number), DEFAULT_MODE)
+        with pytest.raises(StoreNotAsked, match=r"^10 requests wait for the store already$"):
+            batcher.submit(group(10), DEFAULT_MODE)
 
     run(work, timeout=0.02)
+
+
+class HandClock:
+    """A clock that the test sets. No check is due by itself."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    def advance(self) -> float:
+        return self.at
+
+    def next_wait(self, _: float) -> float:
+        return PATIENT
+
+
+@pytest.mark.promise(8)
+def test_a_reply_that_is_there_at_the_deadline_is_used() -> None:
+    async def work(batcher: Batcher, way: Way) -> None:
+        clock: Any = HandClock()
+        batcher._clock = clock
+        way.shut()
+        in_time, late = (batcher.submit(group(number), DEFAULT_MODE) for number in (1, 2))
+        await turns(1)
+        clock.at = PATIENT
+        batcher._check_deadlines()  # the loop may not have read the socket yet
+        assert (in_time.done(), way.retired) == (False, 0)
+        (call,) = way._kept
+        batcher._resolve(batcher._by_deadline[0], [Decision(True, 1, 0, 0, 0, 0, 0, 1)])
+        batcher._check_deadlines()
+        assert limits([await in_time]) == [1]
+        with pytest.raises(StoreError, match="no answer within"):
+            await late
+        assert (way.retired, len(call.command)) == (1, 2)
+
+    run(work)
 
 
 @pytest.mark.promise(8)

@@ -149,6 +149,20 @@ def test_after_the_app_each_word_is_the_difference(algorithm: str, store: Store,
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_shadow_that_would_refuse_took_nothing_and_is_not_corrected(algorithm: str, store: Store) -> None:
+    limit, shadow = slow(algorithm), small(algorithm)
+    gate = Gate(Settings(limits=[], store=store))
+    charges = [Charge("{k}0:r", limit, 101), Charge("{k}1:r", shadow, 101, role="shadow")]
+    outcome = outcome_of(gate, charges, store.take(charges))
+    found = []
+    for actual in (150, 30):
+        outcome.settle(actual)
+        found.append((used(store, limit), used(store, shadow, 1)))
+    assert found == [(150, 0), (79, 0)]
+
+
+@pytest.mark.promise(3)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_is_beyond_the_debt_is_not_given_back(algorithm: str, store: Store) -> None:
     """Two quotas fit, with the debt; others have taken 40, which stay theirs."""
     random, limit = Random(algorithm), small(algorithm)  # noqa: S311  # tests need no secrets
