@@ -81,12 +81,12 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
     words: ClassVar[tuple[str, ...]] = ("burst",)
     ticks: ClassVar[BucketTicks]
     decide_ticks: ClassVar[tuple[int | None, int, int, int, int, int, int, int]]
-    """Instance value: `(clock, drain, drain - 1, unit, unit + drain - 1, burst, full, most)`.
+    """Instance value: `(clock, drain, drain - 1, unit, unit + drain - 1, burst, full, max_level)`.
 
-    `clock` to `full` are the numbers of `ticks`, but `clock` is None in the common case that a clock step is a
-    microsecond, so that nothing needs to be converted. `drain - 1` is added to a number before its division by `drain`,
-    which then rounds up; the next number does so for one more unit. `most`: the ticks up to which delayed requests fill
-    the bucket.
+    `clock`, `drain`, `unit`, `burst` and `full` are the numbers of `ticks`, but `clock` is None if a clock step is a
+    microsecond, so that nothing needs to be converted. Adding `drain - 1` to a number before its division by `drain`
+    rounds the result up. Adding `unit + drain - 1` does so for one more unit. `max_level`: the highest level in ticks,
+    including delayed requests.
     """
 
     def __post_init__(self) -> None:
@@ -101,9 +101,9 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         check_seconds("max_delay", self.max_delay)
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
         clock, drain, unit, burst, full = self.ticks
-        most = full + self.delay_ticks(None)
-        up = drain - 1
-        self.__dict__["decide_ticks"] = (None if clock == 1 else clock), drain, up, unit, unit + up, burst, full, most
+        max_level = full + self.delay_ticks(None)
+        up, step = drain - 1, None if clock == 1 else clock
+        self.__dict__["decide_ticks"] = step, drain, up, unit, unit + up, burst, full, max_level
 
     @property
     def most(self) -> int:

@@ -40,10 +40,10 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
     def max_per_window(self) -> int:
         return self.most + self.quota - 1
 
-    def decide(  # noqa: C901, PLR0912  # each call would add a tenth to its time
+    def decide(  # noqa: C901, PLR0912  # a function less is a tenth of the time less
         self, state: int | GcraOverfullState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | GcraOverfullState | None]:
-        clock, drain, rounding, unit, next_up, burst, full, most = self.decide_ticks
+        clock, drain, rounding, unit, unit_rounding, burst, full, max_level = self.decide_ticks
         step = now if clock is None else now // clock
         start, level, ahead = step * drain, 0, False
         if type(state) is int:  # _level(), inlined
@@ -63,11 +63,11 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
                 state = start + level
             else:
                 if max_delay is not None and cost <= burst:
-                    most = full + self.delay_ticks(max_delay)
+                    max_level = full + self.delay_ticks(max_delay)
                 if cost > burst:
                     allowed, retry_after = False, math.inf
-                elif new_level > most:
-                    wait = (new_level - most + rounding) // drain  # wait(), inlined: a flood of refusals is common
+                elif new_level > max_level:
+                    wait = (new_level - max_level + rounding) // drain  # wait() without a call, for floods of refusals
                     allowed = False
                     retry_after = (wait if clock is None else wait * clock - now % clock) / MICROSECONDS
                 else:
@@ -75,12 +75,12 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
                     delay = self.wait(now, level - full) / MICROSECONDS
                 if allowed or ahead:  # even if refused: a state from the future would lock clients out
                     state = start + level if level <= full else GcraOverfullState(start + level, step)
-        # waits in clock steps: until one more unit than `remaining` fits, at least 1, and until all has drained
+        # in clock steps: the wait until one unit more than `remaining` fits, and the wait until all has drained
         free = full - level
         if free >= unit:
-            remaining, next_wait = free // unit, (next_up - free % unit) // drain
+            remaining, next_wait = free // unit, (unit_rounding - free % unit) // drain
         else:
-            remaining, next_wait = 0, (next_up - free) // drain
+            remaining, next_wait = 0, (unit_rounding - free) // drain
         reset = (level + rounding) // drain
         if clock is not None:  # convert to microseconds, less the elapsed part of this clock step; 0 stays 0
             phase = now % clock

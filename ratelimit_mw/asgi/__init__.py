@@ -116,7 +116,7 @@ class RateLimitMiddleware:
             plans = rules.plans_by_address
             try:
                 method, address = scope["method"], scope["client"][0]
-            except (KeyError, TypeError, IndexError):  # `client` may be None or missing
+            except (KeyError, TypeError, IndexError):  # without an address, `_fast_plan` decides, as for OPTIONS
                 method, address = "OPTIONS", None
             # _fast_plan(), inlined for its most common case
             charge_plan = _fast_plan(rules, scope) if plans is None or method == "OPTIONS" else plans[address]

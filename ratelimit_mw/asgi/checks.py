@@ -117,11 +117,11 @@ def _foreign_limits(info: RouteInfo) -> Iterator[str]:
 def _unenforced(info: RouteInfo, *, around_all: bool) -> Iterator[Finding]:
     if isfunction(info.endpoint) and info.endpoint in WRAPPED:
         yield Finding(
-            f"{info.template} has no limit, though {callable_name(info.endpoint)} has one: put the decorator "
-            "below the one that registers the route",
+            f"{info.template} has no limit: its route was registered before `limit` wrapped "
+            f"{callable_name(info.endpoint)}; put `limit` below the decorator that registers the route",
             code="RL-101",
         )
-    if is_exempt(info.endpoint) and not (around_all or any(_places_of_limits(info))):
+    if is_exempt(info.endpoint) and not (around_all or any(_enforcers(info))):
         yield Finding(
             f"{info.template} is exempt, but no RateLimit is around it, and RateLimitMiddleware decides before "
             "routing: give the middleware a rule with this path and exempt=True",
@@ -136,23 +136,23 @@ def _idle_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
     for info in infos:
         if getattr(info.route, "routes", ()):
             continue  # a mount; `infos` also contains its routes
-        around = [limit for place in _places_of_limits(info) for limit in place.limits_around]
+        around = [limit for enforcer in _enforcers(info) for limit in enforcer.limits_around]
         for limit in dict.fromkeys([*limits_on(info.endpoint), *around]):
             routes.setdefault(limit, []).append(info)
-    for limit, places in routes.items():
+    for limit, limited in routes.items():
         methods = limit.rule.all_methods
         # a mounted app, a websocket and a class of endpoints have no methods of their own
-        if methods and all(info.methods and methods.isdisjoint(info.methods) for info in places):
-            present = sorted({method for info in places for method in info.methods})
+        if methods and all(info.methods and methods.isdisjoint(info.methods) for info in limited):
+            present = sorted({method for info in limited for method in info.methods})
             yield Finding(
-                f"{places[0].template}: its limit has methods = {list(limit.rule.methods)}, and its routes have "
+                f"{limited[0].template}: its limit has methods = {list(limit.rule.methods)}, and its routes have "
                 f"{', '.join(present)}, so it limits nothing; name methods of the routes, or leave methods out",
                 code="RL-128",
             )
 
 
-def _places_of_limits(info: RouteInfo) -> Iterator[HonorsExempt]:
-    """Yield the limits that are placed around an endpoint."""
+def _enforcers(info: RouteInfo) -> Iterator[HonorsExempt]:
+    """Yield the middleware and the dependencies that enforce limits on a route."""
     leaf = getattr(info.route, "starlette_route", None) or info.route
     for around in (getattr(leaf, "app", None), *(getattr(one, "app", None) for one in info.parents)):
         yield from _layers_of_limits(around)

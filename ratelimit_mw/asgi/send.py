@@ -7,15 +7,16 @@ Which code sends a refusal, under ASGI and in Django, depends on what refuses th
   decorators can change. For a handshake, or if `on_refused` is an ASGI app, `send_refusal` sends the response.
 - FastAPI's dependency `RateLimit` raises the error that `_refusal_error` in `fastapi.py` returns. A handler of the app
   can respond to this error. Without one, the package's own handler calls `starlette.respond_to_refused`.
-- In a websocket that the app has accepted, `limit` on a function and the dependency cannot send a response. There,
-  `starlette.respond_to_refused` closes the websocket. The dependency needs a table of error handlers in the scope for
-  that. Without one, `_refusal_error` returns a `WebSocketException`, and Starlette closes the websocket.
+- In a websocket that the app has accepted, `limit` on a function and FastAPI's dependency cannot send a response.
+  There, `starlette.respond_to_refused` closes the websocket. If the scope has no table of error handlers, the
+  dependency cannot call it: `_refusal_error` returns a `WebSocketException`, and Starlette closes the websocket.
 - A limit on messages calls `_drop_or_close` in `messages.py`.
 - Django's middleware calls `django.responses.to_django`.
 - A throttle of REST framework leaves the response to REST framework, see `django/throttle.py`.
 
 To delay or change every refusal, start where the verdict is known. Under ASGI and in Django, each verdict that refuses
-passes through exactly one of five functions, once. All but `_drop_or_close` also see admitted requests:
+passes through exactly one of five functions. All but `_drop_or_close` also see admitted requests. `allow_request`
+sees the refusal of a view's first throttle again if another throttle of the view replaces that method.
 
 - `RateLimitMiddleware._decide` (`asgi/__init__.py`),
 - `enforce` (`starlette/enforcement.py`),
@@ -23,9 +24,9 @@ passes through exactly one of five functions, once. All but `_drop_or_close` als
 - `_conclude` (`django/middleware.py`),
 - `allow_request` (`django/throttle.py`).
 
-WSGI (`wsgi/__init__.py`), Flask (`flask/hooks.py`) and the service send refusals on their own. In the service,
-`Requests.refusal` (`service/requests.py`) builds the refusals of checks and of gRPC calls (`service/grpc.py`), and
-`service/forwarded.py` adapts refusals to nginx and Envoy.
+WSGI (`wsgi/__init__.py`) and Flask (`flask/hooks.py`) send refusals on their own. In the service, the middleware
+decides the requests of proxies, and `service/forwarded.py` adapts its refusals to nginx and Envoy. `Requests.refusal`
+(`service/requests.py`) builds the refusals of checks and of gRPC calls (`service/grpc.py`).
 """
 
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence

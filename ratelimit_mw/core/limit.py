@@ -43,7 +43,7 @@ class Decision(Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fi
     allowed: bool
     limit: int  # units from which `remaining` counts down: burst for buckets, quota for windows
     remaining: int  # whole units left; includes this charge only if the group was admitted
-    retry_after: float  # 0.0 if this charge alone would pass, inf if it never can
+    retry_after: float  # until this charge alone would pass: 0.0 if it would pass now, inf if it never can
     next_after: float  # until one unit is available, if the client takes `remaining` now
     reset_after: float  # until the full quota is available again
     delay: float  # how long to delay the admitted request

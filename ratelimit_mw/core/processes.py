@@ -63,7 +63,9 @@ _WORKERS_BY_CALL: Final[Mapping[str, Callable[[Mapping[str, Any]], object]]] = {
 
 
 def _running_workers() -> int | None:
-    """Return the number of workers, if a call of a server is on the stack of this thread; None otherwise.
+    """Return the number of workers, if a function of a server is on the stack of this thread; None otherwise.
+
+    A spawned worker of granian knows only its own index, so the result is then a lower bound.
 
     The servers load the app, and run its event loop, inside such a call. This also finds a number that no command line
     shows: in `gunicorn.conf.py`, in hypercorn's file of settings, in `uvicorn.run(workers=...)` and in
@@ -94,12 +96,12 @@ def multiple_workers_finding(workers: int | None) -> Finding:
 
 
 def warn_of_multiple_workers(store: str) -> None:
-    """Warn, once, if a `Limiter` has this store, which is in memory, in one of several processes."""
+    """Warn once if the store of a `Limiter` is in memory and the server has several processes. `store`: its URL."""
     if store == "memory://" and (workers := configured_workers()) > 1:
         warn_once_of_workers(workers)
 
 
 @cache
 def warn_once_of_workers(workers: int) -> None:
-    """Log the finding on several processes, even with `strict`, which a `Limiter` does not have."""
+    """Log the finding as a warning, because a `Limiter` has no setting `strict`."""
     warn_or_fail([multiple_workers_finding(workers)], strict=False)

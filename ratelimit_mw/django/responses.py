@@ -64,7 +64,7 @@ def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
 def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: HeaderStyle) -> None:
     """Add the rate limit headers. A field that is a list is appended to the view's field of the same name.
 
-    Also adds them to the 429 that REST framework builds for a throttle.
+    The response may be one of the view, a refusal, or the 429 that REST framework builds for a throttle.
     """
     theirs, added = response.headers, headers(verdict, style)
     # Setting a field by name takes as long as making it, because Django encodes name and value, and looks for line

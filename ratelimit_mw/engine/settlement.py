@@ -38,7 +38,10 @@ class ChargedBucket(NamedTuple):
 
 
 def charged_buckets(gate_verdicts: Sequence[GateVerdict]) -> dict[RequestBucket, ChargedBucket]:
-    """Return what the gates took from each bucket that can be settled, in order. Skips bans: they have no cost."""
+    """Return what the gates took from each bucket whose policy settles, in the order of the gates.
+
+    The policies of penalties do not settle.
+    """
     buckets: dict[RequestBucket, ChargedBucket] = {}
     for gate, verdict in gate_verdicts:
         if not verdict.allowed or not verdict.decisions:
@@ -69,9 +72,9 @@ def settlements(
     """Return the settlements that bring the charges of a request to its true cost; empty if nothing changes.
 
     `actual_of`: the true cost under a policy; None keeps the estimate. `corrected`: the earlier settlements of this
-    request, updated here. A request is settled once, as a rule. Later settlements can add units. They refund only units
-    of the estimate, and only once, for two reasons: the store may not have taken the units that were added, and the
-    units that remain after a refund have another instant.
+    request, updated here. A request is settled once, as a rule. Later settlements can add units. They never refund
+    added units, because the store may not have taken them. They never refund units of the estimate twice, because the
+    `at` of the decision is that of the units before the refund.
     """
     by_store: dict[tuple[int, Source], PendingSettlement] = {}
     for bucket, one in charged_buckets(gate_verdicts).items():
@@ -95,7 +98,7 @@ def settlements(
 
 
 def _refunds(bucket: ChargedBucket, units: int) -> list[Charge]:
-    """Return the charges that refund the `units` taken last, each at the instant at which its units were taken."""
+    """Return charges that refund the last `units` units, each with the `at` of the decision that took its units."""
     charge, refunds = bucket.charge, []
     for part, at in reversed(bucket.parts):
         if refund := min(part, units):

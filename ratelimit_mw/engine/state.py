@@ -61,7 +61,7 @@ class RateLimitState(Struct, gc=False):
         )
 
     def record(self, verdict: Verdict, gate: Any) -> None:
-        """Add the verdict of an inner gate. It replaces the verdict, and includes the charges of the outer gates."""
+        """Add the verdict of an inner gate. `self.verdict` becomes it, together with the charges of the outer gates."""
         if self.entries is None:
             if self.verdict is None and gate is self.gate:  # fast path: a single gate needs no list
                 self.verdict = verdict

@@ -2,9 +2,9 @@
 
 To add a header to
 
-- all refusals, with a constant value, and to the 400 and 404 of `service/`: change `problem_response`;
-- all refusals, with any other value, or not to those 400 and 404: change each `return` of `refusal_response`;
-- the 429 of a throttle, which REST framework builds: change `add_headers` in `django/responses.py`;
+- all refusals: change each `return` of `refusal_response`. If the value is constant, and the errors of `service/`
+  should have the header, too, change `problem_response` instead. REST framework builds the 429 of a throttle, so
+  change `add_headers` in `django/responses.py`, too;
 - all responses: change `headers`, its faster form `raw_headers`, and `django/responses.py`, where the two `RateLimit`
   fields are known by their position.
 

@@ -346,8 +346,8 @@ def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:
 def plan_on_store_error(charge_plan: Plan) -> tuple[Source, Plan]:
     """Return what replaces the failed store: the source of the verdict, and the plan for the fallback store.
 
-    The strictest `on_store_error` of the limits applies. The plan has the same charges, because a `FallbackStore`
-    scales them, but the policies of the scaled limits.
+    The strictest `on_store_error` of the limits applies. The charges of the plan are unchanged, because a
+    `FallbackStore` scales them. Its policies are those of the scaled limits.
     """
     modes = {limit.on_store_error for limit in charge_plan.compiled_limits if not limit.shadow}
     if "deny" in modes:

@@ -27,7 +27,7 @@ _YES_NO: Final = {
     **dict.fromkeys(("false", "0", "no", "off"), False),
 }
 
-# of a TOML file, to find the line of a problem
+# `find_line` reads the message of a problem with the first two patterns, and a TOML file with the others
 _RULE: Final = re.compile(r"rules\[(\d+)\](?: \([^)]*\))?(?:\.|: )?")
 _WORD: Final = re.compile(r"unknown setting `([^`]+)`|([A-Za-z_]+)")
 _HEADER: Final = re.compile(r"\[(\[?)\s*([\w.]+)\s*\]\]?\s*(?:#.*)?")

@@ -17,7 +17,7 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.redis.inspection import (
     CLIENT_COMMANDS,
     CLUSTER_COMMANDS,
-    REFUSED_COMMANDS,
+    REMEMBER_REFUSED_COMMANDS,
     SCRIPT_COMMANDS,
     SORTED_SET_COMMANDS,
     inspect,
@@ -127,9 +127,9 @@ def test_a_right_that_is_missing_is_named(missing: str, server: RedisServer) -> 
     ]
 
 
-@pytest.mark.parametrize("missing", REFUSED_COMMANDS)
+@pytest.mark.parametrize("missing", REMEMBER_REFUSED_COMMANDS)
 def test_a_right_of_remember_refused_is_named(missing: str, server: RedisServer) -> None:
-    grant(server, sorted({*WITHOUT, *REFUSED_COMMANDS} - {missing}))
+    grant(server, sorted({*WITHOUT, *REMEMBER_REFUSED_COMMANDS} - {missing}))
     found = inspect(url(server.url), "rl:", ["gcra"], 0.05, remembers_refused=True)
     assert found.nodes[0].missing == [missing]
 
@@ -138,7 +138,7 @@ def test_rights_of_remember_refused_are_checked_with_it_only(check: Check, serve
     grant(server, WITHOUT)
     text = settings(url(server.url), remember_refused="100")
     assert "rights   lacks xadd, zincrby, zremrangebyrank" in of_store(check(text, "--store", code=1))
-    grant(server, [*WITHOUT, *REFUSED_COMMANDS])
+    grant(server, [*WITHOUT, *REMEMBER_REFUSED_COMMANDS])
     assert "rights   all that the limits need" in of_store(check(text, "--store"))
     assert server.ask("DBSIZE") == ":0"
 
@@ -146,7 +146,7 @@ def test_rights_of_remember_refused_are_checked_with_it_only(check: Check, serve
 def test_the_rights_of_remember_refused_are_those_of_its_page() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/who-is-limited.md").read_text("utf-8")
     granted = page.partition("ACL SETUSER ratelimit +xadd")[2].partition("\n")[0].split()
-    assert {"xadd", *(name.removeprefix("+") for name in granted)} == {*REFUSED_COMMANDS} - {*SCRIPT_COMMANDS}
+    assert {"xadd", *(name.removeprefix("+") for name in granted)} == {*REMEMBER_REFUSED_COMMANDS} - {*SCRIPT_COMMANDS}
 
 
 def test_all_that_are_missing_are_named_at_once(check: Check, server: RedisServer) -> None:

@@ -30,7 +30,10 @@ from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
 from web.wsgi_talk import hello
 
 LIMITS: dict[str, Any] = {"limits": "100/minute", "key": "all"}
-ABOVE = "has no limit, though home has one: put the decorator below the one that registers the route"
+ABOVE = (
+    "has no limit: its route was registered before `limit` wrapped home; put `limit` below the decorator that "
+    "registers the route"
+)
 
 
 async def home(request: Request) -> PlainTextResponse:

@@ -630,7 +630,7 @@ def test_a_route_without_the_limit_that_stands_on_its_endpoint_is_told(caplog: p
     with caplog.at_level(logging.WARNING):
         talk(app, LIFESPAN, *given)
         assert statuses(alone, "/view/1", "/held", "/held") == [200, 200, 429]
-    told = "ratelimit_mw: /view/{item} has no limit, though "
+    told = "ratelimit_mw: /view/{item} has no limit: its route was registered before `limit` wrapped "
     assert [message.partition("test_a_route")[0] for message in caplog.messages if "/view/" in message] == [told] * 2
 
 

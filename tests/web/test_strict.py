@@ -171,7 +171,10 @@ async def bare(request: Request) -> PlainTextResponse:
 
 
 limit("5/minute")(bare)  # as `@limit` above `@app.get`: the route has the function without its limit
-UNHEEDED = "/bare has no limit, though bare has one: put the decorator below the one that registers the route"
+UNHEEDED = (
+    "/bare has no limit: its route was registered before `limit` wrapped bare; put `limit` below the decorator that "
+    "registers the route"
+)
 
 
 def app_of(*, strict: bool) -> Starlette:

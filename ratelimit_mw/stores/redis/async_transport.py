@@ -314,7 +314,7 @@ class Channel:
         return classify_and_log(label, error, self._server_kind)
 
     def _retire(self) -> None:
-        """Send nothing more on the connection. Close it after `ORPHAN_TIMEOUT`: requests may wait for its replies."""
+        """Send nothing more on the connection. Close it after `ORPHAN_TIMEOUT`, as other requests wait for replies."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._loop.call_later(ORPHAN_TIMEOUT, connection.end, StoreError("no answer in time"))

@@ -2,7 +2,7 @@
 
 A take waits only for the end of the turn, even while other calls are in flight, except in three cases:
 
-- There is no connection. All takes wait until one is open.
+- There is no connection. All takes wait until one is open, or until their deadlines.
 - The client was passed in, and is not a cluster client. It gets two calls at once. The rest wait for a reply.
 - More than `_MAX_GROUPS_AT_ONCE` groups are taken in one turn. The rest wait for the first reply, after which the deny
   cache may have their decisions.
@@ -229,8 +229,8 @@ class Batcher:
     def _check_deadlines(self) -> None:
         """Fail overdue requests, and schedule the next check while requests wait.
 
-        A request fails only if its deadline had passed at the previous check. Between the two checks the event loop
-        reads the sockets. So a reply that has arrived is still used.
+        A request fails at the second check after its deadline, at least `REPLY_GRACE` later. Between the two checks
+        the event loop reads the sockets. So a reply that has arrived is still used.
         """
         takes, is_late = self._by_deadline, False
         while takes and (not takes[0].is_waiting or takes[0].deadline <= self._last_check):

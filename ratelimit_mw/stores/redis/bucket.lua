@@ -10,9 +10,10 @@
 local refuse_or_delay
 if decide.gcra or decide.token_bucket then
   -- Decides a charge that does not fit: the bucket would exceed its capacity by `over` ticks, more than 0. Returns
-  -- allowed, retry_after and delay. The charge is delayed if that takes at most max_delay, and otherwise refused. A
-  -- wait is ceil(over / drain) clock steps, less the elapsed part of the present step. leaky_bucket.lua does not use
-  -- this function, because there a charge that fits may be delayed, too.
+  -- allowed, retry_after and delay. The charge is delayed if that takes at most max_delay, and otherwise refused. The
+  -- retry_after lasts until the charge would be delayed, by max_delay. A wait is the ticks / drain, rounded up to clock
+  -- steps, less the elapsed part of the present step. leaky_bucket.lua does not use this function, because there a
+  -- charge that fits may be delayed, too.
   function refuse_or_delay(cost, over, max_delay, phase, clock, drain, burst)
     if cost > burst then return 0, -1, 0 end
     local max_delay_ticks = (max_delay - max_delay % clock) / clock * drain

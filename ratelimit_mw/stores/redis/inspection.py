@@ -35,7 +35,7 @@ SORTED_SET_COMMANDS: Final = (
     "zremrangebyscore",
     "zscore",
 )
-REFUSED_COMMANDS: Final = ("pexpire", "xadd", "zincrby", "zremrangebyrank")  # of `remember_refused`
+REMEMBER_REFUSED_COMMANDS: Final = ("pexpire", "xadd", "zincrby", "zremrangebyrank")  # with `remember_refused`
 CLIENT_COMMANDS: Final = ("eval", "evalsha", "script|load", "unlink")
 CLUSTER_COMMANDS: Final = ("asking", "cluster|slots")
 _WRONG_KINDS: Final = {  # servers that the URL of a single server must not name, by mode or role
@@ -102,7 +102,7 @@ def inspect(
     called = [
         *SCRIPT_COMMANDS,
         *(SORTED_SET_COMMANDS if names & _SORTED_SET_ALGORITHMS else ()),
-        *(REFUSED_COMMANDS if remembers_refused else ()),
+        *(REMEMBER_REFUSED_COMMANDS if remembers_refused else ()),
     ]
     commands = tuple(dict.fromkeys(called))
     if url.startswith(CLUSTER_SCHEMES):
@@ -152,7 +152,7 @@ def _sentinels(url: str, prefix: str, commands: Sequence[str]) -> Inspection:
             if error.rejected:
                 report.mistakes.append(str(error))
             else:
-                report.warnings.append(f"{error}; querying the other Sentinels")
+                report.warnings.append(str(error))
         else:
             masters.setdefault(master, []).append(label)
     if len(masters) > 1:

@@ -28,8 +28,8 @@ _CACHED_CHARGES: Final = 4096  # encoded charges
 _FIXARRAY_LIMIT: Final = 16  # the head of a msgpack list has one byte if it has fewer values, else three
 _SEPARATORS: Final = {"msgpack": b"", "text": b","}  # between values
 SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a Lua implementation
-# Decodes replies of the codec `msgpack`, in which durations are in seconds already. `_decision` decodes and converts
-# those of `text`.
+# Decodes replies of the codec `msgpack`. Their durations are in seconds already; `_decision` converts the durations in
+# replies of the codec `text`.
 _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
 
 

@@ -75,7 +75,7 @@ class SyncConnection:
         self._socket.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]  # its stub is for one word
         reply = self._reader.gets()
         while reply is False:
-            last = deadline.left <= 0
+            last = deadline.left <= 0  # this read is the one that `REPLY_GRACE` allows
             self._read(deadline)
             reply = self._reader.gets()
             if last and reply is False:
@@ -165,7 +165,7 @@ class Pool(Generic[C]):
                         self._in_use.add(id(connection))
                         return connection
                     self._end(connection)
-                # The attempt to connect failed since this call began, and no request will release a connection.
+                # An attempt to connect has failed after this call began, and no request will release a connection.
                 if self._attempts > before and self._error and not self._in_use:
                     raise no_connection_error(self._error) from self._error
                 self._open()

@@ -69,8 +69,8 @@ class WorkerPool:
     def run_all(self, tasks: Sequence[Callable[[], T]], deadline: Deadline) -> list[T | Exception]:
         """Run tasks. Return the outcome of each: its result, its error, or a `StoreError` if it did not end in time.
 
-        A task that has started continues after the deadline. If the deadline has passed already, all tasks run, but
-        this method does not wait for them. This is the case for refunds of a request that no longer waits.
+        A task that has started continues after the deadline. If the deadline has passed before the call, all tasks run,
+        but this method does not wait for them. This is the case for refunds of a request that no longer waits.
         """
         had_time = deadline.left > 0
         futures: list[Future[T]] = [self._submit(task) for task in tasks]
