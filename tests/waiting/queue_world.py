@@ -17,6 +17,7 @@ from web.plain_request import PlainRequest
 
 PATIENCE = 1000.0  # seconds that a request waits
 LIFETIME = 100_000.0  # seconds: no slot is free for want of a renewal
+MOST_TURNS = 1000  # of all requests together, at one instant
 
 
 @dataclass(eq=False)
@@ -128,8 +129,11 @@ class World:
         return any(found is not None and found.full for found in waited)
 
     def _settle(self) -> None:
-        while due := [one for one in self.waiting if one.due <= self.clock.now]:
+        for _ in range(MOST_TURNS):
+            if not (due := [one for one in self.waiting if one.due <= self.clock.now]):
+                return
             self._goes_on(due[self._number * 7 % len(due)])  # in no order of theirs
+        raise AssertionError("requests try again without end")
 
     def _goes_on(self, one: Asked) -> None:
         assert one.way is not None
