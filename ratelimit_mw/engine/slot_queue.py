@@ -184,16 +184,22 @@ class Queues:
             if next(iter(self._queues[buckets])) is not waiter:
                 return 0.0 if waiter.may_try else math.inf  # it is woken when it becomes the first in its queue
             now = self._clock()
-            due = [
-                bucket for bucket in buckets if self._by_bucket[bucket].full and self._by_bucket[bucket].retry_at <= now
-            ]
-            for bucket in due:  # the oldest request of all queues tries
+            due = self._due(buckets, now)
+            # The oldest request of all queues tries. Its other buckets may be due, too.
+            firsts = [next(iter(queue)) for bucket in due for queue in self._by_bucket[bucket].queues.values()]
+            due += self._due([bucket for first in firsts for bucket in first.demand.buckets if bucket not in due], now)
+            for bucket in due:
                 self._by_bucket[bucket].full = False
             woken = self._choose_next(due)
             later = [self._by_bucket[bucket].retry_at - now for bucket in buckets if self._by_bucket[bucket].full]
             rest = 0.0 if waiter.may_try else min([*later, _MAX_PAUSE])
         _wake_all([one for one in woken if one is not waiter])
         return rest
+
+    def _due(self, buckets: Iterable[SlotBucket], now: float) -> list[SlotBucket]:
+        """Return the full buckets for which the store has to be queried again."""
+        states = [(bucket, self._by_bucket[bucket]) for bucket in dict.fromkeys(buckets)]
+        return [bucket for bucket, state in states if state.full and state.retry_at <= now]
 
     def _has_capacity(self, demand: SlotDemand, bucket: SlotBucket) -> bool:
         bucket_state, capacity = self._by_bucket.get(bucket), demand.buckets[bucket]

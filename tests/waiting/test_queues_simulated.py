@@ -19,6 +19,7 @@ moves = st.lists(
 @pytest.mark.promise(3)
 @settings(max_examples=5_000 if PROOF else 300, deadline=None)
 @example(1, 1, [("arrives", 0)] * 8 + [("arrives", 1), ("ends elsewhere", 0)])
+@example(1, 1, [("arrives", 0)] * 6 + [("arrives", 1), ("arrives", 2), ("ends elsewhere", 0)])
 @given(st.integers(1, 3), st.integers(1, 5), moves)
 def test_no_request_waits_while_its_slots_are_free_and_none_is_overtaken(
     own: int, shared: int, steps: list[tuple[str, int]]
