@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Unpack
 
-from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, warn_of_unenforced, warn_of_unrouted
+from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, check_routes
 from ratelimit_mw.asgi.disconnect import ClientDisconnected, DisconnectWatcher, send_client_closed
 from ratelimit_mw.asgi.messages import with_messages
 from ratelimit_mw.asgi.send import (
@@ -100,9 +100,7 @@ class RateLimitMiddleware:
             return
         try:
             _check_asyncio()
-            app = scope.get("app") or self.app
-            warn_of_unenforced(app, strict=self._gate.settings.strict)
-            warn_of_unrouted(app, self._gate.settings)
+            check_routes(scope.get("app") or self.app, self._gate.settings)
         except ConfigError as error:
             self._fail(error)
             raise

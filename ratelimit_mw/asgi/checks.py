@@ -1,6 +1,6 @@
 """Startup checks for endpoint limits and exemptions that nothing enforces."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from inspect import isfunction
 from typing import Any, Final
 from weakref import WeakSet
@@ -67,8 +67,8 @@ class HonorsExempt:
         return ()
 
 
-def warn_of_unenforced(app: Any, *, strict: bool) -> None:
-    """Report routes whose limits or exemptions nothing enforces.
+def check_routes(app: Any, settings: Settings) -> None:
+    """Report routes whose limits or exemptions nothing enforces, and rules for paths that no route has.
 
     Raises `ConfigError` for a limit made by another framework's decorator, even if not `strict`: nothing else reports
     this mistake.
@@ -78,23 +78,8 @@ def warn_of_unenforced(app: Any, *, strict: bool) -> None:
     infos = list(all_routes(routes_below(app)))
     if foreign := [text for info in infos for text in _foreign_limits(info)]:
         raise ConfigError(*foreign, code="RL-063")
-    warn_or_fail(
-        [*(finding for info in infos for finding in _unenforced(info, around_all=around_all)), *_idle_methods(infos)],
-        strict=strict,
-    )
-
-
-def warn_of_unrouted(app: Any, settings: Settings) -> None:
-    """Warn of rules whose path no route of a Starlette or FastAPI app has. Does nothing for other apps."""
-    infos = list(all_routes(routes_below(app)))
-    if infos and not any(hasattr(parent, "host_regex") for info in infos for parent in info.parents):
-        # of mounts only those count whose routes are unknown, such as files
-        patterns = [info.pattern for info in infos if not getattr(info.route, "routes", ())]
-
-        def has_route(path: str) -> bool:
-            return any(pattern.match(path) for pattern in patterns)
-
-        warn_or_fail(unrouted_findings(settings, has_route), strict=False)
+    unenforced = [finding for info in infos for finding in _unenforced(info, around_all=around_all)]
+    warn_or_fail([*unenforced, *_idle_methods(infos), *_unrouted(infos, settings)], strict=settings.strict)
 
 
 def _apps_inside(app: Any) -> Iterator[Any]:
@@ -151,9 +136,24 @@ def _idle_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
             )
 
 
+def _unrouted(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[Finding]:
+    """Yield a finding for each rule whose path no route has; none without routes, and for routes of some hosts only."""
+    parents = [parent for info in infos for parent in info.parents]
+    if not infos or any(hasattr(parent, "host_regex") for parent in parents):
+        return
+    # A mount with known routes has the paths of these. Any other mount, such as one of files, has all paths below it.
+    known = {id(parent) for parent in parents}
+    patterns = [info.pattern for info in infos if id(_starlette_route(info)) not in known]
+    yield from unrouted_findings(settings, lambda path: any(pattern.match(path) for pattern in patterns))
+
+
+def _starlette_route(info: RouteInfo) -> Any:
+    return getattr(info.route, "starlette_route", None) or info.route
+
+
 def _enforcers(info: RouteInfo) -> Iterator[HonorsExempt]:
     """Yield the middleware and the dependencies that enforce limits on a route."""
-    leaf = getattr(info.route, "starlette_route", None) or info.route
+    leaf = _starlette_route(info)
     for around in (getattr(leaf, "app", None), *(getattr(one, "app", None) for one in info.parents)):
         yield from _layers_of_limits(around)
     yield from _dependencies_on_limits(getattr(leaf, "dependant", None))

@@ -7,7 +7,7 @@ from weakref import ref
 
 from msgspec import Struct
 
-from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, AsgiLimit, warn_not_tracked, warn_of_unenforced
+from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, AsgiLimit, check_routes, warn_not_tracked
 from ratelimit_mw.asgi.routes import RouteInfo, app_cache, route_info
 from ratelimit_mw.asgi.send import STATE_KEY, Receive, Scope, Send, send_refusal, with_headers
 from ratelimit_mw.core.log import Finding, warn_or_fail
@@ -168,7 +168,7 @@ def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpoin
         if endpoint_limit.store is None and endpoint_limit.standalone_settings.store == "memory://":
             warn_or_fail([_NO_MIDDLEWARE], strict=endpoint_limit.standalone_settings.strict)
         if outer is None and not gates:  # without a middleware, which would have checked this at startup
-            warn_of_unenforced(app, strict=endpoint_limit.standalone_settings.strict)
+            check_routes(app, endpoint_limit.standalone_settings)
         gates[store_id] = (
             AsyncGate(endpoint_limit.standalone_settings) if outer is None else outer.nested_with(endpoint_limit.store)
         )

@@ -12,6 +12,8 @@ from fastapi import APIRouter, Depends, FastAPI, Header
 from fastapi import WebSocket as FastAPIWebSocket
 from flask import Blueprint, Flask
 from flask.views import MethodView
+from litestar import Litestar
+from litestar import get as litestar_get
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -219,6 +221,14 @@ def ruled(*paths: str, routes: Sequence[Any] = (Route("/login", home),), **optio
     return RateLimitMiddleware(Starlette(routes=list(routes)), limits="100/minute", rules=rules, **options)
 
 
+def of_litestar() -> Any:
+    @litestar_get("/b", sync_to_thread=False)
+    def home() -> str:
+        return "hello"
+
+    return Litestar([home], openapi_config=None, logging_config=None)
+
+
 NO_ROUTE = "no route has the path {}, so the rule limits only requests that are answered with 404; correct the path"
 WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a slip": (lambda: ruled("/login", "/logni"), ["rules[1] (logni): " + NO_ROUTE.format("/logni")]),
@@ -232,6 +242,7 @@ WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "without case": (lambda: ruled("/LOGIN", ignore_case=True), []),
     "in a mount": (lambda: ruled("/m/a", "/m/b", routes=[Mount("/m", routes=[Route("/a", home)])]), ["/m/b"]),
     "in a mounted app without routes": (lambda: ruled("/m/b", routes=[Mount("/m", App200())]), []),
+    "in a mounted app of another framework": (lambda: ruled("/m/b", routes=[Mount("/m", of_litestar())]), []),
     "under hosts": (lambda: ruled("/b", routes=[Host("a.example", app=Router([Route("/a", home)]))]), []),
 }
 
