@@ -102,8 +102,8 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
         clock, drain, unit, burst, full = self.ticks
         max_level = full + self.delay_ticks(None)
-        up, step = drain - 1, None if clock == 1 else clock
-        self.__dict__["decide_ticks"] = step, drain, up, unit, unit + up, burst, full, max_level
+        up, coarse_clock = drain - 1, None if clock == 1 else clock
+        self.__dict__["decide_ticks"] = coarse_clock, drain, up, unit, unit + up, burst, full, max_level
 
     @property
     def most(self) -> int:

@@ -40,7 +40,7 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
     def max_per_window(self) -> int:
         return self.most + self.quota - 1
 
-    def decide(  # noqa: C901, PLR0912  # a function less is a tenth of the time less
+    def decide(  # noqa: C901, PLR0912  # calls of helpers would take a tenth longer
         self, state: int | GcraOverfullState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, int | GcraOverfullState | None]:
         clock, drain, rounding, unit, unit_rounding, burst, full, max_level = self.decide_ticks

@@ -21,7 +21,7 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
     def max_per_window(self) -> int:
         return self.most + self.quota - 1
 
-    def decide(  # noqa: C901, PLR0912  # a function less is a tenth of the time less
+    def decide(  # noqa: C901, PLR0912  # calls of helpers would take a tenth longer
         self, state: LevelState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, LevelState | None]:
         clock, drain, rounding, unit, unit_rounding, burst, full, max_level = self.decide_ticks

@@ -67,8 +67,8 @@ def _running_workers() -> int | None:
 
     A spawned worker of granian knows only its own index, so the result is then a lower bound.
 
-    The servers load the app, and run its event loop, inside such a call. This also finds a number that no command line
-    shows: in `gunicorn.conf.py`, in hypercorn's file of settings, in `uvicorn.run(workers=...)` and in
+    The servers load the app, and run its event loop, inside such a function. This also finds a number that no command
+    line shows: in `gunicorn.conf.py`, in hypercorn's file of settings, in `uvicorn.run(workers=...)` and in
     `Granian(workers=...)`. Imports no server.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # finds the server's call

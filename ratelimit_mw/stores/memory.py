@@ -74,7 +74,7 @@ class MemoryStore:
                             if new is not old:
                                 states[key] = new
                             if not decision.allowed:
-                                if state_map is not None:  # mark_refused() without a call: floods of them are common
+                                if state_map is not None:  # mark_refused() without a call, for floods
                                     state_map.current_refusals[key] = new
                                 else:
                                     self._maps[limit.bucket].mark_refused(key, new)

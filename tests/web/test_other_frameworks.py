@@ -23,9 +23,8 @@ def of_litestar() -> Any:
     def home() -> str:
         return "hello"
 
-    return litestar.Litestar(
-        [home], openapi_config=None, logging_config=None
-    )  # else it sets the level of the root logger
+    # its own log configuration would set the level of the root logger
+    return litestar.Litestar([home], openapi_config=None, logging_config=None)
 
 
 def of_quart() -> Any:
