@@ -149,7 +149,7 @@ class RateLimitMiddleware:
         try:
             await self.app(scope, receive, send)
         finally:
-            if state.actual_cost is None:  # the most common case of end_app(), inlined
+            if state.extras is None:  # the most common case of end_app(), inlined
                 state.in_app = False
             else:
                 state.end_app()

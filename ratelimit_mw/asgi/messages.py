@@ -50,7 +50,7 @@ class _LimitedWebSocket:
         self._send: Final = send
         self._outer_state: Final = state.message  # an outer middleware's decisions on the same message
         self._message_state: Final = RateLimitState(None, gate)
-        state.message = self._message_state
+        state.ensure_extras().message = self._message_state
         self._pending: tuple[Message, Awaitable[Verdict | None]] | None = None
         self._app_ended = False  # the app has ended the websocket
         self._disconnect: Message | None = None  # what `receive` returns once this class has closed the websocket

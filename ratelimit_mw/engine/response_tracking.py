@@ -80,7 +80,7 @@ class ResponseTracker:
         self.response = ResponseInfo()
         self.loop = loop
         self._on_end = list(on_end)
-        state.tracker = self
+        state.ensure_extras().tracker = self
         if state.in_app:
             state.in_app = False  # the end of the response comes first
             if state.actual_cost is not None:
@@ -102,7 +102,7 @@ class ResponseTracker:
         response.ending = ending
         if ending == "raised" and response.status is None:
             response.status = _ERROR
-        state.tracker = None
+        state.ensure_extras().tracker = None
         for callback in self._on_end:
             try:
                 callback(self)

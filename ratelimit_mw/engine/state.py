@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, RequestBucket, request_bucket
@@ -16,26 +16,51 @@ from ratelimit_mw.stores.lifecycle import fork_safe_lock
 _lock: Final = fork_safe_lock()  # an app may call settle() from several threads
 
 
+class Extras(Struct, gc=False):
+    """The part of a `RateLimitState` that few requests need.
+
+    `message`: the state of a websocket's last message, if messages are limited. `tracker`: tracks the response to its
+    end, if a rule needs that. `actual_cost`: the true cost that the app passed to `settle()`. `corrected`: what
+    settlements have changed in each bucket so far.
+    """
+
+    message: "RateLimitState | None" = None
+    tracker: Any = None
+    actual_cost: int | None = None
+    corrected: dict[RequestBucket, Corrected] = field(default_factory=dict)
+
+
 class RateLimitState(Struct, gc=False):
     """The rate limit state that the app finds in its request.
 
     `verdict`: covers all charges of the request, to which each middleware adds its own; None without charges. `gate`:
     the outermost gate. `headers_claimed`: whether a middleware adds the headers to the response; inner middleware then
-    does not. `message`: the state of a websocket's last message, if messages are limited. `entries`: the verdict of
-    each gate, if there are several. `tracker`: tracks the response to its end, if a rule needs that. `actual_cost`: the
-    true cost that the app passed to `settle()`. `corrected`: what settlements have changed in each bucket so far.
-    `in_app`: whether the app runs, and the middleware will call `end_app` when it has returned.
+    does not. `entries`: the verdict of each gate, if there are several. `in_app`: whether the app runs, and the
+    middleware will call `end_app` when it has returned. `extras`: see `ensure_extras`; an object of its own, because
+    each field of this class takes time in every request.
     """
 
     verdict: Verdict | None
     gate: Any = None
     headers_claimed: bool = False
     in_app: bool = False
-    message: "RateLimitState | None" = None
     entries: list[tuple[Any, Verdict]] | None = None
-    tracker: Any = None
-    actual_cost: int | None = None
-    corrected: dict[RequestBucket, Corrected] | None = None
+    extras: Extras | None = None
+
+    @property
+    def message(self) -> "RateLimitState | None":
+        """The state of a websocket's last message; None if messages are not limited."""
+        return None if self.extras is None else self.extras.message
+
+    @property
+    def tracker(self) -> Any:
+        """The `ResponseTracker` of the request; None if no rule needs one."""
+        return None if self.extras is None else self.extras.tracker
+
+    @property
+    def actual_cost(self) -> int | None:
+        """The true cost that the app passed to `settle()`; None if it did not call it."""
+        return None if self.extras is None else self.extras.actual_cost
 
     @property
     def charged(self) -> Sequence[Charge]:
@@ -72,7 +97,7 @@ class RateLimitState(Struct, gc=False):
 
     def reset(self, outer: "RateLimitState | None") -> None:
         """Reset the state for the next message. `outer`: the state of the same message in an outer middleware."""
-        self.verdict, self.entries, self.actual_cost, self.corrected = None, None, None, None
+        self.verdict, self.entries, self.extras = None, None, None
         if outer is not None and outer.verdict is not None:
             self.verdict, self.entries = outer.verdict, [*outer.verdicts_by_gate]
 
@@ -101,9 +126,10 @@ class RateLimitState(Struct, gc=False):
                 code="RL-222",
             )
             return
-        self.actual_cost = min(actual, MAX_EXACT_INT - 1)
-        if self.tracker is not None:
-            self.tracker.settle_at_end()
+        extras = self.ensure_extras()
+        extras.actual_cost = min(actual, MAX_EXACT_INT - 1)
+        if extras.tracker is not None:
+            extras.tracker.settle_at_end()
         elif not self.in_app:
             self._settle_now()
 
@@ -117,6 +143,13 @@ class RateLimitState(Struct, gc=False):
             if self.actual_cost is not None:
                 self._settle_now()
 
+    def ensure_extras(self) -> Extras:
+        """Return `extras`, and create it if it is None."""
+        with _lock:
+            if self.extras is None:
+                self.extras = Extras()
+            return self.extras
+
     def _settle_now(self) -> None:
         actual_cost = self.actual_cost
         self.settle_each(lambda _: actual_cost)
@@ -126,10 +159,9 @@ class RateLimitState(Struct, gc=False):
 
         `loop`: the event loop for a store that must be awaited, if no loop runs in this thread.
         """
+        extras = self.ensure_extras()
         with _lock:
-            if self.corrected is None:
-                self.corrected = {}
-            due = settlements(self.verdicts_by_gate, actual_of, self.corrected)
+            due = settlements(self.verdicts_by_gate, actual_of, extras.corrected)
         for gate, source, charges in due:
             gate.settle(source, charges, loop)
 
