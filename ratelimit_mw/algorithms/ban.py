@@ -14,7 +14,7 @@ from ratelimit_mw.core.limit import MAX_EXACT_INT, MICROSECONDS, Decision, Limit
 from ratelimit_mw.core.memo import cached_property
 
 
-class BanState(Struct, frozen=True, gc=False):
+class BanState(Struct, frozen=True, gc=False, array_like=True):
     """The refusals in a window, and the ban that followed."""
 
     count: int  # refusals

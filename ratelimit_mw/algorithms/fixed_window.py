@@ -10,7 +10,7 @@ from ratelimit_mw.core.limit import MAX_EXACT_INT, MICROSECONDS, Decision, Limit
 from ratelimit_mw.core.memo import cached_property
 
 
-class WindowState(Struct, frozen=True, gc=False):
+class WindowState(Struct, frozen=True, gc=False, array_like=True):
     """The units taken in a window."""
 
     count: int  # units

@@ -14,7 +14,7 @@ from ratelimit_mw.algorithms.ticks import ceil_div
 from ratelimit_mw.core.limit import MICROSECONDS, Decision
 
 
-class GcraOverfullState(Struct, frozen=True, gc=False):
+class GcraOverfullState(Struct, frozen=True, gc=False, array_like=True):
     """A bucket above full, because of delayed requests or debt.
 
     Without `updated`, a TAT so far ahead could not be told from a clock that stepped back.

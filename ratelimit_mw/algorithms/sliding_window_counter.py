@@ -16,7 +16,7 @@ from ratelimit_mw.core.memo import cached_property
 _MAX_BUCKETS = 1000
 
 
-class SubWindowState(Struct, frozen=True, gc=False):
+class SubWindowState(Struct, frozen=True, gc=False, array_like=True):
     """Units per sub-window.
 
     It has three fields instead of a tuple, so that a state of two counters, the default, costs the garbage collector

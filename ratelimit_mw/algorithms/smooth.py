@@ -25,7 +25,7 @@ from ratelimit_mw.core.memo import cached_property
 _MAX_COLD_FACTOR = 100  # times the stable price
 
 
-class SmoothState(Struct, frozen=True, gc=False):
+class SmoothState(Struct, frozen=True, gc=False, array_like=True):
     """The next free ticket and the stored time at an instant, in the ticks of the rate at that time."""
 
     wait: int  # ticks until the next free ticket

@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -290,7 +289,7 @@ def test_a_thread_that_is_at_the_file_delays_the_calls_of_a_loop(path: Path) -> 
             started.set()
             free.wait(20)
 
-        thread = threading.Thread(target=one.database.run, args=(hold, None, time.monotonic() + 20))
+        thread = threading.Thread(target=one.database.run, args=(hold, None, 20.0))
         thread.start()
         started.wait(20)
         calls = [asyncio.ensure_future(one.store.atake([Charge("k", TEN)])) for _ in range(2)]

@@ -78,19 +78,35 @@ class Database:
             warn("store: no answer at start, on_store_error decides: %s", error, code="RL-129")
         _databases.add(self)
 
-    def run(self, work: Callable[[sqlite3.Connection, T], Any], argument: T, deadline: float | None) -> Any:
+    def run(self, work: Callable[[sqlite3.Connection, T], Any], argument: T, timeout: float | None) -> Any:
         """Return `work(connection, argument)`. Calls `work` again while another process has the write lock.
 
-        `deadline`: monotonic seconds; after it, `StoreError` is raised. None: raise `Busy` instead of waiting. An
-        exception of `work` rolls its transaction back. Errors of SQLite are raised as `StoreError`.
+        `timeout`: seconds after which `StoreError` is raised. None: raise `Busy` instead of waiting. An exception of
+        `work` rolls its transaction back. Errors of SQLite are raised as `StoreError`.
         """
-        if not self._lock.acquire(blocking=False):
+        now = time.monotonic()
+        deadline = None if timeout is None else now + timeout
+        if not self._lock.acquire(False):  # `blocking`; the keyword would take time in every call
             if deadline is None:
                 raise Busy
-            if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            if not self._lock.acquire(timeout=max(0.0, deadline - now)):
                 raise StoreError("no turn in time: other threads of this process use the file")
+        tries = 0
         try:
-            return self._run(work, argument, deadline)
+            while True:
+                try:
+                    connection = self._connection
+                    if connection is None or now >= self._look_at:
+                        connection = self._usable_connection(deadline)
+                    return work(connection, argument)
+                except BaseException as error:
+                    self._roll_back()
+                    if not isinstance(error, sqlite3.Error) or not is_busy(error):
+                        raise
+                    if deadline is None:
+                        raise Busy from None
+                tries += 1
+                now = _pause_until_next(tries, deadline)
         except sqlite3.Error as error:
             raise self._failure(error, deadline) from error
         finally:
@@ -101,31 +117,9 @@ class Database:
         with self._lock:
             self._close()
 
-    def _run(self, work: Callable[[sqlite3.Connection, T], Any], argument: T, deadline: float | None) -> Any:
-        tries, pause = 0, _FIRST_PAUSE
-        while True:
-            try:
-                connection = self._connection
-                if connection is None or time.monotonic() >= self._look_at:
-                    connection = self._usable_connection(deadline)
-                return work(connection, argument)
-            except BaseException as error:
-                if self._connection is not None and self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                if not isinstance(error, sqlite3.Error) or not is_busy(error):
-                    raise
-                if deadline is None:
-                    raise Busy from None
-            # even if this process was late, there was one try after the deadline
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise StoreError("no write lock in time: another process writes to the file")
-            tries += 1
-            if tries > _PLAIN_RETRIES:
-                time.sleep(min(pause, left))
-                pause = min(2 * pause, _MAX_PAUSE)
-            else:
-                time.sleep(0)
+    def _roll_back(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
     def _usable_connection(self, deadline: float | None) -> sqlite3.Connection:
         """Return the connection to the file that is at the path now. Requires the lock."""
@@ -202,6 +196,19 @@ class Database:
                 self._finalizer.detach()
         self._forking_thread = None
         self._lock = Lock()
+
+
+def _pause_until_next(tries: int, deadline: float) -> float:
+    """Pause after this many tries for the write lock, and return the time, in monotonic seconds.
+
+    Raises `StoreError` after the deadline. Even if this process is late, there was one try after the deadline.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise StoreError("no write lock in time: another process writes to the file")
+    doublings = tries - _PLAIN_RETRIES - 1
+    time.sleep(0 if doublings < 0 else min(_FIRST_PAUSE * 2.0 ** min(doublings, 10), _MAX_PAUSE, left))
+    return time.monotonic()
 
 
 _databases: Final[WeakSet[Database]] = WeakSet()

@@ -43,21 +43,21 @@ class FileStore:
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all limits if all admit, else none."""
-        decisions: Sequence[Decision] = self._database.run(self._table.take, charges, time.monotonic() + self._timeout)
+        decisions: Sequence[Decision] = self._database.run(self._table.take, charges, self._timeout)
         return decisions
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Return what `take` would return now, and change nothing."""
-        decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, time.monotonic() + self._timeout)
+        decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, self._timeout)
         return decisions
 
     def settle(self, charges: Sequence[Charge]) -> None:
         """Correct earlier charges, all in one transaction. See `Store.settle`."""
-        self._database.run(self._table.settle, charges, time.monotonic() + self._timeout)
+        self._database.run(self._table.settle, charges, self._timeout)
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """Forget these buckets."""
-        self._database.run(self._table.reset, charges, time.monotonic() + self._timeout)
+        self._database.run(self._table.reset, charges, self._timeout)
 
     def list_keys(self) -> Iterator[KeyPage]:
         """See `Inventory.list_keys`."""
@@ -86,7 +86,7 @@ class FileStore:
         return found
 
     def _query(self, work: Callable[[Any, Any], Any], argument: Any) -> Any:
-        return self._database.run(work, argument, time.monotonic() + self._timeout)
+        return self._database.run(work, argument, self._timeout)
 
     def close(self) -> None:
         """Close the file. The store can be used again."""
@@ -142,9 +142,10 @@ class FileStore:
         return await batcher.submit(together, charges)
 
     def _peek_by(self, deadline: float, charges: Sequence[Charge]) -> Sequence[Decision]:
-        if time.monotonic() >= deadline:  # its caller no longer waits
+        left = deadline - time.monotonic()
+        if left <= 0:  # its caller no longer waits
             raise StoreError("no turn in time: other calls of this process wait for the file")
-        decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, deadline)
+        decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, left)
         return decisions
 
     async def _submit(self, call: Callable[[], Any]) -> Any:

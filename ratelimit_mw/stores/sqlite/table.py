@@ -54,19 +54,19 @@ class StateTable:
         self.prefix = ""
         self._codecs: Final = Codecs()
         self.room: Final = Room(max_keys, self._codecs)
+        self._cursor: Cursor | None = None  # a new one for each take would add a tenth to its time
         # while `_TAKE` runs: what it decides
         self._charge: Charge | None = None
         self._codec: Codec | None = None
-        self._cursor: Cursor | None = None  # a new one for each take would add a tenth to its time
         self._decision: Decision | None = None
-        self._new: State = None
+        self._expires: Final[list[int]] = []  # the result of `decided_expires`, from `_decided_state`
         self._error: BaseException | None = None
 
     def register(self, connection: Connection) -> None:
         """Add the functions of `_TAKE` to a new connection, and use this connection for `_TAKE` from now on."""
         self._cursor = connection.cursor()
         connection.create_function("decided_state", 1, self._decided_state)
-        connection.create_function("decided_expires", 0, self._decided_expires)
+        connection.create_function("decided_expires", 0, self._expires.pop)  # SQLite evaluates it last
 
     def take(self, connection: Connection, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all limits if none of them refuses, else none. See `group.committed` for shadows and penalties."""
@@ -134,10 +134,11 @@ class StateTable:
         if charge.cost < 0 or charge.role != "limit" or cursor is None:
             return None
         self._charge, self._codec = charge, self._codecs.of(limit)
-        self._decision = self._new = self._error = None
+        self._decision = self._error = None
+        # the row's key, see room.row_key(), inlined; sqlite3 would look for an adapter of bytes, but not of a bytearray
+        key = bytearray(f"{self.prefix}{limit.bucket}\0{charge.key}".encode("utf-8", "surrogatepass"))
         try:
-            # the row's key, see room.row_key(), inlined
-            cursor.execute(_TAKE, (f"{self.prefix}{limit.bucket}\0{charge.key}".encode("utf-8", "surrogatepass"),))
+            cursor.execute(_TAKE, (key,))
         except SQLiteError:
             if self._error is not None:
                 raise self._error from None
@@ -146,28 +147,26 @@ class StateTable:
 
     def _decided_state(self, written: bytes) -> bytes | None:
         """Decide the charge of `_take_existing`, with the file's write lock held. Return the row's new value."""
+        expires = 0
         try:
             charge, codec = self._charge, self._codec
             if charge is None or codec is None or (old := read_state(codec, written)) is None:
                 return None
             # Read the clock under the lock. Otherwise a process could write an earlier time over a later one.
             now = time_ns() // 1000 if self.clock is None else microseconds(self.clock())  # _now(), inlined
-            decision, new = charge.limit.decide(old, now, charge.cost, charge.max_delay_us)
-            self._decision, self._new = decision, new
+            max_delay = None if charge.max_delay is None else charge.max_delay_us
+            decision, new = charge.limit.decide(old, now, charge.cost, max_delay)
+            self._decision = decision
             mark = ADMITTED if decision.allowed else REFUSED
             if new is None or (new is old and (decision.allowed or written[:1] == mark)):
                 return None
+            expires = charge.limit.expires(new)
             return mark + codec.encode(new)
         except BaseException as error:
             self._error = error
             raise
-
-    def _decided_expires(self) -> int:
-        try:
-            return 0 if self._new is None or self._charge is None else self._charge.limit.expires(self._new)
-        except BaseException as error:
-            self._error = error
-            raise
+        finally:
+            self._expires[:] = [expires]
 
     def _take_group(self, connection: Connection, charges: Sequence[Charge]) -> Sequence[Decision]:
         group = Group(charges)
