@@ -41,7 +41,7 @@ class TrackedApp:
         "_app",
         "_disconnected",
         "_is_complete",
-        "_kept",
+        "_read_ahead",
         "_receive",
         "_receiving",
         "_send",
@@ -54,7 +54,7 @@ class TrackedApp:
         self._tracker, self._app, self._receive, self._send = tracker, app, receive, send
         self._disconnected = self._is_complete = self._trailers = False
         self._receiving = 0  # calls of `receive` by the app in progress
-        self._kept: deque[Message] = deque()  # received here, and not yet by the app
+        self._read_ahead: deque[Message] = deque()  # messages that the app has not received yet
         self._watching: asyncio.Task[None] | None = None
 
     async def receive(self) -> Message:
@@ -63,8 +63,8 @@ class TrackedApp:
             self._watching.cancel()
             await asyncio.wait([self._watching])
             self._watching = None
-        if self._kept:
-            return self._kept.popleft()
+        if self._read_ahead:
+            return self._read_ahead.popleft()
         self._receiving += 1
         try:
             return await self._receive_next()
@@ -116,7 +116,7 @@ class TrackedApp:
                 continue
             message = await self._receive_next()
             if self._disconnected or not self._is_complete:  # no app reads a body after its response
-                self._kept.append(message)
+                self._read_ahead.append(message)
                 kept += len(message.get("body", b"")) + 1
         if self._disconnected:
             await asyncio.sleep(_PATIENCE)

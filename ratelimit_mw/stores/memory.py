@@ -310,7 +310,7 @@ class MemoryStore:
     def _find_victim(
         self, largest: GenerationalMap, now: int, protected: set[str]
     ) -> tuple[GenerationalMap, str | None]:
-        """Search for a key to drop, and return its map and the key; None as the key if there is none.
+        """Search for a key to drop, and return its map and the key; None as the key if it finds none.
 
         Searches in this order: an expired key of the largest limit, an expired key of a few other limits, an idle key
         of the largest limit. Then it checks more keys of the largest limit. Only the largest limit loses idle keys: a

@@ -78,7 +78,7 @@ class WorkerPool:
             since = monotonic()
             wait(futures, timeout=deadline.next_wait())
             deadline.record_wait(since)
-        return [_outcome(task, cancel=had_time) for task in futures]
+        return [_result_of(task, cancel=had_time) for task in futures]
 
     def close(self) -> None:
         """Let the threads end after the tasks that were submitted. The pool can be used again."""
@@ -95,7 +95,7 @@ class WorkerPool:
             return failed
 
 
-def _outcome(task: "Future[Any]", *, cancel: bool) -> Any:
+def _result_of(task: "Future[Any]", *, cancel: bool) -> Any:
     if not task.done():
         if cancel:  # the request has stopped waiting, so a task that has not started is not needed
             task.cancel()
@@ -177,11 +177,11 @@ class ThreadStore(RedisCommands):
 class _ThreadSender:
     """The `Sender` of one request in a thread. `each`: `timeout` is for each call, not for all calls together."""
 
-    __slots__ = ("_each", "_timeout", "_transport", "_whole", "_workers")
+    __slots__ = ("_each", "_shared_deadline", "_timeout", "_transport", "_workers")
 
     def __init__(self, transport: Transport, workers: WorkerPool, timeout: float, *, each: bool) -> None:
         self._transport, self._workers, self._timeout, self._each = transport, workers, timeout, each
-        self._whole = Deadline(timeout)
+        self._shared_deadline = Deadline(timeout)
 
     async def send(self, command: Command) -> Any:
         """See `Sender.send`."""
@@ -193,7 +193,7 @@ class _ThreadSender:
         return self._workers.run_all([partial(_run_part, part, alone) for part in parts], self._deadline())
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._timeout) if self._each else self._whole
+        return Deadline(self._timeout) if self._each else self._shared_deadline
 
 
 def _run_part(part: Part[T], sender: _ThreadSender) -> T:

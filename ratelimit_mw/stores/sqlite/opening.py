@@ -56,7 +56,7 @@ class Opened(NamedTuple):
 
 
 def identity_of(path: Path) -> Identity | None:
-    """Return what identifies the file at this path; None if there is none."""
+    """Return what identifies the file at this path; None if nothing is there."""
     try:
         status = path.stat()
     except OSError:
