@@ -111,9 +111,9 @@ class ThreadRuntime:
 class AsyncioRuntime:
     """Calls a store for asyncio.
 
-    `timeout`: the seconds for a call, if the store has no timeout of its own; None if every store has one. `on_refund`:
-    called with a verdict whose charges were refunded because the caller was canceled. `loop`: the loop of the latest
-    take, if the store has no timeout of its own.
+    `timeout`: seconds for a peek or a settlement, and for a take if the store has no timeout of its own; None if every
+    store has one. `on_refund`: called with a verdict whose charges were refunded because the caller was canceled.
+    `loop`: the loop of the latest take, if the store has no timeout of its own.
     """
 
     event = LoopEvent
