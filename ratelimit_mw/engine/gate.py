@@ -11,7 +11,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import drain, run
-from ratelimit_mw.core.verdict import Answer, Source, Verdict
+from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.flow import Flow
 from ratelimit_mw.engine.observation import is_observed
 from ratelimit_mw.engine.offenders import LoopReporter, ThreadReporter
@@ -98,15 +98,12 @@ class Gate(Flow):
     def admit_plan(self, charge_plan: Plan) -> Verdict | None:
         """Return the verdict on a plan of `fast_rules`. See `admit_by_address`."""
         try:
-            if charge_plan.is_single and not self._needs_fallback:  # the store is a `MemoryStore`, which cannot fail
+            if charge_plan.is_single:
                 charges = charge_plan.charges
                 (decision,) = decisions = self._store.take(charges)
-                allowed = decision.allowed
-                verdict: Verdict | None = Verdict(
-                    allowed, charges, decisions, charge_plan.match.rule, "store", charge_plan.policies
-                )
-                if allowed:
-                    return verdict
+                if decision.allowed and not self._needs_fallback:  # _conclude_single(), inlined
+                    return Verdict(True, charges, decisions, charge_plan.match.rule, "store", charge_plan.policies)
+                verdict: Verdict | None = self._conclude_single(charge_plan, decisions)
             else:
                 verdict = run(self._decide(charge_plan.match, charge_plan))
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
@@ -240,22 +237,11 @@ class AsyncGate(Flow):
         return await self._admit(request, endpoint_rules, sleep)
 
     async def admit_plan(self, charge_plan: Plan) -> Verdict | None:
-        """See `Gate.admit_plan`. For a single charge, does what `_decide` and `conclude` do, inlined."""
+        """See `Gate.admit_plan`."""
         if charge_plan.is_single:
             try:
-                (decision,) = decisions = await self.runtime.take(charge_plan.charges)
-                source = decisions.source if type(decisions) is Answer else "store"
-                single = Verdict(
-                    decision.allowed,
-                    charge_plan.charges,
-                    decisions,
-                    charge_plan.match.rule,
-                    source,
-                    charge_plan.policies,
-                )
-                if self._needs_fallback:
-                    self._pass_to_fallback(charge_plan, decisions, single)
-                verdict: Verdict | None = single
+                decisions = await self.runtime.take(charge_plan.charges)
+                verdict: Verdict | None = self._conclude_single(charge_plan, decisions)
             except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                 verdict = self._without_store(charge_plan.match, charge_plan, error)
         else:
