@@ -30,9 +30,9 @@ from ratelimit_mw.stores.sqlite.opening import (
 T = TypeVar("T")
 
 _START_TIMEOUT: Final = 5.0  # seconds that the start waits for other processes that open the file
-_PLAIN_RETRIES: Final = 3  # tries between which only other threads may run, because a take lasts some 20 microseconds
-_FIRST_PAUSE: Final = 0.0001  # seconds between two tries for the write lock; each pause is twice the one before
-_MAX_PAUSE: Final = 0.001  # seconds
+# Seconds after each failed try for the write lock; the last value is for all later tries. First, only other threads may
+# run, because a take lasts some 20 microseconds.
+_PAUSES: Final = (0.0, 0.0, 0.0, 0.0001, 0.0002, 0.0004, 0.0008, 0.001)
 _LOOK_INTERVAL: Final = 1.0  # seconds between two checks whether the file was replaced
 _LONG_LOG: Final = 64_000_000  # bytes of the log from which to warn; some 60,000 takes
 _FORK_TIMEOUT: Final = 5.0  # seconds that a fork waits for the end of a call
@@ -87,9 +87,9 @@ class Database:
         now = time.monotonic()
         deadline = None if timeout is None else now + timeout
         if not self._lock.acquire(False):  # `blocking`; the keyword would take time in every call
-            if deadline is None:
+            if timeout is None:
                 raise Busy
-            if not self._lock.acquire(timeout=max(0.0, deadline - now)):
+            if not self._lock.acquire(timeout=timeout):
                 raise StoreError("no turn in time: other threads of this process use the file")
         tries = 0
         try:
@@ -105,8 +105,8 @@ class Database:
                         raise
                     if deadline is None:
                         raise Busy from None
-                tries += 1
                 now = _pause_until_next(tries, deadline)
+                tries += 1
         except sqlite3.Error as error:
             raise self._failure(error, deadline) from error
         finally:
@@ -199,15 +199,15 @@ class Database:
 
 
 def _pause_until_next(tries: int, deadline: float) -> float:
-    """Pause after this many tries for the write lock, and return the time, in monotonic seconds.
+    """Pause before the next try for the write lock, and return the time, in monotonic seconds.
 
-    Raises `StoreError` after the deadline. Even if this process is late, there was one try after the deadline.
+    `tries`: how many tries failed before the latest. Raises `StoreError` after the deadline. Even if this process is
+    late, there was one try after the deadline.
     """
     left = deadline - time.monotonic()
     if left <= 0:
         raise StoreError("no write lock in time: another process writes to the file")
-    doublings = tries - _PLAIN_RETRIES - 1
-    time.sleep(0 if doublings < 0 else min(_FIRST_PAUSE * 2.0 ** min(doublings, 10), _MAX_PAUSE, left))
+    time.sleep(min(_PAUSES[min(tries, len(_PAUSES) - 1)], left))
     return time.monotonic()
 
 
