@@ -163,24 +163,22 @@ def test_who_tells_a_hook_of_requests_looks_at_them(kind: Callable[[Settings], G
     assert len(heard) == 1
 
 
-@pytest.mark.promise(8)
-@pytest.mark.usefixtures("speaks_again")
-class Remembering(RecordingStore):
-    """One whose refusals come from memory."""
+class Answering(RecordingStore):
+    """A store whose admissions come from a lease, and whose refusals come from memory."""
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         decisions = super().take(charges)
-        return decisions if decisions[0].allowed else Answer(decisions, "remembered")
+        return Answer(decisions, "lease" if decisions[0].allowed else "remembered")
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         return self.take(charges)
 
 
-def test_an_answer_from_memory_names_its_source(gate: Make) -> None:
-    asked = gate(limits="1/minute", store=Remembering(clock=Clock()))
+def test_an_answer_of_a_layer_names_its_source(gate: Make) -> None:
+    asked = gate(limits="1/minute", store=Answering(clock=Clock()))
     found = [asked.admit_by_address(ADDRESS, "GET") for _ in range(2)]
     assert [(verdict.allowed, verdict.source) for verdict in found if verdict is not None] == [
-        (True, "store"),
+        (True, "lease"),
         (False, "remembered"),
     ]
 
@@ -202,6 +200,26 @@ def test_whom_the_store_refused_is_refused_when_it_fails(gate: Make) -> None:
     assert (other.allowed, other.source) == (True, "local")
 
 
+@pytest.mark.promise(8)
+@pytest.mark.usefixtures("speaks_again")
+def test_a_client_that_the_store_admits_again_is_admitted_when_it_fails(gate: Make) -> None:
+    store = RecordingStore(clock=Clock())
+    asked = gate(limits="1/minute", store=store, on_store_error="local")
+    found = [asked.admit_by_address(ADDRESS, "GET") for _ in range(2)]
+    store.reset([charge for _, (charge,) in store.calls])
+    found.append(asked.admit_by_address(ADDRESS, "GET"))
+    store.error = StoreError("down")
+    found.append(asked.admit_by_address(ADDRESS, "GET"))
+    assert [(verdict.allowed, verdict.source) for verdict in found if verdict is not None] == [
+        (True, "store"),
+        (False, "store"),
+        (True, "store"),
+        (True, "local"),
+    ]
+
+
+@pytest.mark.promise(8)
+@pytest.mark.usefixtures("speaks_again")
 def test_a_store_that_answers_too_much_is_answered_for(gate: Make) -> None:
     verdict = gate(store=TwoForOne()).admit_by_address(ADDRESS, "GET")
     assert verdict is not None
