@@ -149,10 +149,9 @@ class RateLimitMiddleware:
         try:
             await self.app(scope, receive, send)
         finally:
-            if state.extras is None:  # the most common case of end_app(), inlined
-                state.in_app = False
-            else:
-                state.end_app()
+            in_app, state.in_app = state.in_app, False  # end_app(), inlined
+            if in_app and state.extras is not None:
+                state.settle_called()
 
     def _on_general_path(self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Return the coroutine that decides the request, or passes another scope through."""

@@ -131,17 +131,17 @@ class RateLimitState(Struct, gc=False):
         if extras.tracker is not None:
             extras.tracker.settle_at_end()
         elif not self.in_app:
-            self._settle_now()
+            self.settle_called()
 
     def end_app(self) -> None:
         """Settle at the cost that the app passed to `settle()`, now that it has returned.
 
-        For a tracked response, the tracker does this instead.
+        For a tracked response, the tracker does this instead. `in_app` is false before `extras` is read, because a
+        thread that calls `settle()` writes `extras` before it reads `in_app`: so one of both settles.
         """
-        if self.in_app:
-            self.in_app = False
-            if self.actual_cost is not None:
-                self._settle_now()
+        in_app, self.in_app = self.in_app, False
+        if in_app and self.extras is not None:
+            self.settle_called()
 
     def ensure_extras(self) -> Extras:
         """Return `extras`, and create it if it is None."""
@@ -150,9 +150,11 @@ class RateLimitState(Struct, gc=False):
                 self.extras = Extras()
             return self.extras
 
-    def _settle_now(self) -> None:
+    def settle_called(self) -> None:
+        """Settle each limit at the cost that the app passed to `settle()`, if it has called it."""
         actual_cost = self.actual_cost
-        self.settle_each(lambda _: actual_cost)
+        if actual_cost is not None:
+            self.settle_each(lambda _: actual_cost)
 
     def settle_each(self, actual_of: Callable[[Policy], int | None], loop: Any = None) -> None:
         """Settle each limit at the cost that `actual_of` returns for its policy. See `engine.settlement.settlements`.
