@@ -77,7 +77,7 @@ def configuration(kind: str, ports: Mapping[str, int], *, patient: bool) -> dict
             "port_value: 8901": f"port_value: {ports.get('grpc', 0)}",
             "port_value: 8000": f"port_value: {ports['app']}",
             "listen 80;": f"listen 127.0.0.1:{ports['proxy']};",
-            ":80 {": f"http://127.0.0.1:{ports['proxy']} {{",
+            ":80 {": f":{ports['proxy']} {{\n    bind 127.0.0.1",  # for each Host
             "bind :80": f"bind 127.0.0.1:{ports['proxy']}",
             "address: 0.0.0.0, port_value: 80 ": f"address: 127.0.0.1, port_value: {ports['proxy']} ",
             **(_PATIENT if patient else {}),
