@@ -5,12 +5,12 @@ from inspect import isfunction
 from typing import Any, Final
 from weakref import WeakSet
 
-from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below
+from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below, shape_of
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.signatures import callable_name
-from ratelimit_mw.rules.deployment_checks import unrouted_findings
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt, limits_on
+from ratelimit_mw.rules.route_checks import route_findings
 from ratelimit_mw.settings import Settings
 
 _NOT_TRACKED: Final = (
@@ -68,7 +68,7 @@ class HonorsExempt:
 
 
 def check_routes(app: Any, settings: Settings) -> None:
-    """Report routes whose limits or exemptions nothing enforces, and rules for paths that no route has.
+    """Report routes whose limits or exemptions nothing enforces, and rules for paths or methods that no route has.
 
     Raises `ConfigError` for a limit made by another framework's decorator, even if not `strict`: nothing else reports
     this mistake.
@@ -79,7 +79,7 @@ def check_routes(app: Any, settings: Settings) -> None:
     if foreign := [text for info in infos for text in _foreign_limits(info)]:
         raise ConfigError(*foreign, code="RL-063")
     unenforced = [finding for info in infos for finding in _unenforced(info, around_all=around_all)]
-    warn_or_fail([*unenforced, *_idle_methods(infos), *_unrouted(infos, settings)], strict=settings.strict)
+    warn_or_fail([*unenforced, *_idle_methods(infos), *_rule_findings(infos, settings)], strict=settings.strict)
 
 
 def _apps_inside(app: Any) -> Iterator[Any]:
@@ -136,15 +136,16 @@ def _idle_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
             )
 
 
-def _unrouted(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[Finding]:
-    """Yield a finding for each rule whose path no route has; none without routes, and for routes of some hosts only."""
+def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[Finding]:
+    """Yield the findings of `route_findings`; none without routes, and for routes of some hosts only."""
     parents = [parent for info in infos for parent in info.parents]
     if not infos or any(hasattr(parent, "host_regex") for parent in parents):
         return
     # A mount with known routes has the paths of these. Any other mount, such as one of files, has all paths below it.
     known = {id(parent) for parent in parents}
-    patterns = [info.pattern for info in infos if id(_starlette_route(info)) not in known]
-    yield from unrouted_findings(settings, lambda path: any(pattern.match(path) for pattern in patterns))
+    reachable = [info for info in infos if id(_starlette_route(info)) not in known]
+    shapes = [shape_of(info) for info in reachable]
+    yield from route_findings(settings, shapes, lambda path: any(info.pattern.match(path) for info in reachable))
 
 
 def _starlette_route(info: RouteInfo) -> Any:

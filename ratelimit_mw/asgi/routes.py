@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.asgi.send import Scope
 from ratelimit_mw.http.request import strip_root
+from ratelimit_mw.rules.route_checks import RouteShape
 
 _ATTRIBUTE: Final = "__remembered_by_ratelimit_mw__"
 
@@ -40,6 +41,10 @@ def _create(owner: object, what: str) -> dict[Any, Any]:
 _MAX_DEPTH: Final = 20  # nested mounts
 _NAMED: Final = re.compile(r"\(\?P<\w+>")
 _PORT: Final = re.compile(r":\d*$")
+_OF_ONE_SEGMENT: Final = [  # Starlette's converters without slashes, in patterns
+    *("(?:[^/]+)", "(?:[0-9]+(\\.[0-9]+)?)", "(?:[0-9]+)"),
+    "(?:[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12})",
+]
 _REST: Final = "/{path}", "/(?:.*)$"  # Starlette appends these to the template and pattern of a mount
 
 
@@ -86,6 +91,17 @@ def all_routes(
         yield RouteInfo(shown, methods, endpoint, full, leaf, parents, " ".join([*methods, shown]))
         if is_mount and len(parents) < _MAX_DEPTH:
             yield from all_routes(_child_routes(one), (*parents, one), host, (template, whole))
+
+
+def shape_of(info: RouteInfo) -> RouteShape:
+    """Return the shape of a route or mount for `route_findings`. A mount, and an unknown converter, match slashes."""
+    pattern = info.pattern.pattern.removesuffix("(?:/|$)")
+    is_mount = pattern != info.pattern.pattern
+    for converter in _OF_ONE_SEGMENT:
+        pattern = pattern.replace(converter, "")
+    if "(" in pattern:
+        return RouteShape(info.template.partition("{")[0] + "{x:path}", frozenset(info.methods))
+    return RouteShape(info.template + "/{x:path}" * is_mount, frozenset(info.methods))
 
 
 def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

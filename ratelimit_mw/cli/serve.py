@@ -228,7 +228,8 @@ def _listen(addresses: Sequence[Address], mode: int) -> list[socket.socket]:
 def _bound(address: Address, mode: int) -> socket.socket:
     if address.path is None:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        one = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sets TCP_NODELAY only if the socket names its protocol; without it, bodies wait for delayed ACKs
+        one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind((address.host, address.port))
         return one

@@ -1,5 +1,6 @@
 """System checks for `manage.py check`: invalid settings, and limits that nothing enforces."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -7,6 +8,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  # Django's name
 from django.urls import LocalePrefixPattern, Resolver404, get_resolver, resolve
+from django.urls.resolvers import RoutePattern
 from django.utils.module_loading import import_string
 
 from ratelimit_mw.core.errors import ConfigError
@@ -16,13 +18,14 @@ from ratelimit_mw.django.gates import SETTING_NAME, build_gate
 from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
 from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.rules.deployment_checks import unrouted_findings
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
+from ratelimit_mw.rules.route_checks import RouteShape, route_findings, shape_of_angles
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
 
 _MIDDLEWARE: Final = "ratelimit_mw.django.RateLimitMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
+_LITERAL_SEGMENTS: Final = re.compile(r"\^((?:[\w-]+/)*)", re.ASCII)
 _BOTH: Final = (False, True)  # under WSGI, under ASGI
 
 
@@ -66,7 +69,9 @@ def check_views(**_: Any) -> list[CheckMessage]:
     ]
     hint = f"{FIX[0].upper()}{FIX[1:]}."
     found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views)]
-    found += [Warning(finding.message, id="ratelimit_mw.W007") for finding in _unrouted()]
+    for finding in _unrouted():
+        warning = Warning(finding.message, id="ratelimit_mw.W007")
+        found.append(_finding(finding.message, None, "ratelimit_mw.W007") if finding.weakens_limits else warning)
     if LOCATIONS and not _middleware_indices():
         found.append(_finding(unenforced_message(), None, "ratelimit_mw.W001"))
         return found
@@ -135,11 +140,30 @@ def _reached_limits(views: Sequence[Any]) -> set[EndpointLimit]:
 
 def _unrouted() -> Iterator[Finding]:
     """Yield a finding for each rule whose path no URL has; none if the URLs depend on the language of a request."""
-    by_language = any(isinstance(one.pattern, LocalePrefixPattern) for one in get_resolver().url_patterns)
+    patterns = get_resolver().url_patterns
+    by_language = any(isinstance(one.pattern, LocalePrefixPattern) for one in patterns)
     if by_language or not _middleware_indices():
         return
     with suppress(ConfigError):  # reported by `check_settings`
-        yield from unrouted_findings(Settings.of(getattr(settings, SETTING_NAME, None), {}), _has_route)
+        routes = list(_shapes_of(patterns, ""))
+        yield from route_findings(Settings.of(getattr(settings, SETTING_NAME, None), {}), routes, _has_route)
+
+
+def _shapes_of(patterns: Sequence[Any], above: str) -> Iterator[RouteShape]:
+    for one in patterns:
+        text = str(one.pattern)
+        if not isinstance(one.pattern, RoutePattern):
+            yield RouteShape(above + _literal_segments(text) + "{x:path}")
+        elif hasattr(one, "url_patterns"):
+            yield from _shapes_of(one.url_patterns, above + shape_of_angles(text).path)
+        else:
+            yield shape_of_angles(above + text)
+
+
+def _literal_segments(regex: str) -> str:
+    """Return the whole segments with which all paths that match this regular expression begin."""
+    found = _LITERAL_SEGMENTS.match("" if "|" in regex else regex)
+    return "" if found is None else found[1]
 
 
 def _has_route(path: str) -> bool:

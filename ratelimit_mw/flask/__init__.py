@@ -16,8 +16,8 @@ from ratelimit_mw.flask.endpoint_limits import (
     register_app,
     warn_unless_limits_app,
 )
+from ratelimit_mw.flask.first_request import FirstRequestCheck
 from ratelimit_mw.flask.hooks import Hooks
-from ratelimit_mw.flask.late_config import ConfigWatch
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.options import Options
 
@@ -74,7 +74,7 @@ class RateLimiter:
         if "ratelimit_mw" in app.extensions:
             raise ConfigError(f"app {app.name!r} has a RateLimiter already", code="RL-048")
         hooks = Hooks(app, self._gate(app))
-        hooks.config_watch = ConfigWatch(app, reads=self._settings is None, strict=hooks.gate.settings.strict)
+        hooks.first_request = FirstRequestCheck(app, hooks.gate.settings, reads=self._settings is None)
         if hooks.gate.settings.enabled is not False:
             app.before_request(hooks.before)
             app.after_request(hooks.after)

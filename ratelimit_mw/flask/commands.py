@@ -10,13 +10,11 @@ from ratelimit_mw.admin.output import write_line
 from ratelimit_mw.admin.target import Endpoint, Target
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.flask.endpoint_limits import enforcement_findings, is_strict
-from ratelimit_mw.rules.deployment_checks import unrouted_findings
 
 with require("flask"):
     import click
     from flask import Flask, current_app, request
     from flask.cli import with_appcontext
-    from werkzeug.exceptions import HTTPException, NotFound
 
 
 @click.command(
@@ -41,27 +39,15 @@ def _add_check(app: Flask, commands: Any) -> None:
 
 
 def _check(app: Flask) -> int:
-    """Print what the first request would report, and more. Return 1 if it would fail, which it does with `strict`."""
+    """Print what the first request would report. Return 1 if it would fail, which it does with `strict`."""
     hooks = app.extensions["ratelimit_mw"]
-    findings = [*enforcement_findings(), *hooks.config_watch.findings(app.config)]
-    if not (app.url_map.host_matching or app.subdomain_matching):  # else a path has a route on some hosts only
-        findings += unrouted_findings(hooks.gate.settings, partial(_has_route, app))
+    findings = [*enforcement_findings(), *hooks.first_request.findings(app)]
     errors = [finding for finding in findings if finding.weakens_limits] if is_strict(app) else []
     counts = [(len(errors), "mistake"), (len(findings) - len(errors), "warning")]
     write_line(f"{app.name}: " + ", ".join(f"{count or 'no'} {name}{'s' * (count != 1)}" for count, name in counts))
     for finding in [*errors, *(one for one in findings if one not in errors)]:
         write_line(f"  {finding.message}")
     return 1 if errors else 0
-
-
-def _has_route(app: Flask, path: str) -> bool:
-    try:
-        app.url_map.bind("").match(path)
-    except NotFound:
-        return False
-    except HTTPException:  # the route has another method, or redirects
-        return True
-    return True
 
 
 def _target(app: Flask) -> Target:

@@ -116,7 +116,7 @@ class Hooks:
 
     def __init__(self, app: Flask, gate: Gate) -> None:
         self.gate: Final = gate
-        self.config_watch: Any = None  # referenced, because signals keep only weak references
+        self.first_request: Any = None  # referenced, because signals keep only weak references
         self._app: Final = app
         self._style: Final = gate.settings.headers
         self._use_fast_path: Final = self._style != "none"

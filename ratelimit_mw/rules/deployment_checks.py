@@ -1,7 +1,7 @@
 """Startup checks of what surrounds the middleware: the server, its processes, the proxies and the wrapped app."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ratelimit_mw.core.log import Finding, warn, warn_or_fail
@@ -10,7 +10,6 @@ from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.networks import Address, parse_address
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.settings import Settings
 
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
 _MAX_REQUESTS: Final = 1000  # requests to examine; the check costs time
@@ -166,25 +165,6 @@ def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> No
             code="RL-115",
         )
         warn_or_fail([finding], strict=strict)
-
-
-def unrouted_findings(settings: Settings, has_route: Callable[[str], bool]) -> Iterator[Finding]:
-    """Yield a finding for each rule whose path no route of the app has. `has_route`: looks up a path in its router.
-
-    Looks up paths without parameters only. With `ignore_case`, rules match paths that routers do not.
-    """
-    for index, rule in enumerate(() if settings.ignore_case else settings.parsed_rules()):
-        paths = [rule.path] if isinstance(rule.path, str) else rule.path
-        bare = [path.rstrip("/") for path in paths]  # rules match with and without a slash at the end
-        if rule.exempt or any("{" in path for path in paths):
-            continue
-        if not any(has_route(path) for one in bare for path in (one or "/", f"{one}/")):
-            yield Finding(
-                f"rules[{index}] ({rule.full_name}): no route has the path {' or '.join(paths)}, so the rule limits "
-                "only requests that are answered with 404; correct the path, if this is not meant",
-                weakens_limits=False,  # a limit on such requests may be meant
-                code="RL-137",
-            )
 
 
 def is_falcon(app: object) -> bool:

@@ -1,5 +1,6 @@
 """The command `serve`: addresses, secrets, workers, and what it survives."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from proxies.programs import served, stop, wait_for_port
-from ratelimit_mw.cli import main
+from ratelimit_mw.cli import main, serve
 from redis_servers import RedisServer, free_port
 
 SETTINGS = 'limits = "100000/day"\ntrusted_proxies = ["127.0.0.1"]\n'
@@ -49,6 +50,28 @@ def status(port: int, path: str = "/healthz", method: str = "GET", body: Any = N
         return connection.getresponse().status
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_answers_with_a_body_are_sent_at_once(host: str) -> None:
+    """Without TCP_NODELAY, the body of each answer waits 40 ms for the client to acknowledge the headers."""
+    delayed: list[bool] = []
+
+    async def main() -> None:
+        def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = writer.get_extra_info("socket")
+            delayed.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0)
+            writer.close()
+
+        bound = serve._bound(serve.Address(host, None, host, 0), 0o600)
+        async with await asyncio.start_server(accepted, sock=bound):
+            reader, writer = await asyncio.open_connection(host, bound.getsockname()[1])
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(main())
+    assert delayed == [False]
 
 
 def test_a_body_of_a_megabyte(port: int) -> None:

@@ -204,30 +204,64 @@ def test_flask_checks_what_else_the_first_request_shows(monkeypatch: pytest.Monk
     del search, hidden
 
 
-def test_flask_checks_the_paths_of_rules_against_its_routes() -> None:
-    """A typo is a warning even with `strict`: to limit the requests for paths that do not exist may be meant."""
+def ruled_shop(rules: list[Any], **settings: Any) -> Flask:
+    app = Flask("shop")
+    app.add_url_rule("/login", "login", str, methods=["POST"])
+    app.add_url_rule("/users/<int:number>/", "user", str)
+    app.add_url_rule("/files/<path:name>", "file", str)
+    RateLimiter(app, limits="50/minute", rules=[{"limits": "5/minute", **rule} for rule in rules], **settings)
+    return app
 
-    def warnings(rules: list[Any], **settings: Any) -> list[str]:
-        app = Flask("shop")
-        app.add_url_rule("/login", "login", methods=["POST"])
-        app.add_url_rule("/users/<int:number>/", "user")
-        app.add_url_rule("/files/<path:name>", "file")
-        RateLimiter(app, limits="50/minute", rules=[{"limits": "5/minute", **rule} for rule in rules], **settings)
-        done = app.test_cli_runner().invoke(args=["ratelimit", "check"])
-        assert done.exit_code == 0
+
+NO_ROUTE = (
+    "  rules[{}] ({}): no route has the path {}, so the rule limits only requests that are answered with 404; correct "
+    "the path, if this is not meant"
+)
+IDLE_METHODS = (
+    "  rules[1] (PUT_login): it has methods = ['PUT'], and the routes with its path have OPTIONS, POST, so it limits "
+    "nothing; name methods of the routes, or leave methods out"
+)
+MISSPELLED = "  rules[{}] ({}): no route has the path {}; did you mean {}?"
+
+
+def test_flask_checks_rules_against_its_routes() -> None:
+    """To limit the requests for paths that do not exist may be meant, but a misspelled path is not."""
+
+    def warnings(rules: list[Any], *, errors: int = 0, **settings: Any) -> list[str]:
+        done = ruled_shop(rules, **settings).test_cli_runner().invoke(args=["ratelimit", "check"])
+        assert done.exit_code == (errors > 0)
+        assert done.output.startswith(f"shop: {errors or 'no'} mistake")
         return done.output.splitlines()[1:]
 
     known = ["/login", "/login/", "/users/7", "/users/7/", "/files/a/b", "/static/app.css"]
+    known += ["/users/{name}", "/{a}/{b}", "/files/{a}/{b}", "/{rest:path}"]
     assert warnings([{"path": path, "name": f"r{number}"} for number, path in enumerate(known)]) == []
-    assert warnings([{"path": ["/log-in", "/login"]}, {"path": "/lost/{rest:path}"}, {"path": "/users/{name}"}]) == []
+    assert warnings([{"path": ["/log-in", "/login"]}, {"path": "/lost/{rest:path}"}, {"path": "/user/{name}"}]) == [
+        MISSPELLED.format(0, "log-in_login", "/log-in", "/login"),
+        NO_ROUTE.format(1, "lost_rest_path", "/lost/{rest:path}"),
+        MISSPELLED.format(2, "user_name", "/user/{name}", "/users/{x}/"),
+    ]
     assert warnings([{"path": "/log-in"}], ignore_case=True) == []
     assert warnings(
-        [{"path": "/static/app.css"}, {"path": ["/log-in", "/sign-in"]}, {"path": "/users/me"}], strict=True
-    ) == [
-        f"  rules[{index}] ({name}): no route has the path {paths}, so the rule limits only requests that are answered "
-        "with 404; correct the path, if this is not meant"
-        for index, name, paths in [(1, "log-in_sign-in", "/log-in or /sign-in"), (2, "users_me", "/users/me")]
+        [{"path": "/static/app.css"}, {"path": ["/admin", "/sign-in"]}, {"path": "/users/me"}], strict=True
+    ) == [NO_ROUTE.format(1, "admin_sign-in", "/admin or /sign-in"), NO_ROUTE.format(2, "users_me", "/users/me")]
+    assert warnings([{"path": "/log-in"}, {"path": "/login", "methods": ["PUT"]}], errors=2, strict=True) == [
+        MISSPELLED.format(0, "log-in", "/log-in", "/login"),
+        IDLE_METHODS,
     ]
+
+
+@pytest.mark.promise(9)
+def test_flask_reports_such_rules_at_the_first_request(caplog: pytest.LogCaptureFixture) -> None:
+    app = ruled_shop([{"path": "/admin"}, {"path": "/log-in"}])
+    statuses = [app.test_client().post("/login").status_code for _ in range(2)]
+    told = [record.getMessage().removeprefix("ratelimit_mw: ") for record in caplog.records]
+    assert (statuses, told) == (
+        [200, 200],
+        [NO_ROUTE.format(0, "admin", "/admin").strip(), MISSPELLED.format(1, "log-in", "/log-in", "/login").strip()],
+    )
+    strict = ruled_shop([{"path": "/log-in"}], strict=True).test_client()
+    assert [strict.post("/login").status_code for _ in range(2)] == [500, 500]
 
 
 def test_flask_over_memory() -> None:

@@ -226,23 +226,39 @@ def test_what_a_start_warns_about_is_reported_as_by_the_other_check(tmp_path: Pa
 
 
 def test_a_rule_for_a_path_without_a_url_is_reported(tmp_path: Path) -> None:
-    rules = (
-        "["
-        + ", ".join(
-            f'{{"path": "{path}", "limits": "5/minute", "name": "r{number}"}}'
-            for number, path in enumerate(("/", "/bye/", "/bey", "/lost/{rest:path}"))
-        )
-        + "]"
+    def rules(*paths: str) -> str:
+        each = (f'{{"path": "{path}", "limits": "5/minute", "name": "r{number}"}}' for number, path in enumerate(paths))
+        return f"[{', '.join(each)}]"
+
+    own = 'RATELIMIT_MW = {"limits": "9/minute", "key": "ip", "strict": True, "rules": %s}'
+    places = {name: tmp_path / name for name in ("known", "lost", "misspelled", "prefixed")}
+    for place in places.values():
+        place.mkdir()
+    routes = ['path("bye", hello)', 'path("users/<int:number>/", hello)', 're_path("^odd/[0-9/]+$", hello)']
+    routes.append('path("in/", include([path("<slug:name>/edit", hello)]))')
+    urls = URLS.replace('path("", hello)', ", ".join(['path("", hello)', *routes]))
+    urls = f"from django.urls import include, re_path\n{urls}"
+    known = ["/", "/bye/", "/odd/{a}/{b}", "/users/{name}", "/in/{x}/edit", "/{any}/{rest:path}"]
+    assert told(manage(project(places["known"], own % rules(*known), OURS, urls=urls), "check")) == []
+
+    done = manage(project(places["lost"], own % rules("/lag", "/in/{x}/view"), OURS, urls=urls), "check")
+    text = "rules[{}] (r{}): no route has the path {}, so the rule limits only requests that are answered with 404; "
+    assert (done.returncode, told(done)) == (
+        0,
+        [
+            ("W007", f"{text.format(number, number, path)}correct the path, if this is not meant")
+            for number, path in enumerate(["/lag", "/in/{x}/view"])
+        ],
     )
-    own = 'RATELIMIT_MW = {"limits": "9/minute", "key": "ip", "strict": True, "rules": %s}' % rules  # noqa: UP031  # braces
-    urls = URLS.replace('path("", hello)', 'path("", hello), path("bye", hello)')
-    done = manage(project(tmp_path, own, OURS, urls=urls), "check")
-    text = "rules[2] (r2): no route has the path /bey, so the rule limits only requests that are answered with 404; "
-    assert (done.returncode, told(done)) == (0, [("W007", f"{text}correct the path, if this is not meant")])
+    done = manage(project(places["misspelled"], own % rules("/byee"), OURS, urls=urls), "check")
+    assert (done.returncode, told(done)) == (
+        1,
+        [("W007", "rules[0] (r0): no route has the path /byee; did you mean /bye?")],
+    )
 
     prefixed = urls.replace("urlpatterns = [", "urlpatterns = i18n_patterns(")[:-2] + ")\n"
     prefixed = "from django.conf.urls.i18n import i18n_patterns\n" + prefixed
-    assert told(manage(project(tmp_path, own, OURS, urls=prefixed), "check")) == []
+    assert told(manage(project(places["prefixed"], own % rules("/byee"), OURS, urls=prefixed), "check")) == []
 
 
 def test_a_throttle_without_a_rate_is_reported(tmp_path: Path) -> None:

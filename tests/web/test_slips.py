@@ -4,6 +4,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from flask.views import MethodView
 from litestar import Litestar
 from litestar import get as litestar_get
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -230,21 +232,59 @@ def of_litestar() -> Any:
 
 
 NO_ROUTE = "no route has the path {}, so the rule limits only requests that are answered with 404; correct the path"
+MISSPELLED = "no route has the path {}; did you mean {}?"
+USERS = [Route("/users/{id:int}", home), Route("/files/{rest:path}", home), Route("/v1/{name}/edit", home)]
 WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
-    "a slip": (lambda: ruled("/login", "/logni"), ["rules[1] (logni): " + NO_ROUTE.format("/logni")]),
+    "a slip": (lambda: ruled("/login", "/logni"), ["rules[1] (logni): " + MISSPELLED.format("/logni", "/login")]),
+    "another word": (lambda: ruled("/lag"), ["rules[0] (lag): " + NO_ROUTE.format("/lag")]),
     "with a slash at the end": (lambda: ruled("/login/"), []),
     "a route with parameters": (lambda: ruled("/users/me", routes=[Route("/users/{name}", home)]), []),
     "a route with one segment more": (
         lambda: ruled("/users", routes=[Route("/users/{name}", home)]),
         ["rules[0] (users): " + NO_ROUTE.format("/users")],
     ),
-    "a path with parameters": (lambda: ruled("/nobody/{name}"), []),
-    "without case": (lambda: ruled("/LOGIN", ignore_case=True), []),
-    "in a mount": (lambda: ruled("/m/a", "/m/b", routes=[Mount("/m", routes=[Route("/a", home)])]), ["/m/b"]),
-    "in a mounted app without routes": (lambda: ruled("/m/b", routes=[Mount("/m", App200())]), []),
+    "a path with parameters": (
+        lambda: ruled("/nobody/{name}"),
+        ["rules[0] (nobody_name): " + NO_ROUTE.format("/nobody/{name}")],
+    ),
+    "a slip before a parameter": (
+        lambda: ruled("/user/{id}", routes=USERS),
+        ["rules[0] (user_id): " + MISSPELLED.format("/user/{id}", "/users/{id}")],
+    ),
+    "a slip after a parameter": (
+        lambda: ruled("/v1/{other}/edit_", routes=USERS),
+        ["rules[0] (v1_other_edit): " + MISSPELLED.format("/v1/{other}/edit_", "/v1/{name}/edit")],
+    ),
+    "paths that a route may have": (
+        lambda: ruled(
+            *("/users/{name}", "/{any}/{other}", "/files/{a}/{b}", "/files/{a:path}", "/v1/x/{y}", "/{rest:path}"),
+            routes=USERS,
+        ),
+        [],
+    ),
+    "an own converter": (lambda: ruled("/a/{b}/{c}", "/a/x/y/z", routes=[Route("/a/{b:slashes}", home)]), []),
+    "without case": (lambda: ruled("/LOGIN", "/USER/{id}", ignore_case=True), []),
+    "in a mount": (
+        lambda: ruled("/m/a", "/m/b", "/m/{x}/{y}", routes=[Mount("/m", routes=[Route("/a", home)])]),
+        ["/m/b", "/m/{x}/{y}"],
+    ),
+    "in a mounted app without routes": (lambda: ruled("/m/b", "/m/{x}/{y}", routes=[Mount("/m", App200())]), []),
     "in a mounted app of another framework": (lambda: ruled("/m/b", routes=[Mount("/m", of_litestar())]), []),
     "under hosts": (lambda: ruled("/b", routes=[Host("a.example", app=Router([Route("/a", home)]))]), []),
 }
+
+
+class _Slashes(Convertor[str]):
+    regex = "[a-z/]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("slashes", _Slashes())
 
 
 @pytest.mark.promise(9)
@@ -257,11 +297,57 @@ def test_a_path_that_no_route_has_is_told(case: str, caplog: pytest.LogCaptureFi
 
 
 def test_a_path_that_no_route_has_is_told_without_a_lifespan_and_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    app = ruled("/logni", strict=True)
+    """A limit on requests for a path that does not exist may be meant."""
+    app = ruled("/wp-login.php", strict=True)
     assert [status(app, "/login") for _ in range(2)] == [200, 200]
     assert [text.partition(":")[2].partition(", so")[0] for text in heard(caplog)] == [
-        " rules[0] (logni): no route has the path /logni"
+        " rules[0] (wp-login.php): no route has the path /wp-login.php"
     ]
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("path", ["/logni", ["/login", "/logni"]])
+def test_a_misspelled_path_is_an_error_with_strict(path: Any) -> None:
+    rules = [{"path": path, "limits": "5/minute", "name": "r"}]
+    app = RateLimitMiddleware(Starlette(routes=[Route("/login", home)]), limits=[], rules=rules, strict=True)
+    with pytest.raises(ConfigError, match=r"^rules\[0\] \(r\): no route has the path /logni; did you mean /login\?"):
+        talk(app, HTTP)
+
+
+RULE_METHODS: dict[str, tuple[list[str], str, list[str]]] = {  # methods and path of a rule; methods of the routes
+    "another one": (["PUT"], "/login", ["GET, POST"]),
+    "several others": (["PUT", "PATCH"], "/login", ["GET, POST"]),
+    "one of them": (["PUT", "POST"], "/login", []),
+    "HEAD of a GET": (["HEAD"], "/login", []),
+    "preflights": (["OPTIONS"], "/login", []),
+    "with a parameter": (["PUT"], "/users/{name}", ["DELETE, GET"]),
+    "of any route": (["DELETE"], "/{rest:path}", []),
+    "of no route": (["PATCH"], "/{rest:path}", ["DELETE, GET, POST"]),
+}
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("case", RULE_METHODS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_methods_of_a_rule_that_no_route_has(case: str, strict: bool, caplog: pytest.LogCaptureFixture) -> None:
+    methods, path, present = RULE_METHODS[case]
+    routes = [
+        *(Route("/login", home, methods=["GET"]), Route("/login", home, methods=["POST"])),
+        *(Route("/users/{name}", home, methods=["GET"]), Route("/users/{id:int}", home, methods=["DELETE"])),
+    ]
+    rules = [{"path": path, "methods": methods, "limits": "5/minute", "name": "r"}]
+    app = RateLimitMiddleware(Starlette(routes=routes), limits=[], rules=rules, strict=strict)
+    expected = [
+        f"rules[0] (r): it has methods = {methods}, and the routes with its path have {one}, so it limits nothing; "
+        "name methods of the routes, or leave methods out"
+        for one in present
+    ]
+    if strict and expected:
+        with pytest.raises(ConfigError, match=f"^{re.escape(expected[0])}"):
+            talk(app, HTTP)
+        return
+    start(app)
+    assert [text.removeprefix("ratelimit_mw: ") for text in heard(caplog)] == expected
 
 
 def test_of_other_apps_no_paths_are_known(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,41 +1,51 @@
-"""Finds settings in an app's config that are not read: written too late, or in addition to a Settings object."""
+"""Checks of an app at its first request: settings in its config that are not read, and rules that no route meets."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.flask.endpoint_limits import CONFIG
+from ratelimit_mw.rules.route_checks import route_findings, shape_of_angles
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
 
 with require("flask"):
     from flask import Flask, request_started
+    from werkzeug.exceptions import HTTPException, NotFound
 
 _PLACE: Final = f"app.config[{CONFIG!r}]"
 _ABSENT: Final = object()
 
 
-class ConfigWatch:
-    """Reports settings in an app's config that its RateLimiter did not read. `reads`: if it reads `RATELIMIT_MW`."""
+class FirstRequestCheck:
+    """Reports what only the complete app shows. `reads`: whether its RateLimiter reads `RATELIMIT_MW`."""
 
-    def __init__(self, app: Flask, *, reads: bool, strict: bool) -> None:
-        self._strict: Final = strict
+    def __init__(self, app: Flask, settings: Settings, *, reads: bool) -> None:
+        self._settings: Final = settings
         self._reads: Final = reads
         self._names: Final = frozenset(app.config)
         self._value: Final = _copied(app.config.get(CONFIG, _ABSENT))
         findings = [*unread_settings(self._names, _PLACE)]
         if not reads and self._value is not _ABSENT:
             findings.append(_beside_settings())
-        warn_or_fail(findings, strict=strict)
+        warn_or_fail(findings, strict=settings.strict)
         request_started.connect(self.check, app)
 
     def check(self, app: Flask, **_: object) -> None:
-        """Report at the first request what was written since. With `strict`, raise `ConfigError` at each request."""
-        warn_or_fail(self.findings(app.config), strict=self._strict)
+        """Report at the first request. With `strict`, raise `ConfigError` at each request."""
+        warn_or_fail(self.findings(app), strict=self._settings.strict)
         request_started.disconnect(self.check)
 
-    def findings(self, config: Mapping[str, Any]) -> Iterator[Finding]:
-        """Yield a finding for each setting that was written since."""
+    def findings(self, app: Flask) -> Iterator[Finding]:
+        """Yield a finding for each setting written since, and for each rule whose path or methods no route has."""
+        yield from self._late_settings(app.config)
+        if not (app.url_map.host_matching or app.subdomain_matching):  # else a path has a route on some hosts only
+            routes = [shape_of_angles(rule.rule, rule.methods or ()) for rule in app.url_map.iter_rules()]
+            yield from route_findings(self._settings, routes, partial(_has_route, app))
+
+    def _late_settings(self, config: Mapping[str, Any]) -> Iterator[Finding]:
         yield from unread_settings(config.keys() - self._names, _PLACE)
         if _copied(config.get(CONFIG, _ABSENT)) == self._value:
             return
@@ -47,6 +57,16 @@ class ConfigWatch:
             )
         elif self._value is _ABSENT:
             yield _beside_settings()
+
+
+def _has_route(app: Flask, path: str) -> bool:
+    try:
+        app.url_map.bind("").match(path)
+    except NotFound:
+        return False
+    except HTTPException:  # the route has another method, or redirects
+        return True
+    return True
 
 
 def _beside_settings() -> Finding:
