@@ -15,7 +15,7 @@ _HOOK_RAISED: Final = "raised an exception: no request is affected, this event i
 _HOOK_IS_ASYNC: Final = "returned an awaitable, which is not awaited: expected a plain function"
 
 
-class DecisionEvent(Struct, frozen=True, gc=False):
+class DecisionEvent(Struct, frozen=True):
     """The decision on a request, or on a message of a websocket.
 
     `verdict`: the result; `verdict.rule` is the rule that applied, `verdict.source` is where the decision came from.

@@ -79,7 +79,7 @@ class RateLimitMiddleware:
             context.end("raised")
             raise
         refusal = self._decide_in_thread(request) if context.needs_decision else None
-        return self._complete(context, response, refusal)
+        return self._complete(request, context, response, refusal)
 
     async def _handle(self, request: HttpRequest) -> HttpResponseBase:
         context = self._context(request)
@@ -89,10 +89,10 @@ class RateLimitMiddleware:
             context.end("cancelled" if isinstance(error, asyncio.CancelledError) else "raised")
             raise
         refusal = await self._decide(request) if context.needs_decision else None
-        return self._complete(context, response, refusal)
+        return self._complete(request, context, response, refusal)
 
     def _complete(
-        self, context: RequestContext, response: HttpResponseBase, refusal: HttpResponse | None
+        self, request: HttpRequest, context: RequestContext, response: HttpResponseBase, refusal: HttpResponse | None
     ) -> HttpResponseBase:
         """Return the response with headers added, or the refusal in its place."""
         if refusal is not None:
@@ -100,7 +100,8 @@ class RateLimitMiddleware:
         if context.adds_headers:
             add_headers(response, context.state.verdict, self._style)
         if context.tracker is not None:
-            end_on_close(response, context.tracker)
+            end_on_close(request, response, context.tracker)
+            context.tracker = None  # the response has it now
         return response
 
     def _decide_in_thread(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:

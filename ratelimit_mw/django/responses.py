@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable
 from typing import Any, Final
+from weakref import ref
 
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse
@@ -20,7 +21,7 @@ _LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # keys in Django's dict, in the orde
 _KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), dict)
 
 
-class RequestContext(Struct, gc=False):
+class RequestContext(Struct):
     """The part of one middleware in one request.
 
     `adds_headers`: whether the middleware adds the headers. `verdict`: its verdict. `refusal`: its response, if it
@@ -51,14 +52,28 @@ def replace_response(refusal: HttpResponse, response: HttpResponseBase) -> HttpR
     return refusal
 
 
-def end_on_close(response: HttpResponseBase, tracker: ResponseTracker) -> None:
-    """Report the end when the server closes the response, after other middleware has run."""
+def end_on_close(request: HttpRequest, response: HttpResponseBase, tracker: ResponseTracker) -> None:
+    """Report the end when the server closes the response, after other middleware has run.
 
-    def close() -> None:
-        tracker.response.started(response.status_code, list(response.items()))
+    Middleware outside may replace the response without closing it, as Django's own does for a redirect or a 304. So the
+    end is also reported when Django closes the request, which it does when the server closes the last response.
+    """
+    close_request, of_response = request.close, ref(response)
+
+    def end(ended: HttpResponseBase | None) -> None:
+        if ended is not None:
+            tracker.response.started(ended.status_code, list(ended.items()))
         tracker.end("ended")
 
-    response._resource_closers.append(close)  # type: ignore[attr-defined]  # noqa: SLF001  # called on close
+    def close() -> None:
+        vars(request).pop("close", None)  # cuts the cycle, so that body and files are freed without the collector
+        try:
+            end(response)
+        finally:
+            close_request()
+
+    request.close = close  # type: ignore[method-assign]  # Django calls it when the last response is closed
+    response._resource_closers.append(lambda: end(of_response()))  # type: ignore[attr-defined]  # noqa: SLF001  # called on close
 
 
 def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: HeaderStyle) -> None:

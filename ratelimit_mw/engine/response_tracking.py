@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Final, Literal
+from weakref import ref
 
 from ratelimit_mw.core.limit import MAX_EXACT_INT
 from ratelimit_mw.core.log import warn_throttled
@@ -64,9 +65,11 @@ class ResponseTracker:
 
     `request`: the request as the gate sees it. `state`: its state, as the app sees it. `response`: what is known of the
     response so far. `loop`: the event loop for coroutines of the callbacks, if the response ends in another thread.
+
+    The state has a weak reference to it. So if a response is dropped and nothing ends it, its slots are not renewed.
     """
 
-    __slots__ = ("_on_end", "loop", "request", "response", "state")
+    __slots__ = ("__weakref__", "_on_end", "loop", "request", "response", "state")
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class ResponseTracker:
         self.response = ResponseInfo()
         self.loop = loop
         self._on_end = list(on_end)
-        state.ensure_extras().tracker = self
+        state.ensure_extras().tracker = ref(self)
         if state.in_app:
             state.in_app = False  # the end of the response comes first
             if state.actual_cost is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from weakref import ReferenceType
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -19,13 +20,16 @@ _lock: Final = fork_safe_lock()  # an app may call settle() from several threads
 class Extras(Struct, gc=False):
     """The part of a `RateLimitState` that few requests need.
 
-    `message`: the state of a websocket's last message, if messages are limited. `tracker`: tracks the response to its
-    end, if a rule needs that. `actual_cost`: the true cost that the app passed to `settle()`. `corrected`: what
-    settlements have changed in each bucket so far.
+    `message`: the state of a websocket's last message, if messages are limited. `tracker`: a weak reference to what
+    tracks the response to its end, if a rule needs that. `actual_cost`: the true cost that the app passed to
+    `settle()`. `corrected`: what settlements have changed in each bucket so far.
+
+    Neither class may have a strong reference to a request or a tracker: the garbage collector does not look into
+    classes with `gc=False`, so it could not free a cycle with one of these.
     """
 
     message: "RateLimitState | None" = None
-    tracker: Any = None
+    tracker: "ReferenceType[Any] | None" = None
     actual_cost: int | None = None
     corrected: dict[RequestBucket, Corrected] = field(default_factory=dict)
 
@@ -54,8 +58,9 @@ class RateLimitState(Struct, gc=False):
 
     @property
     def tracker(self) -> Any:
-        """The `ResponseTracker` of the request; None if no rule needs one."""
-        return None if self.extras is None else self.extras.tracker
+        """The `ResponseTracker` of the request; None if no rule needs one, or if its response is gone."""
+        reference = None if self.extras is None else self.extras.tracker
+        return None if reference is None else reference()
 
     @property
     def actual_cost(self) -> int | None:
@@ -128,8 +133,9 @@ class RateLimitState(Struct, gc=False):
             return
         extras = self.ensure_extras()
         extras.actual_cost = min(actual, MAX_EXACT_INT - 1)
-        if extras.tracker is not None:
-            extras.tracker.settle_at_end()
+        tracker = self.tracker
+        if tracker is not None:
+            tracker.settle_at_end()
         elif not self.in_app:
             self.settle_called()
 

@@ -150,9 +150,13 @@ class Hooks:
         fields = decision.fields or [] if state is None else headers(state.verdict, self._style)
         add = addable_to_refusal if state is None else partial(addable, state.verdict)
         _add_headers(response, fields, add)
-        if decision.tracker is not None:
-            _end_on_close(response, decision.tracker)
         return response
+
+    def finished(self, *_: object, response: Response, **__: object) -> None:
+        """Report the end when the server closes the response. Functions that ran after `after` may have replaced it."""
+        decision: _RequestDecision | None = vars(_current_request()).get(_ATTRIBUTE)
+        if decision is not None and decision.tracker is not None:
+            _end_on_close(response, decision.tracker)
 
     def failed(self, *_: object, **__: object) -> None:
         """End the tracking after an unhandled error, because there may be no response to close."""

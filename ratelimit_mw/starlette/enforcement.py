@@ -176,7 +176,7 @@ def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpoin
     return found
 
 
-class EndpointDecision(Struct, gc=False):
+class EndpointDecision(Struct):
     """The result of endpoint limits. `verdict`: None if nothing was limited. `state`: includes outer decisions."""
 
     request: AsgiRequest

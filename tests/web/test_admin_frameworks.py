@@ -239,7 +239,7 @@ def test_flask_checks_rules_against_its_routes() -> None:
     assert warnings([{"path": ["/log-in", "/login"]}, {"path": "/lost/{rest:path}"}, {"path": "/user/{name}"}]) == [
         MISSPELLED.format(0, "log-in_login", "/log-in", "/login"),
         NO_ROUTE.format(1, "lost_rest_path", "/lost/{rest:path}"),
-        MISSPELLED.format(2, "user_name", "/user/{name}", "/users/{x}/"),
+        MISSPELLED.format(2, "user_name", "/user/{name}", "/users/{x}"),
     ]
     assert warnings([{"path": "/log-in"}], ignore_case=True) == []
     assert warnings(

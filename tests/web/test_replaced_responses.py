@@ -1,0 +1,211 @@
+"""A response that nothing closes, because something outside replaced it, keeps neither slots nor memory."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from typing import Any
+
+import pytest
+from django.http import FileResponse, HttpRequest, HttpResponse
+from django.urls import path
+from fastapi import Depends, FastAPI
+from flask import Flask, Response
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from werkzeug.test import create_environ
+
+from ratelimit_mw import asgi, wsgi
+from ratelimit_mw.core.events import DecisionEvent
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.testing import Clock, RecordingStore
+from web.asgi_talk import HTTP
+from web.django_ask import BOTH, Site
+from web.django_site import OURS, asgi_site, wsgi_site
+
+CONDITIONAL = "django.middleware.http.ConditionalGetMiddleware"
+COMMON = "django.middleware.common.CommonMiddleware"
+SLOTS: dict[str, Any] = {"limits": [], "concurrent": 1, "key": "all"}
+
+
+def report(_: HttpRequest) -> HttpResponse:
+    return HttpResponse("the report")
+
+
+@pytest.mark.promise(7)
+@BOTH
+def test_django_answers_304_or_redirects_in_place_of_a_view(site: Site) -> None:
+    """Django's own middleware drops the response of the view, and does not close it."""
+    ask = site([path("report", report), path("slash/", report)], SLOTS, CONDITIONAL, COMMON, OURS)
+    (tag,) = ask("/report").field("etag")
+    again = [ask("/report", headers={"If-None-Match": tag}).status for _ in range(3)]
+    assert (again, [ask("/slash").status for _ in range(3)], ask("/slash/").status) == ([304] * 3, [301] * 3, 200)
+
+
+@pytest.mark.promise(7)
+@BOTH
+def test_the_status_of_a_response_that_is_replaced_counts(site: Site) -> None:
+    """The middleware outside answers 304, but the view answered 200, which is what `count_status` reads."""
+    store = RecordingStore(clock=Clock())
+    settings = {"limits": "9/hour", "count_status": [404], "store": store}
+    ask = site([path("report", report)], settings, CONDITIONAL, OURS)
+    (tag,) = ask("/report").field("etag")
+    assert ask("/report", headers={"If-None-Match": tag}).status == 304
+    assert [[charge.cost for charge in charges] for verb, charges in store.calls if verb == "settle"] == [[-1], [-1]]
+
+
+def flask_app(**options: Any) -> Flask:
+    app = Flask("shop")
+
+    @app.after_request  # registered before the extension, so it runs after it
+    def replaced(response: Response) -> Response:
+        return Response("another") if response.status_code == 200 else response
+
+    RateLimiter(app, **options)
+    app.add_url_rule("/", "home", lambda: "hello")
+    return app
+
+
+@pytest.mark.promise(7)
+def test_flask_returns_another_response_after_the_extension() -> None:
+    client, answers = flask_app(**SLOTS).test_client(), []
+    for _ in range(3):
+        with client.get("/") as answer:
+            answers.append((answer.status_code, answer.get_data(as_text=True)))
+    assert answers == [(200, "another")] * 3
+
+
+# memory: each maker returns a function that serves one request, and closes its response if told to
+
+Serve = Callable[[weakref.WeakSet[Any], bool], None]
+
+
+class Marked:
+    """An object that lives as long as the request that has it in its environ or scope."""
+
+
+def _over_wsgi(app: Any) -> Serve:
+    def serve(alive: weakref.WeakSet[Any], close: bool) -> None:
+        mark = Marked()
+        alive.add(mark)
+        body = app(create_environ("/", environ_overrides={"REMOTE_ADDR": "192.0.2.1", "mark": mark}), _started)
+        next(iter(body))
+        if close:
+            body.close()
+
+    return serve
+
+
+def _started(*_: Any) -> Callable[[bytes], object]:
+    return len
+
+
+def _over_asgi(app: Any) -> Serve:
+    async def send(_: Any) -> None: ...
+
+    def serve(alive: weakref.WeakSet[Any], _: bool) -> None:
+        messages = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> Any:
+            return messages.pop() if messages else await asyncio.Event().wait()  # the client stays
+
+        mark = Marked()
+        alive.add(mark)
+        asyncio.run(app({**HTTP, "query_string": b"", "mark": mark}, receive, send))
+
+    return serve
+
+
+def _wsgi(options: Any) -> Serve:
+    def app(_: Any, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        yield from (b"a", b"b")
+
+    return _over_wsgi(wsgi.RateLimitMiddleware(app, **options))
+
+
+def _flask(options: Any) -> Serve:
+    return _over_wsgi(flask_app(**options).wsgi_app)
+
+
+def file_view(_: HttpRequest) -> FileResponse:
+    return FileResponse(iter([b"a", b"b"]))
+
+
+def _django(options: Any) -> Serve:
+    return _over_wsgi(wsgi_site([path("", file_view)], options, (OURS,)))
+
+
+def _django_asgi(options: Any) -> Serve:
+    return _over_asgi(asgi_site([path("", report)], options, (OURS,)))
+
+
+async def home(_: Any) -> PlainTextResponse:
+    return PlainTextResponse("hello")
+
+
+def _starlette(options: Any) -> Serve:
+    return _over_asgi(asgi.RateLimitMiddleware(Starlette(routes=[Route("/", home)]), **options))
+
+
+def _fastapi(options: Any) -> Serve:
+    app = FastAPI()
+    limit = RateLimit("99/hour", count_status=[401])
+    app.add_api_route("/", lambda: 1, dependencies=[Depends(limit)])
+    return _over_asgi(asgi.RateLimitMiddleware(app, **options))
+
+
+def keep_event(event: DecisionEvent) -> None:
+    """Attach the event to the request that it has, as an app may do to log it at the end."""
+    raw = event.request.raw
+    (raw if isinstance(raw, dict) else vars(raw))["event"] = event
+
+
+MAKERS = [_wsgi, _flask, _django, _django_asgi, _starlette, _fastapi]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {"limits": "999/hour"},
+    "count_status": {"limits": "999/hour", "count_status": [401]},
+    "concurrent": {"limits": [], "concurrent": 99},
+    "on_decision": {"limits": "999/hour", "on_decision": keep_event},
+}
+
+
+@pytest.mark.promise(7)
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "dropped"])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("make", MAKERS)
+def test_no_request_stays_in_memory(make: Any, options: str, close: bool) -> None:
+    """Whether the server closes the response or forgets to, the collector frees the request and all that it has."""
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    serve = make({**OPTIONS[options], "key": "ip", "store": RecordingStore(clock=Clock())})
+    for _ in range(20):
+        serve(alive, close)
+    gc.collect()
+    assert len(alive) <= 1  # a framework may keep its last request
+
+
+@pytest.mark.promise(7)
+def test_the_files_of_a_request_are_closed_with_it() -> None:
+    """Without the collector, because a process may receive many files before it runs."""
+    files: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def upload(request: HttpRequest) -> HttpResponse:
+        (file,) = request.FILES.values()
+        files.add(file)
+        return HttpResponse("received")
+
+    settings = {"limits": "9/hour", "count_status": [404], "key": "all", "store": RecordingStore(clock=Clock())}
+    app = wsgi_site([path("", upload)], settings, (OURS,))
+    gc.disable()
+    try:
+        environ = create_environ("/", method="POST", data={"f": (BytesIO(b"hello"), "name.txt")})
+        body = app(environ, _started)
+        assert b"".join(body) == b"received"
+        assert [file.closed for file in files] == [False]
+        body.close()
+        assert [file.closed for file in files] in ([], [True])
+    finally:
+        gc.enable()
