@@ -96,15 +96,22 @@ def _is_absent(result: object) -> bool:
     return result is None or (isinstance(result, str) and len(result) == 0)
 
 
-def cost_result(call: RequestCallable, results: CallResults) -> int:
-    """Return the callable's result as a cost; 1 if it is not a whole number, 0 or more.
+def cost_result(call: RequestCallable, results: CallResults, least: int = 0) -> int:
+    """Return the callable's result as a cost; 1 if it is not a whole number, `least` (0 or 1) or more.
 
     Larger costs are cut to 2**53 - 1, which no limit admits.
     """
     result = results[call]
-    if type(result) is int and result >= 0:
+    if type(result) is int and result >= least:
         return min(result, MAX_EXACT_INT - 1)  # the result may come from the client
-    if result is not FAILED:
+    if type(result) is int and result == 0:
+        warn_throttled(
+            f"cost {callable_place(call)}",
+            "returned 0, which a limit with settle or count_status always admits: the request costs 1",
+            code="RL-216",
+            call=call,
+        )
+    elif result is not FAILED:
         warn_throttled(
             f"cost {callable_place(call)}",
             "returned %s, not a whole number, 0 or more: the request costs 1",

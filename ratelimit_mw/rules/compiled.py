@@ -51,7 +51,7 @@ class CompiledLimit:
             "queue_timeout",
             "shadow",
         ),
-        *("missing_key_tag", "may_delay", "tag_of"),
+        *("min_cost", "missing_key_tag", "may_delay", "tag_of"),
     )
 
     def __init__(
@@ -79,6 +79,8 @@ class CompiledLimit:
             label=label,
         )
         self.policy: Final = make_policy(spec.limit)
+        # a request that is charged 0 in advance is never refused, whatever it is settled to
+        self.min_cost: Final = int(not penalty and self.policy.settle_policy is not None)
         local_limit = scaled(spec.limit, settings.local_share)  # the limit that decides while the store fails
         self.local_policy: Final = self.policy if local_limit is spec.limit else make_policy(local_limit)
         self.tag_of: Final = limit_set.tag_of
@@ -93,7 +95,7 @@ class CompiledLimit:
 
     def cost_of(self, results: CallResults) -> int:
         """Return the units that a request costs."""
-        return self.cost if isinstance(self.cost, int) else cost_result(self.cost, results)
+        return self.cost if isinstance(self.cost, int) else cost_result(self.cost, results, self.min_cost)
 
 
 class LimitSet:

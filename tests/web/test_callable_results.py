@@ -484,3 +484,27 @@ def test_the_text_of_an_error_is_in_no_log(face: str, caplog: pytest.LogCaptureF
     assert "s3cret" not in caplog.text
     assert "KeyError; its text is left out" in caplog.text
     assert "in quota" in caplog.text, "the place is told"
+
+
+@ALL
+@pytest.mark.promise(3)
+@pytest.mark.parametrize(
+    ("options", "cost"),
+    [
+        ({"limits": "2/hour", "count_status": ["2xx"]}, 1),
+        ({"limits": "2/hour", "settle": lambda *_: 1}, 1),
+        ({"limits": {"limit": "2/hour", "settle": False}, "count_status": ["2xx"]}, 0),
+        ({"limits": "2/hour"}, 0),
+    ],
+    ids=["count_status", "settle", "not settled", "plain"],
+)
+def test_a_callable_cannot_make_a_settled_request_free(
+    face: str, options: dict[str, Any], cost: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A request that costs 0 passes whatever it is settled to later. A client may choose the 0, as by an empty body."""
+    send, store = served(face, **ruled(**options, cost=lambda _: 0))
+    statuses = [send(Step()).status for _ in range(4)]
+    text = "returned 0, which a limit with settle or count_status always admits: the request costs 1"
+    assert sum(text in message for message in caplog.messages) == cost
+    assert {charge.cost for verb, charges in store.calls if verb == "take" for charge in charges} == {cost}
+    assert statuses == ([200, 200, 429, 429] if cost else [200] * 4)
