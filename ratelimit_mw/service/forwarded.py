@@ -28,6 +28,8 @@ _HEADERS: Final = {  # per endpoint: the headers in which a proxy describes the 
     "nginx": {"method": b"x-original-method", "uri": b"x-original-uri"},
 }
 
+_MOVING: Final = (b"script_name", b"path_info")  # gunicorn moves the path by such a header, which proxies pass on
+
 Rebuild = Callable[[Scope], "Forwarded"]
 _PLAIN: Final = re.compile(r"/[A-Za-z0-9_.~/-]*")  # a path that is the same in each form
 
@@ -85,6 +87,8 @@ class ProxyRequests:
                 for name in described.values():
                     if name in repeated:
                         raise Rejected(400, f"{name.decode()}: present twice, expected once, as the proxy sets it")
+            if not values.keys().isdisjoint(_MOVING):
+                raise _moving()
             method, uri, address = values.get(method_header), values.get(uri_header), values.get(address_header)
             if not (method and uri and address is not None):
                 raise _missing(uri_header if method and not uri else address_header if method else method_header)
@@ -109,6 +113,8 @@ class ProxyRequests:
         def rebuild(scope: Scope) -> Forwarded:
             client = self._peer(scope)
             fields: list[tuple[bytes, bytes]] = scope["headers"]
+            if any(name in _MOVING for name, _ in fields):
+                raise _moving()
             addresses = [value for name, value in fields if name == address]
             if not addresses:
                 raise _missing(address)
@@ -143,6 +149,11 @@ def _repeated(fields: Sequence[tuple[bytes, bytes]]) -> frozenset[bytes]:
 def too_long() -> Rejected:
     """Return the answer to a request with a long path and query, which would take long to decode and match."""
     return Rejected(414, f"path: expected at most {MAX_TARGET} bytes with the query")
+
+
+def _moving() -> Rejected:
+    """Return the answer to a request for which the app and the rules might see different paths."""
+    return Rejected(400, "a header SCRIPT_NAME or PATH_INFO, with an underscore, is not accepted")
 
 
 def _missing(header: bytes) -> Rejected:

@@ -36,6 +36,10 @@ class Away(MemoryStore):
         ("/v1/forward", {name: FORWARDED[name] for name in list(FORWARDED)[:2]}, "x-forwarded-for: missing"),
         ("/v1/envoy/a", {}, "x-forwarded-for: missing"),
         ("/v1/forward", [*FORWARDED.items(), ("x-forwarded-uri", "/b")], "x-forwarded-uri: present twice"),
+        # gunicorn takes the path from these headers, so the app would see another path than the rules
+        ("/v1/forward", {**FORWARDED, "SCRIPT_NAME": "/a"}, "a header SCRIPT_NAME or PATH_INFO, with an underscore"),
+        ("/v1/nginx", {**NGINX, "Path_Info": "/a"}, "a header SCRIPT_NAME or PATH_INFO, with an underscore"),
+        ("/v1/envoy/a", {"X-Forwarded-For": "::1", "script_name": ""}, "a header SCRIPT_NAME or PATH_INFO, with an"),
     ],
 )
 def test_a_proxy_that_does_not_say_all_of_a_request(path: str, headers: Any, detail: str) -> None:
