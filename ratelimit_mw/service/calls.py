@@ -1,5 +1,6 @@
 """Reads the bodies of the service's JSON calls."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,8 @@ from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.service.answers import Rejected
 
+_METHOD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110, such as M-SEARCH
+_ORIGIN: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*/?")  # of a request's target in absolute form
 _AT: Final = " - at `$"  # precedes the place in an error of msgspec
 
 T = TypeVar("T")
@@ -50,9 +53,10 @@ class RequestParts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """Return the ASGI scope of this request. Raises `Rejected` for parts that a request cannot have."""
         if self.ip and parse_address(self.ip) is None:
             raise Rejected(400, f"ip: got {self.ip!r:.100}, expected an address such as 192.0.2.1, or null")
-        if not self.path.startswith("/"):
-            raise Rejected(400, f"path: got {self.path!r:.100}, expected text that begins with '/'")
-        if not self.method.isascii() or not self.method.isalpha():
+        path = _ORIGIN.sub("/", self.path)
+        if not path.startswith("/") and path != "*":
+            raise Rejected(400, f"path: got {self.path!r:.100}, expected text that begins with '/', a URL, or '*'")
+        if _METHOD.fullmatch(self.method) is None:
             raise Rejected(400, f"method: got {self.method!r:.100}, expected a method such as 'POST'")
         headers = [
             (_bytes(name.lower()), _bytes(value))
@@ -62,7 +66,7 @@ class RequestParts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if self.host is not None:
             headers = [(b"host", _bytes(self.host)), *(field for field in headers if field[0] != b"host")]
         client = (self.ip, 0) if self.ip else None
-        return scope_from_parts(self.method.upper(), _bytes(self.path), headers, client, self.user)
+        return scope_from_parts(self.method.upper(), _bytes(path), headers, client, self.user)
 
 
 class CheckCall(RequestParts, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -296,6 +296,20 @@ def test_check_reads_headers_and_host(ratelimit_clock: None) -> None:
     assert call(app, "/v1/check", {**parts, "headers": {"x-key": "other"}}).json()["remaining"] == 4
 
 
+def test_check_accepts_each_target_and_method_of_http(ratelimit_clock: None) -> None:
+    """An HTTP server passes them to its app, which describes each request as it received it."""
+    app = made(limits="9/day", rules=[{"path": "/login", "limits": "5/day", "name": "login"}])
+    requests: list[tuple[dict[str, str], str, int]] = [
+        ({"path": "/", "method": "M-SEARCH"}, "default", 8),
+        ({"path": "*", "method": "OPTIONS"}, "default", 7),
+        ({"path": "http://x.example:80/login?a"}, "login", 4),
+        ({"path": "http://x.example"}, "default", 6),
+        ({"path": "http://x.example?/login"}, "default", 5),
+    ]
+    answers = [call(app, "/v1/check", parts).json() for parts, *_ in requests]
+    assert [(one["rule"], one["remaining"]) for one in answers] == [(rule, left) for _, rule, left in requests]
+
+
 def test_check_does_not_wait() -> None:
     app = made(limits=[{"limit": "1/hour using gcra", "max_delay": 7200}])
     call(app, "/v1/check", {"path": "/", "ip": "192.0.2.7"})
@@ -379,7 +393,9 @@ def test_a_slot_beside_a_rate_and_of_several_units(ratelimit: Control) -> None:
         ("/v1/settle", {"limits": "1/s", "key": "k", "release": "1x1"}, "release: got '1x1', expected the `slot`"),
         ("/v1/settle", {"limits": SLOTS, "key": "k", "release": "x"}, "release: got 'x', expected the `slot`"),
         ("/v1/settle", {"limits": SLOTS, "key": "k", "renew": "1x1.2x1"}, "renew: got '1x1.2x1', expected"),
-        ("/v1/check", {"path": "a"}, "path: got 'a', expected text that begins with '/'"),
+        ("/v1/check", {"path": "a"}, "path: got 'a', expected text that begins with '/', a URL, or '*'"),
+        ("/v1/check", {"path": "a:b/c"}, "path: got 'a:b/c', expected text that begins with '/', a URL, or '*'"),
+        ("/v1/check", {"path": "/", "method": ""}, "method: got '', expected a method"),
         ("/v1/check", {"path": "/", "ip": "300.1.1.1"}, "ip: got '300.1.1.1', expected an address"),
         ("/v1/check", {"path": "/", "method": "G T"}, "method: got 'G T', expected a method"),
         ("/v1/check", {"path": "/", "headers": {"a": 1}}, "headers[...]: Expected `str | array`, got `int`"),
