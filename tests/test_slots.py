@@ -429,13 +429,21 @@ def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
     assert holds.next_renewal(1) is None
 
 
+@pytest.mark.promise(7)
+@pytest.mark.parametrize("renewals", [0, 1])
 @pytest.mark.parametrize("keeper", [SLOT_RENEWER, ASYNC_SLOT_RENEWER])
-def test_what_nobody_refers_to_is_not_renewed(keeper: SlotRenewer | AsyncSlotRenewer) -> None:
+def test_what_nobody_refers_to_is_not_renewed(keeper: SlotRenewer | AsyncSlotRenewer, renewals: int) -> None:
+    """Neither before the first renewal nor after it, while the thread waits for the next one."""
+
     async def run() -> None:
         store = RecordingStore(clock=Clock())
         hold = HeldSlots(store, [Charge("k", Concurrency(1, 0.03), at=7)])
         alive = weakref.ref(hold)
         keeper.add(hold)
+        for _ in range(10_000):
+            if len(store.calls) >= renewals:
+                break
+            await asyncio.sleep(0.005)
         del hold
         for _ in range(1000):  # a renewal that has begun refers to it until it ends
             gc.collect()

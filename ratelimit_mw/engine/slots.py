@@ -239,8 +239,7 @@ class SlotRenewer:
             if not self._running:
                 self._start()
         if not self._running:
-            for batch in self._registry.due(time.monotonic()):
-                self._renew(batch)
+            self._renew_all()
 
     def _start(self) -> None:
         """Start the thread. If the system refuses one, the next request tries again."""
@@ -253,9 +252,7 @@ class SlotRenewer:
 
     def _run(self) -> None:
         while True:
-            now = time.monotonic()
-            for batch in self._registry.due(now):
-                self._renew(batch)
+            self._renew_all()
             with self._wake:
                 pause = self._registry.next_renewal(time.monotonic())
                 if pause is None:
@@ -264,8 +261,10 @@ class SlotRenewer:
                 self._next = time.monotonic() + pause
                 self._wake.wait(pause)
 
-    def _renew(self, batch: Sequence[HeldSlots]) -> None:
-        run(_renew(_settle_in_thread, self._registry, batch, _release_now))
+    def _renew_all(self) -> None:
+        """Renew the slots that are due. A method of its own, so that the waiting thread has no reference to slots."""
+        for batch in self._registry.due(time.monotonic()):
+            run(_renew(_settle_in_thread, self._registry, batch, _release_now))
 
 
 class _LoopRenewer:
