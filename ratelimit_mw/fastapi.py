@@ -1,5 +1,6 @@
 """FastAPI: limits as dependencies of an app, router or route, with or without the middleware."""
 
+import sys
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from functools import cache, partial
 from typing import Any, ClassVar, Final, Unpack
@@ -19,9 +20,11 @@ from ratelimit_mw.asgi.routes import (
 )
 from ratelimit_mw.asgi.send import Scope, close_message
 from ratelimit_mw.core.errors import ConfigError, require
+from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import UncallableDependency, callable_name, check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, Verdict
+from ratelimit_mw.engine.endpoint_misuse import is_made_by_dependency
 from ratelimit_mw.http.response import BODY_HEADERS, RESPONSES, raw_headers
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
@@ -50,6 +53,10 @@ __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 _HINT: Final = 'did you mean Depends(RateLimit("5/minute"))?'
 _ON_A_FUNCTION: Final = (
     'did you mean @limit("5/minute"), or Depends(RateLimit("5/minute")) in the dependencies of the route?'
+)
+_MADE_BY_DEPENDENCY: Final = (
+    "a function made it while it served a request, so nothing enforces it; give Depends the RateLimit, not a function "
+    "that returns one; for limits that depend on the client, use `tier` or a callable as `limits`"
 )
 _DECORATED: Final[Any] = object()  # the default of `response`; FastAPI never uses it
 _Responder = Callable[[], Awaitable[Response | None]]
@@ -87,6 +94,10 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
     def __init__(self, limits: LimitsValue, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:
         check_parentheses(limits)
         super().__init__(limits, store=store, **options)
+        if is_made_by_dependency(sys._getframe(1)):  # noqa: SLF001  # finds the caller
+            if self.standalone_settings.strict:
+                raise ConfigError(_MADE_BY_DEPENDENCY, code="RL-047")
+            warn_throttled("RateLimit", _MADE_BY_DEPENDENCY, code="RL-245")
         vars(self)["__call__"] = self._admit  # FastAPI looks here to see that it is async
 
     @property

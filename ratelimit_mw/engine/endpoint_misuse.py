@@ -22,6 +22,9 @@ _CALLERS: Final = {  # modules that call endpoints
 }
 _THREADS: Final = "anyio"  # the package whose threads run plain endpoints of Starlette, and also other functions
 _REGISTRIES: Final = {("starlette", "Starlette"), ("starlette", "Router"), ("flask", "Flask")}
+_FLASK: Final = {("flask", "Flask"), ("flask", "Blueprint")}
+_DEPENDENCIES: Final = "fastapi.dependencies.utils"  # the module that calls dependencies
+_MAX_FRAMES: Final = 50  # to examine
 
 
 def registered_path(function: object, caller: FrameType) -> str | None:
@@ -32,8 +35,7 @@ def registered_path(function: object, caller: FrameType) -> str | None:
     if not isfunction(function) or not {"starlette", "flask"} & sys.modules.keys():
         return None
     for known in {**caller.f_globals, **caller.f_locals}.values():
-        kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(known).__mro__}
-        if not _REGISTRIES.isdisjoint(kinds):
+        if not _REGISTRIES.isdisjoint(_kinds_of(known)):
             path = next((path for path, endpoint in _endpoints_of(known) if endpoint is function), None)
             if path is not None:
                 return path
@@ -49,6 +51,35 @@ def reject_registered(function: object, caller: FrameType) -> None:
             f"{USE_THEIRS}, below what registers the route",
             code="RL-046",
         )
+
+
+def reject_other_framework(function: object, caller: FrameType, package: str) -> None:
+    """Raise `ConfigError` if `limit` of this package is on a function of an app that is not of its framework.
+
+    That is, if a variable of `caller` has an app or router of Starlette or FastAPI, and none has one of Flask. A
+    decorator looks there, because no code of this package runs later in an app without a middleware.
+    """
+    if not isfunction(function) or "starlette" not in sys.modules:
+        return
+    kinds = {kind for known in {**caller.f_globals, **caller.f_locals}.values() for kind in _kinds_of(known)}
+    if not kinds.isdisjoint(_REGISTRIES - _FLASK) and kinds.isdisjoint(_FLASK):
+        raise ConfigError(
+            f"@limit on {callable_name(function)}: got limit of {package} in a module with an app of Starlette or "
+            "FastAPI, so nothing enforces it; use limit of ratelimit_mw.starlette or ratelimit_mw.fastapi",
+            code="RL-063",
+        )
+
+
+def is_made_by_dependency(caller: FrameType | None) -> bool:
+    """Return whether a dependency of FastAPI, or a function in a thread of Starlette, is running in this thread."""
+    for _ in range(_MAX_FRAMES):
+        if caller is None:
+            return False
+        module = str(caller.f_globals.get("__name__"))
+        if module == _DEPENDENCIES or module.partition(".")[0] == _THREADS:
+            return True
+        caller = caller.f_back
+    return False
 
 
 class EndpointWatch:
@@ -74,6 +105,11 @@ class EndpointWatch:
                 f"gets 500; {USE_THEIRS}"
             )
             warn_or_fail([Finding(text, code="RL-136", weakens_limits=False)], strict=False)
+
+
+def _kinds_of(thing: object) -> set[tuple[str, str]]:
+    """Return the classes of an object, each as the package and the name."""
+    return {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(thing).__mro__}
 
 
 def _is_request(argument: object) -> bool:
