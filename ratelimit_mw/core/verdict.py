@@ -16,7 +16,7 @@ Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_
 `store`: the configured store. Also the value if nothing had to decide, e.g. for a refusal by the blocklist.
 `remembered`: the deny cache. `lease`: units that the store charged in advance. `local`: the fallback store in this
 process, because the store failed. `allowed_on_error`, `denied_on_error`: the setting `on_store_error`, because the
-store failed, or the callable of the default limits."""
+store failed. `denied_on_error` also if a callable of limits failed, and no default limits replaced its result."""
 
 
 class Answer(list[Decision]):
@@ -65,8 +65,8 @@ class Verdict(Struct, frozen=True, gc=False):
     def refusing(self) -> Sequence[int]:
         """Indices of the charges that refuse; empty if the request is admitted.
 
-        Includes a penalty whose ban starts with this refusal. Its own decision still has `allowed` true: the ban
-        refuses the next request.
+        Includes a penalty whose ban starts with this refusal. The penalty's decision still has `allowed` true, because
+        the ban refuses only later requests.
         """
         if self.allowed:
             return ()
@@ -103,7 +103,8 @@ class Verdict(Struct, frozen=True, gc=False):
     def _binding_order(self, index: int) -> tuple[float, float]:
         """Return the sort key of a charge. The candidate with the smallest sort key binds."""
         decision = self.decisions[index]
-        if not self.allowed:  # a refusing charge before an admitting one, then a longer wait before a shorter one
+        if not self.allowed:
+            # for headers, some candidates admit, so refusing ones come first; then the longest wait
             return float(decision.allowed and not self._starts_ban(index)), -self._wait(index)
         return decision.remaining / (decision.limit or 1), -decision.next_after
 
@@ -129,7 +130,7 @@ class Verdict(Struct, frozen=True, gc=False):
 
     @property
     def next_after(self) -> float:
-        """Seconds until one more unit than `remaining` could pass."""
+        """Seconds until `remaining + 1` units could pass."""
         return self._binding_decision.next_after
 
     @property

@@ -79,7 +79,8 @@ def end_on_close(request: HttpRequest, response: HttpResponseBase, tracker: Resp
 def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: HeaderStyle) -> None:
     """Add the rate limit headers. A field that is a list is appended to the view's field of the same name.
 
-    The response may be one of the view, a refusal, or the 429 that REST framework builds for a throttle.
+    The response may be one of the view, a refusal, or the 429 that REST framework builds for a throttle. To add a new
+    header to refusals, set it before the early `return` and at the end, if the verdict refuses and the header is unset.
     """
     theirs, added = response.headers, headers(verdict, style)
     # Setting a field by name takes as long as making it, because Django encodes name and value, and looks for line
@@ -87,7 +88,8 @@ def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Head
     if style == "ietf" and type(theirs) is ResponseHeaders and _KEEPS_DICT:
         fields: dict[str, tuple[str, str]] = theirs._store  # noqa: SLF001  # see above
         if _LIMITS not in fields and _POLICIES not in fields:
-            fields.update(zip(_LOWER_NAMES, added, strict=False))  # `added` has exactly these two fields, or none
+            # `added` has exactly these two fields, or none; zip() would drop a third
+            fields.update(zip(_LOWER_NAMES, added, strict=False))
             return
     for name, value in addable(verdict, added, theirs):
         theirs[name] = f"{theirs[name]}, {value}" if name in theirs else value

@@ -93,7 +93,7 @@ class BaseGate:
 
     @property
     def fast_rules(self) -> RuleSet | None:
-        """The rules, whose `plans_for` may find the plan of a request; None if every request needs `admit`."""
+        """The rules for the fast path, which finds plans with `plans_for`; None if every request needs `admit`."""
         return self._rules if self._on_decision is None else None
 
     @property
@@ -114,7 +114,7 @@ class BaseGate:
 
         Omits the RateLimit fields if outer middleware adds them.
         """
-        outer = request.state
+        outer = request.state  # the `RateLimitState` of outer gates; None without any
         style = "none" if outer is not None and outer.headers_claimed else self.settings.headers
         return refusal_response(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
 

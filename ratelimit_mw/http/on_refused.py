@@ -61,7 +61,9 @@ async def custom_refusal(
     default: Response,
     wait_for: Callable[[Awaitable[Any]], Awaitable[Any]] | None = await_result,
 ) -> Response:
-    """Return the response of a plain `on_refused`; `default` if it is missing, of another kind, or raises.
+    """Return the response of a plain `on_refused`, or `default` if the callable makes no valid one.
+
+    Also returns `default` without a handler, and if the handler is an app.
 
     `wait_for`: waits for a result that is awaitable; if None, such a result is invalid.
     """

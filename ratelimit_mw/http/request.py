@@ -16,9 +16,10 @@ class Request(ABC):
 
     `raw`: the ASGI scope or the WSGI environ. `client`: the client's address: that of the socket's peer as the server
     reports it, or that in the header of a trusted proxy. None without an address, as on a unix socket. `route`: the
-    framework's route template, if the integration knows it. `state`: the state of outer middleware, if any. `messages`:
-    the limits on a websocket's messages, set when rules are matched; None without such limits. `on_end`: callbacks for
-    the end of an admitted request's response; None without callbacks.
+    framework's route template, if the integration knows it. `state`: the `RateLimitState` of outer gates, such as that
+    of the middleware around an endpoint limit; None without any. `messages`: the limits on a websocket's messages, set
+    when rules are matched; None without such limits. `on_end`: callbacks for the end of an admitted request's response;
+    None without callbacks.
     """
 
     __slots__ = ("client", "messages", "on_end", "raw", "route", "state")
@@ -57,7 +58,7 @@ class Request(ABC):
 
     @property
     def merges_underscores(self) -> bool:
-        """Whether the server reads a header `X_Y` as `X-Y`, as some WSGI servers do."""
+        """Whether the server reads a header `X_Y` as `X-Y`, as some WSGI servers do. A client can then forge `X-Y`."""
         return False
 
     @property

@@ -2,11 +2,12 @@
 
 To add a header to
 
-- all refusals: change each `return` of `refusal_response`. If the value is constant, and the errors of `service/`
-  should have the header, too, change `problem_response` instead. REST framework builds the 429 of a throttle, so
-  change `add_headers` in `django/responses.py`, too;
-- all responses: change `headers`, its faster form `raw_headers`, and `django/responses.py`, where the two `RateLimit`
-  fields are known by their position.
+- all refusals: change each `return` of `refusal_response`. REST framework builds the 429 of a throttle without this
+  function, so change `add_headers` in `django/responses.py`, too, as its docstring describes;
+- all refusals and all error responses of the decision service (`service/`), with a constant value: change
+  `problem_response` instead of `refusal_response`;
+- all responses: change `headers`, its faster form `raw_headers`, and `add_headers` in `django/responses.py`, which
+  relies on the order of the two fields that `headers` returns.
 
 Every new header needs its name in `_NAMES`. For OpenAPI, it also needs a text in `_DESCRIPTIONS`, and its name in
 `RESPONSES`. CONTRIBUTING.md lists the other files to change.
@@ -35,7 +36,8 @@ _SLOT_UNIT: Final = "concurrent-requests"  # the quota unit of slots; the unit o
 _BLOCKED: Final = "Requests from here are not answered."
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, because the end of the outage is unknown
 
-# the names of all headers that this module builds; raw() raises KeyError for others
+# The names of all headers that this module builds. For others `raw`, which adds headers to the responses of ASGI apps,
+# raises KeyError.
 _NAMES: Final = (
     "Cache-Control",
     "Content-Length",
@@ -216,7 +218,8 @@ def addable_to_app_response(fields: HeaderList, app_headers: Iterable[str]) -> H
     app's. Any other field is left out if the app has it. If the app has one of the three `X-RateLimit` fields, all
     three are left out. `app_headers`: the names of the app's fields.
     """
-    # fast path: the fields are RateLimit-Policy and RateLimit, as in the style `ietf`
+    # fast path for the style `ietf`: the last of two fields is RateLimit, because `headers` returns RateLimit-Policy
+    # first
     if len(fields) == len(_LIST_FIELDS) and fields[-1][0] == _LIST_FIELDS[0]:
         return fields
     present = {name.lower() for name in app_headers}
@@ -255,8 +258,8 @@ def refusal_response(
     and otherwise 429.
 
     `jitter`: the maximum of a random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`,
-    in seconds. If an inner middleware or an endpoint limit refuses, `at_least` is the wait of the outer limits, because
-    the retry has to pass these first. Otherwise it is 0.
+    in seconds. If outer limits admitted this request before an inner limit refused it, a retry has to pass the outer
+    limits again. Then `at_least` is `RateLimitState.wait`, the time until they admit the retry. Otherwise it is 0.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."
