@@ -119,7 +119,7 @@ class RateLimitMiddleware:
             # _fast_plan(), inlined for its most common case
             charge_plan = _fast_plan(rules, scope) if plans is None or method == "OPTIONS" else plans[address]
             if charge_plan is not None:
-                gate = self._sync_gate
+                gate = self._sync_gate  # None if the store or a rule may need an await
                 verdict = await self._gate.admit_plan(charge_plan) if gate is None else gate.admit_plan(charge_plan)
         if verdict is None or not verdict.allowed:
             await self._on_general_path(verdict, scope, receive, send)
@@ -157,6 +157,7 @@ class RateLimitMiddleware:
         """Return the coroutine that decides the request, or passes another scope through."""
         if not self._routes_checked and scope["type"] in _KINDS:
             self._check_routes(scope)
+        # a verdict of the fast path is a refusal, which is sent without a delay, so it needs no watcher
         if self._may_delay and verdict is None and scope["type"] == "http":
             return self._decide_with_watcher(scope, receive, send)
         return self._decide(verdict, scope, receive, send)
@@ -177,7 +178,7 @@ class RateLimitMiddleware:
     async def _decide(
         self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send, sleep: Sleep = async_sleep
     ) -> None:
-        """Decide on the general path. `verdict`: the fast path's refusal, if any. `sleep`: see `AsyncGate.admit`.
+        """Decide on the general path. `verdict`: the fast path's refusal, if any. `sleep`: delays the request.
 
         Sends the refusal if the middleware's own limits refuse a request or a handshake. Limits on endpoints refuse
         later, inside the app. Limits on messages act later, too, in `asgi/messages.py`.
@@ -185,8 +186,8 @@ class RateLimitMiddleware:
         if scope["type"] not in self._limited_types:
             await self._handle_other_scope(scope, receive, send)
             return
-        # After a refusal by the fast path, `on_refused` needs the client that the fast path found. Otherwise the
-        # general path finds the client, starting from the peer.
+        # The fast path found the client's address, which `on_refused` needs after a refusal. Without a verdict, start
+        # from the peer's address: `admit` finds the client's.
         client = _client(None if verdict is None else self._fast_rules, scope)
         request = AsgiRequest(scope, client, scope.get(STATE_KEY))
         if verdict is None:

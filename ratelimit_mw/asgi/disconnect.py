@@ -26,11 +26,11 @@ class DisconnectWatcher:
         self._buffered: Final[deque[Message]] = deque()
         self._next: asyncio.Future[Message] | None = None  # a pending receive, not yet passed to the app
         # With `Expect: 100-continue`, receiving makes the server ask the client for the body. Only the app may decide
-        # that.
+        # that, so such a request sleeps to the end of its delay, even if its client disconnects.
         self._may_receive = not any(name.lower() == b"expect" for name, _ in scope["headers"])
 
     async def sleep(self, seconds: float, woken: "asyncio.Future[None] | None" = None, /) -> None:
-        """Sleep, see `engine.runtime.Sleep`. Can be called repeatedly. Raises `ClientDisconnected`."""
+        """Sleep so many seconds, or until `woken` is done. Can be called repeatedly. Raises `ClientDisconnected`."""
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
         while self._may_receive and (left := due - loop.time()) > 0:
@@ -46,6 +46,7 @@ class DisconnectWatcher:
             self._buffered.append(message)
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
+            # the next message may be the rest of the body, which is not buffered, so watch no longer
             self._may_receive = not message.get("more_body", False)
         if (left := due - loop.time()) > 0:
             await async_sleep(left, woken)
@@ -54,7 +55,8 @@ class DisconnectWatcher:
         """Return the next message."""
         if self._buffered:
             return self._buffered.popleft()
-        receiving, self._next = self._next, None  # a second receive() at the same time gets the next message
+        # taken over by this call, so that a concurrent receive() waits for the message after it
+        receiving, self._next = self._next, None
         if receiving is None:
             return await self._receive()
         try:

@@ -98,9 +98,9 @@ class _LimitedWebSocket:
         return await asyncio.shield(task)
 
     async def _drop_or_close(self, verdict: Verdict) -> None:
-        """Close the websocket after a refused message, unless its rule only drops messages.
+        """Close the websocket after a refused message. Do nothing if the message's rule only drops messages.
 
-        The caller drops the message in either case. A verdict without decisions closes the websocket under every rule:
+        `receive` drops the message in either case. A verdict without decisions closes the websocket under every rule:
         the message has no key, or the store failed and `on_store_error` is `deny`.
         """
         if self._app_ended or (verdict.decisions and not self._match.closes):

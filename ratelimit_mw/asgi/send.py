@@ -1,6 +1,6 @@
 """Sends rate limit headers and refusals to ASGI servers.
 
-Which code sends a refusal, under ASGI and in Django, depends on what refuses the request:
+The part that refuses a request determines the code that sends the refusal. Under ASGI, and in Django under WSGI, too:
 
 - `RateLimitMiddleware`, Starlette's `RateLimit`, and `limit` on a class call `send_refusal`.
 - `limit` on a function calls `starlette.respond_to_refused`. For HTTP it returns a Starlette response, which outer
@@ -8,25 +8,30 @@ Which code sends a refusal, under ASGI and in Django, depends on what refuses th
 - FastAPI's dependency `RateLimit` raises the error that `_refusal_error` in `fastapi.py` returns. A handler of the app
   can respond to this error. Without one, the package's own handler calls `starlette.respond_to_refused`.
 - In a websocket that the app has accepted, `limit` on a function and FastAPI's dependency cannot send a response.
-  There, `starlette.respond_to_refused` closes the websocket. If the scope has no table of error handlers, the
-  dependency cannot call it: `_refusal_error` returns a `WebSocketException`, and Starlette closes the websocket.
+  There, `starlette.respond_to_refused` closes the websocket. If Starlette put no table of error handlers into the
+  scope, FastAPI's dependency cannot register a handler that calls this function: `_refusal_error` returns a
+  `WebSocketException`, and Starlette closes the websocket.
 - A limit on messages calls `_drop_or_close` in `messages.py`.
 - Django's middleware calls `django.responses.to_django`.
 - A throttle of REST framework leaves the response to REST framework, see `django/throttle.py`.
 
-To delay or change every refusal, start where the verdict is known. Under ASGI and in Django, each verdict that refuses
-passes through exactly one of five functions. All but `_drop_or_close` also see admitted requests. `allow_request`
-sees the refusal of a view's first throttle again if another throttle of the view replaces that method.
+To delay or change every refusal, start where the verdict is known. Each refusing verdict of the integrations above
+passes through exactly one of these five functions:
 
 - `RateLimitMiddleware._decide` (`asgi/__init__.py`),
 - `enforce` (`starlette/enforcement.py`),
-- `_drop_or_close` (`asgi/messages.py`),
+- `_drop_or_close` (`asgi/messages.py`), which alone sees no admitted requests,
 - `_conclude` (`django/middleware.py`),
-- `allow_request` (`django/throttle.py`).
+- `allow_request` (`django/throttle.py`), which sees a refusal of the view's first throttle again in each throttle that
+  overrides `allow_request` and calls the original.
 
-WSGI (`wsgi/__init__.py`) and Flask (`flask/hooks.py`) send refusals on their own. In the service, the middleware
-decides the requests of proxies, and `service/forwarded.py` adapts its refusals to nginx and Envoy. `Requests.refusal`
-(`service/requests.py`) builds the refusals of checks and of gRPC calls (`service/grpc.py`).
+Without a `DisconnectWatcher` (`asgi/disconnect.py`), a delay continues after the client has disconnected. The
+middleware makes a watcher only for requests that the gate may delay.
+
+The WSGI middleware (`wsgi/__init__.py`) and Flask (`flask/hooks.py`) send refusals with `wsgi/send.py`. In the decision
+service (`service/`), `RateLimitMiddleware` decides the requests that a proxy forwards, and `service/forwarded.py`
+adapts the refusals to nginx and Envoy. A sixth function, `Requests.refusal` (`service/requests.py`), builds the
+refusals of the service's other calls: checks, and gRPC calls (`service/grpc.py`).
 """
 
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence

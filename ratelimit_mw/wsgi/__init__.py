@@ -77,8 +77,8 @@ class RateLimitMiddleware:
         if self._off:
             environ.setdefault("ratelimit_mw", RateLimitState(None, self._gate))
             return self.app(environ, start_response)
-        # After a refusal by the fast path, `on_refused` needs the client that the fast path found. Otherwise the
-        # general path finds the client, starting from the peer.
+        # The fast path found the client's address, which `on_refused` needs after a refusal. Without a verdict, start
+        # from the peer's address: `admit` finds the client's.
         client = _client(None if verdict is None else self._fast_rules, environ)
         request = WsgiRequest(environ, client, environ.get("ratelimit_mw"))
         if verdict is None:

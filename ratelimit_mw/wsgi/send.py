@@ -32,7 +32,11 @@ def send_refusal(
     refusal_handler: RefusalHandler | None,
     start_response: "StartResponse",
 ) -> Iterable[bytes]:
-    """Send the response to a refused request. `refusal`: the response if `refusal_handler` makes none."""
+    """Send the response to a refused request.
+
+    `refusal`: the response if `refusal_handler` makes none. The caller builds it, because Flask needs it before this
+    call; `asgi.send.send_refusal` builds its own.
+    """
     if refusal_handler is not None and refusal_handler.kind == "wsgi":
         answer = _app_response(refusal_handler.call, request, refusal, start_response)
         if answer is not None:
