@@ -28,9 +28,9 @@ class CircuitBreaker(Layer):
 
     A failed request counts only if it started after the latest failure that counted. So requests that are in progress
     at the same time count as one failure, however many of them fail. A reply of the store sets the count to 0. A
-    server's error about the arguments of a request is a reply, too. If the clock steps back by more than a pause, times
-    that were recorded earlier are ignored. `jitter`: shortens a pause by up to half ("equal jitter"), so that processes
-    do not probe at the same time.
+    server's error about the arguments of a request is a reply, too. After the clock has stepped back, recorded times
+    that are too far in the future are ignored. `jitter`: shortens a pause by up to half ("equal jitter"), so that
+    processes do not probe at the same time.
     """
 
     def __init__(self, jitter: Callable[[float, float], float] = uniform) -> None:
@@ -46,8 +46,8 @@ class CircuitBreaker(Layer):
             self._failures = 0  # consecutive
             self._pause = INITIAL_PAUSE
             self._pause_end: float | None = None  # the end of the pause; None while the breaker is closed
-            # When the latest counted failure was recorded or a probe was sent. Failures of calls that started earlier
-            # do not count.
+            # Failures of calls that started before this time do not count. It is the time at which the latest counted
+            # failure was recorded, or a later probe started.
             self._ignore_started_before = 0.0
             self._since = 0.0  # when the first of the consecutive failures was recorded
             self._error = ""
@@ -86,7 +86,7 @@ class CircuitBreaker(Layer):
         """Close the breaker if the store itself replied."""
         if not self._failures:
             return
-        if isinstance(decisions, Answer):  # a layer made the decisions, so the store has not replied
+        if isinstance(decisions, Answer):  # made by a layer, without a call of the store
             self._allow_next_probe(started_at)
         else:
             self._record_reply(clock())
@@ -109,7 +109,7 @@ class CircuitBreaker(Layer):
         """Let the next request probe, if this one was the probe."""
         with self._lock:
             if self._pause_end is not None and started_at >= self._ignore_started_before:
-                self._pause_end = started_at
+                self._pause_end = started_at  # in the past, so the pause is over
 
     def _record_reply(self, now: float) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Sends commands to a server, for asyncio. Each event loop has one connection, on which commands are pipelined.
+"""Sends commands to a server, for asyncio. Each event loop pipelines its commands on one connection.
 
 redis-py opens a connection, with TLS, AUTH and SELECT. Its work for each command would take longer than the work of the
 server. So commands bypass it: all calls of a turn of the event loop are one write and one read.
@@ -56,7 +56,7 @@ class AsyncTransport(Protocol):
 
     @property
     def room(self) -> int:
-        """The number of commands that may be sent now."""
+        """The number of commands that `send` accepts now: 0 without a connection, mostly `UNLIMITED` with one."""
         ...
 
     async def ready(self) -> None:
@@ -181,11 +181,11 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class Channel:
-    """The connection of one event loop to one server.
+    """The connections of one event loop to one server: one for new commands, and retired ones until they are closed.
 
-    If there is no connection, the next request starts a task that opens one. All requests wait for the task, each up to
-    its timeout. The task continues after these timeouts, so that a connection that takes long to open serves later
-    requests.
+    Without a connection for new commands, the next request starts a task that opens one. All requests wait for the
+    task, each up to its timeout. The task continues after these timeouts, so that a connection that takes long to open
+    serves later requests.
 
     `find` returns the server's address, for a server whose address may change. It is called before a connection is
     opened, and twice a second. `on_lost` is called when the server at that address does not accept a connection, or is
@@ -303,7 +303,7 @@ class Channel:
             return
         self._connection = AsyncConnection(opened, partial(self._convert_error, factory.label), self._forget)
         self._open_connections[self._connection] = None
-        if len(self._open_connections) > _MAX_CONNECTIONS:
+        if len(self._open_connections) > _MAX_CONNECTIONS:  # close the oldest one, which is retired
             next(iter(self._open_connections)).end(StoreError("no answer in time"))
 
     def _convert_error(self, label: str, connection: AsyncConnection, error: Exception) -> Exception:
@@ -314,7 +314,10 @@ class Channel:
         return classify_and_log(label, error, self._server_kind)
 
     def _retire(self) -> None:
-        """Send nothing more on the connection. Close it after `ORPHAN_TIMEOUT`, as other requests wait for replies."""
+        """Send nothing more on the connection, and close it after `ORPHAN_TIMEOUT`.
+
+        Until then it delivers the replies that other requests, settlements and refunds still wait for.
+        """
         connection, self._connection = self._connection, None
         if connection is not None:
             self._loop.call_later(ORPHAN_TIMEOUT, connection.end, StoreError("no answer in time"))

@@ -1,9 +1,10 @@
 """Sends the takes of one turn of the event loop together, because a call takes as long as several groups in it.
 
-A take waits only for the end of the turn, even while other calls are in flight, except in three cases:
+A take is sent at the end of the turn, even while other calls are in flight, except in three cases:
 
 - There is no connection. All takes wait until one is open, or until their deadlines.
-- The client was passed in, and is not a cluster client. It gets two calls at once. The rest wait for a reply.
+- The user passed a redis-py client to the store, not one for a cluster. Such a client gets at most two calls at once.
+  The other takes wait for a reply.
 - More than `_MAX_GROUPS_AT_ONCE` groups are taken in one turn. The rest wait for the first reply, after which the deny
   cache may have their decisions.
 """
@@ -40,8 +41,8 @@ class PendingTake(Struct, eq=False, gc=False):
     encoded_group: EncodedGroup
     mode: TakeMode
     reply: "asyncio.Future[Any]"
-    deadline: float  # by the clock of the batcher
-    is_waiting: bool = True  # whether the batcher still waits for it; the request may have been canceled
+    deadline: float  # in seconds of a `LoopClock`, which ignores stalls of the event loop
+    is_waiting: bool = True  # false once the batcher has set the result; true after the request cancels `reply`
 
 
 def _find_no_lookup() -> None:
@@ -229,8 +230,8 @@ class Batcher:
     def _check_deadlines(self) -> None:
         """Fail overdue requests, and schedule the next check while requests wait.
 
-        A request fails at the second check after its deadline, at least `REPLY_GRACE` later. Between the two checks
-        the event loop reads the sockets. So a reply that has arrived is still used.
+        A request fails at the second check after its deadline, not at the first. The two checks are at least
+        `REPLY_GRACE` apart, and the event loop reads the sockets in between. So a reply that has arrived is still used.
         """
         takes, is_late = self._by_deadline, False
         while takes and (not takes[0].is_waiting or takes[0].deadline <= self._last_check):

@@ -1,7 +1,10 @@
 -- Functions that the bucket algorithms share. In Python, they are methods in algorithms/bucket.py: bucket_decision is
 -- `decision`, settled_level is `settled_level`, read_level is `level`, and settle_level is `settle`. Python has no
--- function for refuse_or_delay. For speed, `TokenBucket.decide` and `GCRA.decide` contain its steps, and those of
--- `decision`.
+-- function for refuse_or_delay: `TokenBucket.decide` and `GCRA.decide` contain the steps of refuse_or_delay. For speed,
+-- they also contain the steps of `decision`, which only `LeakyBucket.decide` calls.
+--
+-- head.lua defines `decide`: it has an entry for each algorithm that a charge uses. A call creates only the functions
+-- that these algorithms need.
 --
 -- The level of a bucket is what was taken and has not drained yet. It is counted in ticks: a unit is `unit` ticks, and
 -- `drain` ticks drain in a clock step. A clock step is `clock` us. `phase`: the elapsed part of the present clock step,
@@ -10,10 +13,10 @@
 local refuse_or_delay
 if decide.gcra or decide.token_bucket then
   -- Decides a charge that does not fit: the bucket would exceed its capacity by `over` ticks, more than 0. Returns
-  -- allowed, retry_after and delay. The charge is delayed if that takes at most max_delay, and otherwise refused. The
-  -- retry_after lasts until the charge would be delayed, by max_delay. A wait is the ticks / drain, rounded up to clock
-  -- steps, less the elapsed part of the present step. leaky_bucket.lua does not use this function, because there a
-  -- charge that fits may be delayed, too.
+  -- allowed, retry_after and delay. The charge is delayed until `over` ticks have drained, if this delay is at most
+  -- max_delay. Otherwise the charge is refused: a retry after retry_after would be delayed by max_delay at most. n
+  -- ticks drain in n / drain clock steps, rounded up, minus `phase`. leaky_bucket.lua does not use this function,
+  -- because there a charge that fits may be delayed, too.
   function refuse_or_delay(cost, over, max_delay, phase, clock, drain, burst)
     if cost > burst then return 0, -1, 0 end
     local max_delay_ticks = (max_delay - max_delay % clock) / clock * drain

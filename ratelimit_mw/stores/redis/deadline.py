@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 CONNECT_TIMEOUT: Final = 1.0  # seconds to open a connection and prepare it
-# Seconds for work that may continue after its request stopped waiting, so that it can read replies and refund units. In
+# Seconds for work that continues after its request has stopped waiting, to read late replies and refund units. In
 # asyncio: how long a retired connection stays open, and how long a task continues after the timeout of its request. In
 # threads: the timeout of each call of a part (`protocol.Part`).
 ORPHAN_TIMEOUT: Final = 1.0

@@ -12,10 +12,11 @@
 -- creates only the functions that it needs. Integers are divided with operators, not with calls of functions:
 -- floor(a / b) is (a - a % b) / b, and ceil(a / b) is (a + -a % b) / b.
 
--- args[1]: injected time in us, or 0 for the server's time. args[2]: the mode: 0 peeks, 1 takes, 2 settles, 3 lists.
--- args[3]: how many values for the driver follow. After these, eleven values for each charge: algorithm, role, number
--- of charges in its group, two values that the driver defines, and six numbers of its limit, padded with 1. The list is
--- flat, because Lua creates one table at its full size, while nested tables would grow value by value.
+-- args[1]: injected time in us, or 0 for the server's time. args[2]: the mode: 0 or 1 in take.lua, to peek or to take;
+-- 2 in settle.lua; 3 in refusing.lua. args[3]: how many values for the driver follow. After these, eleven values for
+-- each charge: algorithm, role, number of charges in its group, two values that the driver defines, and six numbers of
+-- its limit, padded with 1. The list is flat, because Lua creates one table at its full size, while nested tables would
+-- grow value by value.
 local args = { decode(ARGV[1]) }
 local has_injected_time = args[1] ~= 0
 local CHARGES = args[3] + 4 -- position of the first charge

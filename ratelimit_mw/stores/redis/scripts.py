@@ -14,7 +14,7 @@ from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, Limit, Role
 
-Driver = Literal["take", "settle", "refusing"]  # the main part of a script, see head.lua
+Driver = Literal["take", "settle", "refusing"]  # the main part of a script, see head.lua; take.lua also peeks
 Codec = Literal["msgpack", "text"]
 """The encoding of arguments, replies and states. `codec_<name>.lua` is its part on the server.
 
