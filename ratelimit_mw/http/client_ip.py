@@ -97,9 +97,10 @@ class ClientIPResolver:
         return list(islice(self._parse_list(",".join(values)), _MAX_PROXIES + 1))
 
     def forwarding_client(self, members: Sequence[Address | None]) -> Address | None:
-        """Return the client's address if it seems to be a proxy, because the header names another address behind it.
+        """Return the client's address if it may be a proxy that is missing in `trusted_proxies`; None otherwise.
 
-        `members`: what `members` returned for the header of a trusted peer.
+        It may be one if the header has another address to its left, for which this client forwarded the request.
+        `members`: the result of `members` for the header of a trusted peer.
         """
         if self.hops:
             pair = members[self.hops - 1 : self.hops + 1]

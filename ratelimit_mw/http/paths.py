@@ -32,8 +32,9 @@ _MISTAKES: Final = [  # a pattern that a template must not contain; what is allo
 class Paths:
     """One or more validated path templates. Raises `ConfigError` that names the place.
 
-    A path is matched both as received and normalized, each with the templates in the same form. So `/login/` in a rule
-    matches a request for `/login/` as received, and one for `/login` in its normal form. See `Forms`.
+    A path is matched twice: as received with the templates as written, and normalized with the normalized templates. So
+    `/login/` in a rule matches a request for `/login/` as received, and one for `/login` in its normal form. See
+    `Forms`.
     """
 
     __slots__ = ("_normal", "_received", "has_two_forms", "normal_templates", "received_templates")
@@ -74,8 +75,9 @@ class Paths:
 class Forms(NamedTuple):
     """The forms of one request's path, as different supported routers read it.
 
-    `received`: as received, and without the leading slashes that Flask, Quart and Falcon drop. `normal`: normalized,
-    and with slashes merged but dots kept, as Litestar routes. Each is compared with templates in the same form.
+    `received`: the path as received, and the path without the leading slashes that Flask, Quart and Falcon drop.
+    `normal`: the normalized path, and the path with its slashes merged but its dots kept, as Litestar routes. Each is
+    compared with templates in the same form.
     """
 
     received: Sequence[str]

@@ -44,7 +44,7 @@ def scope_from_parts(
 def unquoted(path: bytes) -> bytes:
     """Return a path with its escapes decoded, such as `%2F`. A `%` that begins no escape remains.
 
-    It is `urllib.parse.unquote_to_bytes`, which takes ten times as long for each `%` that begins no escape.
+    Returns the same as `urllib.parse.unquote_to_bytes`, in a tenth of its time for each `%` that begins no escape.
     """
     parts = _ESCAPE.split(path)  # each second part is the digits of an escape
     parts[1::2] = map(_BYTES.__getitem__, parts[1::2])

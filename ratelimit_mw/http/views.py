@@ -12,7 +12,8 @@ from ratelimit_mw.core.log import Finding, warn_throttled
 from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
 
 _MERGING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01])\.", re.IGNORECASE)
-_DJANGO_SERVER: Final = "django.core.servers.basehttp"  # runserver: like wsgiref's server, but it drops such names
+# runserver has the `SERVER_SOFTWARE` of wsgiref's server, but drops header names with underscores
+_DJANGO_SERVER: Final = "django.core.servers.basehttp"
 _JOINED_VALUES: Final = re.compile(r",(?! )")  # these servers write no space after a comma, proxies do
 
 RawHeaders = Sequence[tuple[bytes, bytes]]  # the headers of an ASGI scope; names in lower case
@@ -169,10 +170,13 @@ def _variable(name: str) -> str:
 
 
 def merges_underscores(environ: Mapping[str, Any]) -> bool:
-    """Return whether the WSGI server keeps header names with underscores, as far as its environ shows."""
+    """Return whether the WSGI server reads a header `X_Y` as `X-Y`, because it does not drop names with underscores.
+
+    A server that its environ does not identify counts as one that drops them.
+    """
     software = environ.get("SERVER_SOFTWARE")
     if software is None:
-        return _is_of_asgi_server(environ)  # uvicorn, hypercorn and asgiref keep them
+        return _is_of_asgi_server(environ)  # uvicorn, hypercorn and asgiref do not drop them
     if not _MERGING_SERVERS.match(software):
         return False
     return not software.startswith("WSGIServer/") or _DJANGO_SERVER not in sys.modules
@@ -193,7 +197,10 @@ def is_wsgi_peer_lost(environ: Mapping[str, Any]) -> bool:
 
 
 def _is_of_asgi_server(environ: Mapping[str, Any]) -> bool:
-    """Return whether a WSGI adapter made an environ without `SERVER_SOFTWARE`: it sets both of these."""
+    """Return whether an environ may be one of an ASGI server's WSGI adapter, which sets both of these to True.
+
+    Only for an environ without `SERVER_SOFTWARE`.
+    """
     return environ.get("wsgi.multithread") is True and environ.get("wsgi.multiprocess") is True
 
 
