@@ -116,7 +116,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
         `now` and `max_delay` are microseconds; `max_delay` None: use the limit's own `max_delay`. A refused charge is
         not counted. Cost 0 is always admitted, changes nothing and reports what is left. Returns the same state object
-        if there is nothing to write.
+        if there is nothing to write. The new state is None only if `state` is.
         """
         raise TypeError(f"{type(self).__name__} must define decide()")
 
@@ -330,5 +330,5 @@ RequestBucket = tuple[str, str, str]
 
 
 def request_bucket(charge: Charge) -> RequestBucket:
-    """Return the bucket of a charge within its request. Stores tell buckets apart by key and `limit.bucket` alone."""
+    """Return the bucket of a charge within its request: its key, bucket id and role. Stores do not use the role."""
     return charge.key, charge.limit.bucket, charge.role

@@ -14,7 +14,7 @@ from ratelimit_mw.stores.group import Group, committed, cost_to_decide
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
 
 _PROBES = 8  # states per limit that are checked for an expired one, to make room for a new one
-_OTHER_LIMITS = 3  # limits to search after the one with the most keys; one less if that is among them
+_OTHER_LIMITS = 3  # limits to search, in turn, after the one with the most keys; 2 if the turn includes that one
 _MORE_PROBES = 24  # more states to check of the limit with the most keys, if the first searches found no key to drop
 # A generation closes when it has this part of `max_keys`. A dict with a 24th of a million keys resizes in under two
 # milliseconds.
@@ -41,9 +41,10 @@ class MemoryStore:
             raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds", code="RL-043")
         self._free_keys = self._max_keys = check_int("max_keys", max_keys, 1)  # keys that can still be added
         self._configured_clock = self._clock = clock  # `testing` may replace `_clock`
-        self._maps: dict[str, GenerationalMap] = {}
+        self._maps: dict[str, GenerationalMap] = {}  # by bucket id of the limit
         self._limit_was_added = False
-        self._largest: GenerationalMap | None = None  # of the maps that grew, the one with the most keys
+        # About the map with the most keys: updated when a map grows, or when this one has shrunk below the average.
+        self._largest: GenerationalMap | None = None
         self._lock = fork_safe_lock(on_interrupted_write=self._clear)
         REGISTRY.register(self)
 
@@ -196,13 +197,14 @@ class MemoryStore:
 
     def _take(self, requested: Sequence[Charge], now: int, *, commit: bool) -> Sequence[Decision]:
         """Decide a whole group, and then write it if `commit` is set. Requires the lock."""
-        if self._limit_was_added:  # before `_find_all`, because it deletes maps
+        if self._limit_was_added:  # first, because `_drop_empty` could delete a map that `_find_all` returned
             self._drop_empty(now)
         group = Group(requested)
         charges = group.charges
         entries = self._find_all(charges, now, evict=commit)
         results: list[tuple[Decision, State]] = []
-        overflow: dict[str, State] = {}  # states of overflow buckets; several new keys of this group may share one
+        # States of overflow buckets. Several new keys of this group may share one, where each counts the keys before.
+        overflow: dict[str, State] = {}
         for index, charge in enumerate(charges):
             state_map, key, old = entries[index]
             if key == _OVERFLOW_KEY and charge.limit.bucket in overflow:
@@ -327,7 +329,7 @@ class MemoryStore:
         if idle is None or idle == _OVERFLOW_KEY:
             expired, idle = largest.find_evictable(now, protected, _MORE_PROBES)
         for victim in (expired, idle):
-            # an overflow bucket is dropped only when it has expired, as the first search finds out
+            # An idle overflow bucket stays. An expired one is left to the first search of the next call.
             if victim is not None and victim != _OVERFLOW_KEY:
                 return largest, victim
         return largest, None
