@@ -23,8 +23,8 @@ ChargeFactory = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Charge]]
 class DecoratorOptions:
     """Options of a `limit` decorator, checked at decoration time.
 
-    `bucket`: encodes a key as the key of a bucket. Raises `ConfigError` for an invalid one. `has_slots`: a call takes
-    slots, which are held until it returns.
+    `bucket`: returns the encoded key for the bucket of a key. Raises `ConfigError` for an invalid key. `has_slots`: a
+    call takes slots, which are held until it returns.
     """
 
     def __init__(self, limits: Sequence[Limit], key: Any, cost: Any, bucket: Callable[[Any], str]) -> None:

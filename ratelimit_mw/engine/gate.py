@@ -168,7 +168,8 @@ class CountingGate(ObservedGate):
 class AsyncGate(Flow):
     """Decides requests in asyncio.
 
-    `sync_gate`: a gate that decides without a coroutine; None unless the store is in memory and no rule can wait.
+    `sync_gate`: a `Gate` that decides without an await, in the thread of the event loop. None unless the store is a
+    `MemoryStore`, and no rule delays or queues requests or calls a callable.
 
     `store_awaits`: whether the store must be awaited. `may_delay`: whether a rule may delay a request or let it wait
     for a slot.

@@ -119,8 +119,8 @@ class Limiter(_BaseLimiter):
 
     `store`: a Store, or a URL as in the settings, such as `redis://localhost:6379/0`; None creates a `MemoryStore`.
     `name`: part of every bucket's key. Limiters over one store share buckets only if they have the same name.
-    `store_timeout`: seconds for a whole call of a store that is opened from a URL. A store that is passed has a timeout
-    of its own.
+    `store_timeout`: seconds for a whole call of a store that is opened from a URL. It does not apply to a store object,
+    which has to limit its calls itself.
 
     The methods raise `StoreError` if the store fails, and `ConfigError` for invalid limits, keys and costs. `close`, or
     the end of a `with` block, closes a store that the limiter opened. The limiter can be used again afterwards.

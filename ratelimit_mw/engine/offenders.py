@@ -1,8 +1,8 @@
 """Counts refusals by client in a bounded table, and sends the highest counts and the latest refusals to the store.
 
-The table uses the Space-Saving algorithm (Metwally et al.). A new name starts with the highest count that was dropped.
-So a flood of names that are refused once cannot displace a name that is refused often. Names are dropped in batches,
-because finding the smallest count for each new name would take longer.
+The table uses the Space-Saving algorithm (Metwally et al.). A new name inherits the highest count that was dropped. So
+a flood of names that are refused once cannot displace a name that is refused often. Names are dropped in batches,
+because finding the smallest count for each new name would take longer. A name is the key of a charge.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ _NO_THREAD: Final = "no thread can be started to send refusals to the store: %s"
 class OffenderTable:
     """Counts refusals by name. Holds at most `2 * size` names.
 
-    A name with more than 1/size of all refusals is never dropped. A name's count is at most its number of refusals; it
-    is smaller only if the name was dropped, or came when others had been.
+    A name with more than 1/size of all refusals is never dropped. `highest` returns the exact number of refusals of a
+    name, unless the name was dropped and came again: then it returns less, but never more.
     """
 
     def __init__(self, size: int) -> None:
         self._size: Final = size
-        self._counts: dict[str, int] = {}  # includes the count that a name took over
-        self._inherited: dict[str, int] = {}  # the count that a name took over, if it is not 0
+        self._counts: dict[str, int] = {}  # includes the count that a name inherited
+        self._inherited: dict[str, int] = {}  # the count that a name inherited, if it is not 0
         self._floor = 0  # the highest count that was dropped
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ EndReason = Literal["ended", "raised", "cancelled", "disconnected"]
 """In order: the response was sent; the app raised; its task was canceled; the client disconnected before the end."""
 
 OnEnd = Callable[["ResponseTracker"], None]
-"""Called once, in the thread or task of the response, which it must not block. Pass coroutines to `spawn`."""
+"""Called once, in the thread or task of the response. Must not block: pass a coroutine function to `spawn` instead."""
 
 Fields = Sequence[tuple[Any, Any]]  # headers, as text or, under ASGI, as bytes
 
@@ -85,7 +85,7 @@ class ResponseTracker:
         self._on_end = list(on_end)
         state.ensure_extras().tracker = ref(self)
         if state.in_app:
-            state.in_app = False  # the end of the response comes first
+            state.in_app = False  # the end of the response settles the request, not the end of the app
             if state.actual_cost is not None:
                 self.settle_at_end()
 
@@ -122,7 +122,7 @@ class ResponseTracker:
             self.request.on_end = None
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run a coroutine, now that the response is sent. See `spawn`."""
+        """Run a coroutine function, now that the response is sent. See `spawn`."""
         spawn(work, self.loop)
 
 
@@ -213,7 +213,7 @@ def track_response(
 
 
 def spawn(work: Callable[[], Coroutine[Any, Any, object]], loop: asyncio.AbstractEventLoop | None = None) -> None:
-    """Run a coroutine in a task, in the running loop or else in `loop`. Its errors are logged, at a limited rate.
+    """Run a coroutine function in a task, in the running loop or else in `loop`. Logs its errors, at a limited rate.
 
     Raises `RuntimeError` if no loop runs here and `loop` is None or closed.
     """

@@ -43,7 +43,7 @@ async def thread_sleep(seconds: float, _: object = None, /) -> None:
 
 
 class ThreadEvent:
-    """Wakes a thread that waits. `wake` may be called in any thread."""
+    """Wakes a thread that sleeps in `wait`. `wake` may be called in any thread."""
 
     def __init__(self, _: Sleep) -> None:
         self._event: Final = threading.Event()
@@ -56,7 +56,7 @@ class ThreadEvent:
 
 
 class LoopEvent:
-    """Wakes a task that waits, by `sleep`. `wake` may be called in any thread."""
+    """Wakes a task that sleeps in `wait`. `wake` may be called in any thread. `sleep`: the sleep that `wake` ends."""
 
     def __init__(self, sleep: Sleep) -> None:
         self._sleep: Final = sleep
@@ -111,8 +111,9 @@ class ThreadRuntime:
 class AsyncioRuntime:
     """Calls a store for asyncio.
 
-    `timeout`: seconds for a peek or a settlement, and for a take if the store has no timeout of its own; None if every
-    store has one. `on_refund`: called with a verdict whose charges were refunded because the caller was canceled.
+    `timeout`: seconds for a peek or a settlement, and for a take if the store has no timeout of its own; None if only
+    the store limits its calls. `on_refund`: called with a verdict whose charges were refunded because the caller was
+    canceled.
     `loop`: the loop of the latest take, if the store has no timeout of its own.
     """
 

@@ -72,9 +72,9 @@ def settlements(
     """Return the settlements that bring the charges of a request to its true cost; empty if nothing changes.
 
     `actual_of`: the true cost under a policy; None keeps the estimate. `corrected`: the earlier settlements of this
-    request, updated here. A request is settled once, as a rule. Later settlements can add units. They never refund
-    added units, because the store may not have taken them. They never refund units of the estimate twice, because the
-    `at` of the decision is that of the units before the refund.
+    request, updated here. Usually a request is settled once. A later settlement may add units, or make the first
+    refund. Only units of the estimate are refunded, because the store may not have taken the added ones. There is no
+    second refund: the decision's `at` is from before the first one, so it could return units that have drained.
     """
     by_store: dict[tuple[int, Source], PendingSettlement] = {}
     for bucket, one in charged_buckets(gate_verdicts).items():

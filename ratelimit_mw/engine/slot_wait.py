@@ -124,7 +124,10 @@ class SlotWait:
         return replace(verdict, charges=self._plan.charges)
 
     async def _count_refusal(self, verdict: Verdict | None) -> Verdict | None:
-        """Return the verdict on a request that more than slots refuses. From now on its refusal counts toward a ban."""
+        """Count a refusal toward a ban, unless only full slots refuse. Return the final verdict on the request.
+
+        Takes the charges again, now with the cost of the penalties. Returns `verdict` if no penalty can be charged.
+        """
         if verdict is not None and any(
             charge.role == "penalty" and decision.allowed
             for charge, decision in zip(self._uncounted_plan.charges, verdict.decisions, strict=False)
@@ -174,7 +177,7 @@ class SlotWait:
 
 
 def slot_bucket(charge: Charge) -> SlotBucket:
-    """Return the bucket of a charge, as the queues identify it."""
+    """Return the bucket of a charge, as the queues identify it. It is the same pair as `stored_bucket`."""
     return charge.key, charge.limit.bucket
 
 

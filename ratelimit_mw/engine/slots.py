@@ -24,7 +24,8 @@ from ratelimit_mw.stores.group import committed
 from ratelimit_mw.stores.lifecycle import PerLoop, after_fork_in_child, fork_safe_lock
 from ratelimit_mw.stores.memory import MemoryStore
 
-_RENEWALS: Final = 3  # per lifetime, so that two may fail
+# Per lifetime. One renewal may fail. After two failures the slots expire, and the next renewal takes them again.
+_RENEWALS: Final = 3
 _MAX_CHARGES_PER_CALL: Final = 500  # per renewal, which must not occupy a server for long
 
 
@@ -64,7 +65,8 @@ def slot_charges(charges: Sequence[Charge], decisions: Sequence[Decision]) -> li
     for charge, decision, was_charged in zip(charges, decisions, committed(charges, decisions), strict=True):
         if charge.limit.is_concurrency and charge.cost and was_charged:
             bucket = (charge.key, charge.limit.bucket)
-            # a bucket that a group charges twice has one decision, and its slots have consecutive names
+            # The store merged charges of one bucket, so they have the same `at`, and `at`, `at + 1` and so on identify
+            # their slots. One charge with their sum renews all.
             already = by_bucket[bucket].cost if bucket in by_bucket else 0
             by_bucket[bucket] = Charge(charge.key, charge.limit, charge.cost + already, at=decision.at)
     return list(by_bucket.values())
@@ -124,7 +126,7 @@ class SlotRegistry:
         return [batch for store_batches in batches.values() for batch in store_batches]
 
     def finish(self, batch: Sequence[HeldSlots], now: float) -> list[HeldSlots]:
-        """Finish the renewal of a batch. Return the slots that ended meanwhile, which the caller must release."""
+        """Finish a renewal, even a failed one. Return the slots that ended meanwhile, which the caller must release."""
         with self._lock:
             self._renewing.difference_update(batch)
             for held_slots in batch:

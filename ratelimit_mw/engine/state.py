@@ -117,11 +117,11 @@ class RateLimitState(Struct, gc=False):
         """Replace the estimated cost of this request by its true cost, in units.
 
         The difference is charged or refunded in every limit that the request was charged to, except those with `settle
-        = false`. Only the last call has effect, because one correction is sent: when the app has returned, or when the
-        response has ended if a rule tracks it. A call after that has effect at once: a higher value charges units, and
-        the first lower value refunds units of the estimate. Units that have expired are not refunded. Units that do not
-        fit become debt, at most one quota. Never raises. An invalid value is logged. If the value is invalid or the
-        store fails, the estimate stays charged.
+        = false`. The correction is sent when the app has returned or, if a rule tracks the response, when the response
+        has ended. Until then each call replaces the one before. Later calls are sent at once: a higher value charges
+        units, and the first lower value refunds units of the estimate. Units that have expired are not refunded. Units
+        that do not fit become debt, at most one quota. Never raises. An invalid value is logged. If the value is
+        invalid or the store fails, the estimate stays charged.
         """
         if type(actual) is not int or actual < 0:
             warn_throttled(

@@ -84,7 +84,7 @@ def display_name(info: RouteInfo | None, endpoint: Any) -> str:
 
 
 class CompiledCheck(Struct):
-    """The gate and rules of a check. `sync_gate`: decides the same without a coroutine; None if an await is needed."""
+    """The gate and rules of a check. `sync_gate`: decides the same without an await; None if an await is needed."""
 
     gate: AsyncGate
     endpoint_rules: EndpointRules
@@ -92,7 +92,10 @@ class CompiledCheck(Struct):
     known_plans: PlanCache | None = None
 
     def plans_by_address(self) -> PlanCache | None:
-        """Return the plans by client address. None if requests need the general path; this can change once."""
+        """Return the plans by client address; None while requests need the general path.
+
+        The first requests need it, until a `ProxyHeaderCheck` has examined enough of them.
+        """
         gate = self.sync_gate
         if gate is not None and gate.settings.headers == "ietf" and (rules := gate.fast_rules) is not None:
             self.known_plans = rules.plans_by_address_at(self.endpoint_rules)
@@ -244,7 +247,7 @@ async def enforce(
     Every refusal by an endpoint limit of Starlette or FastAPI passes through this function. It sends nothing: its
     callers (`limit`, and the `RateLimit` of Starlette and of FastAPI) respond to the refusal. Like the middleware, it
     stores the request's `RateLimitState` in the scope. `route`: the template. `verdict`: the verdict of
-    `admit_by_address`, if that refused.
+    `admit_by_address` on the first check, if it refused.
     """
     decision: EndpointDecision | None = None
     for check in checks:
