@@ -198,7 +198,7 @@ def test_a_connection_that_ends_fails_what_it_was_asked() -> None:
 
 
 def test_a_late_connection_is_sent_nothing_more_and_is_ended_a_while_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_transport, "ORPHAN_TIMEOUT", 0.2)
+    monkeypatch.setattr(async_transport, "LATE_WORK_TIMEOUT", 0.2)
 
     async def work(server: Server, channel: Channel) -> None:
         answered, lost = ask(channel, b"answered"), ask(channel, b"lost")

@@ -24,7 +24,7 @@ from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_store import AsyncioStore
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, AsyncServerTransport, AsyncTransport, Call, Channel
 from ratelimit_mw.stores.redis.cluster import AsyncClusterTransport, ClusterTransport
-from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, LATE_WORK_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.failures import classify_error
 from ratelimit_mw.stores.redis.protocol import Command, RetryableReply
 from ratelimit_mw.stores.redis.sentinel import async_master_transport, master_transport
@@ -253,7 +253,7 @@ class _AsyncClientTransport:
 
     async def _query_for(self, call: Call) -> None:
         try:
-            async with asyncio.timeout(ORPHAN_TIMEOUT + self._timeout):
+            async with asyncio.timeout(LATE_WORK_TIMEOUT + self._timeout):
                 reply = await self.query(call.command)
         except (RetryableReply, StoreError, TimeoutError) as error:
             reply = StoreError("no answer in time") if isinstance(error, TimeoutError) else error

@@ -16,7 +16,7 @@ from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport
 from ratelimit_mw.stores.redis.batcher import Batcher, Outcome
 from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, RedisCommands, TakeMode
-from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, REPLY_GRACE, Deadline
+from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, REPLY_GRACE, Deadline
 from ratelimit_mw.stores.redis.protocol import Command, Part, Sender, T
 from ratelimit_mw.stores.redis.refused import add_refused
 from ratelimit_mw.stores.redis.scripts import read_decisions, read_decisions_by_group
@@ -145,7 +145,7 @@ class AsyncioStore(RedisCommands):
             if not call.done():
                 await asyncio.wait({call}, timeout=REPLY_GRACE)
         finally:
-            _cancel_later(self._last_loop, call, ORPHAN_TIMEOUT)
+            _cancel_later(self._last_loop, call, LATE_WORK_TIMEOUT)
         if not call.done():
             self._transport.retire_late(self._timeout)
             raise StoreError(f"no answer within {self._timeout} seconds")

@@ -18,7 +18,7 @@ from redis.exceptions import InvalidResponse
 
 from ratelimit_mw.core.errors import StoreError, StoreNotAsked
 from ratelimit_mw.stores.lifecycle import PerLoop, on_loop_shutdown
-from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, FIND_INTERVAL, ORPHAN_TIMEOUT, timeout_without_stalls
+from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, FIND_INTERVAL, LATE_WORK_TIMEOUT, timeout_without_stalls
 from ratelimit_mw.stores.redis.failures import (
     CALL_ERRORS,
     aconnection_error,
@@ -314,13 +314,13 @@ class Channel:
         return classify_and_log(label, error, self._server_kind)
 
     def _retire(self) -> None:
-        """Send nothing more on the connection, and close it after `ORPHAN_TIMEOUT`.
+        """Send nothing more on the connection, and close it after `LATE_WORK_TIMEOUT`.
 
         Until then it delivers the replies that other requests, settlements and refunds still wait for.
         """
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._loop.call_later(ORPHAN_TIMEOUT, connection.end, StoreError("no answer in time"))
+            self._loop.call_later(LATE_WORK_TIMEOUT, connection.end, StoreError("no answer in time"))
 
     def _forget(self, connection: AsyncConnection) -> None:
         self._open_connections.pop(connection, None)

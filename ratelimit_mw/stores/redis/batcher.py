@@ -23,7 +23,7 @@ from ratelimit_mw.metrics.recording import STORE_CALLS
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Lookup
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport, Call
 from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, TakeMode
-from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, REPLY_GRACE, LoopClock
+from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, REPLY_GRACE, LoopClock
 from ratelimit_mw.stores.redis.protocol import Command, RetryableReply
 from ratelimit_mw.stores.redis.scripts import read_decisions_by_group
 
@@ -198,7 +198,7 @@ class Batcher:
     async def _send_again(self, batch: Sequence[PendingTake]) -> None:
         outcome: Sequence[Outcome] | StoreError
         try:
-            async with asyncio.timeout(ORPHAN_TIMEOUT + self._timeout):
+            async with asyncio.timeout(LATE_WORK_TIMEOUT + self._timeout):
                 outcome = await self._resend([take.encoded_group for take in batch], batch[0].mode)
         except StoreError as error:
             outcome = error

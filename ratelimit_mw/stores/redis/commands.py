@@ -25,7 +25,7 @@ from ratelimit_mw.stores.redis.scripts import (
     encode_group,
     join_groups,
     read_decisions,
-    scan_arguments,
+    refusing_arguments,
     script,
     settle_arguments,
     unsupported_limit,
@@ -218,7 +218,7 @@ class RedisCommands:
         now, charges = self._now(), kinds.charges
 
         def command() -> Command:
-            arguments = scan_arguments(self._codec, now, list(charges.values()), is_cluster=self.is_cluster)
+            arguments = refusing_arguments(self._codec, now, list(charges.values()), is_cluster=self.is_cluster)
             page = cursor, pattern_of(self._prefix), COUNT, *charges
             return "EVALSHA", script("refusing", self._codec).sha, 0, arguments, *page
 

@@ -22,8 +22,8 @@ Codec = Literal["msgpack", "text"]
 arguments are JSON, replies are RESP lists, states are decimal digits.
 """
 
-_SETTLE: Final = 2  # args[2] of a script, its mode: 0 peeks, 1 takes, 2 settles, 3 lists
-_LIST: Final = 3
+_SETTLE_MODE: Final = 2  # args[2] of settle.lua, its mode; take.lua has 0 to peek and 1 to take
+_REFUSING_MODE: Final = 3  # args[2] of refusing.lua
 _CACHED_CHARGES: Final = 4096  # encoded charges
 _FIXARRAY_LIMIT: Final = 16  # the head of a msgpack list has one byte if it has fewer values, else three
 _SEPARATORS: Final = {"msgpack": b"", "text": b","}  # between values
@@ -83,33 +83,33 @@ def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
     return _SEPARATORS[codec].join(parts)
 
 
-def scan_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, is_cluster: bool) -> bytes:
+def refusing_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, is_cluster: bool) -> bytes:
     """Return ARGV[1] of refusing.lua."""
-    parts = [_encode_values(codec, [now, _LIST, 1, int(not is_cluster)])]
+    parts = [_encode_values(codec, [now, _REFUSING_MODE, 1, int(not is_cluster)])]
     return _encode_list(codec, [*parts, *(encode_group(codec, [charge]) for charge in charges)])
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
     """Return ARGV[1] of settle.lua."""
     count = len(charges)
-    parts = [_encode_values(codec, [now, _SETTLE, 0])]
+    parts = [_encode_values(codec, [now, _SETTLE_MODE, 0])]
     for charge in charges:
         limit = charge.limit
         # The script rejects times below 0. A time before 1970 has the same effect as 0: the units no longer count.
-        time = now if charge.at is None else max(0, charge.at)
-        parts.append(_encode_charge(codec, limit.algorithm, charge.role, count, charge.cost, time, limit.script_args))
+        at = now if charge.at is None else max(0, charge.at)
+        parts.append(_encode_charge(codec, limit.algorithm, charge.role, count, charge.cost, at, limit.script_args))
     return _encode_list(codec, parts)
 
 
 def _encode_charge(
-    codec: Codec, algorithm: str, role: Role, count: int, cost: int, time: int, script_args: Sequence[int]
+    codec: Codec, algorithm: str, role: Role, count: int, cost: int, max_delay_or_at: int, script_args: Sequence[int]
 ) -> bytes:
     """Encode the values of one charge, in the order that `head.lua` describes above its `args`.
 
-    take.lua reads `time` as the maximum delay, settle.lua as the time of the earlier charge; both in microseconds.
+    `max_delay_or_at`, in microseconds: for settle.lua the time of the earlier charge, for the others the maximum delay.
     A script fails for more than 727 charges, because Lua unpacks 8,000 values at most.
     """
-    return _encode_values(codec, [algorithm, role, count, cost, time, *script_args])
+    return _encode_values(codec, [algorithm, role, count, cost, max_delay_or_at, *script_args])
 
 
 _cached_charge = lru_cache(_CACHED_CHARGES)(_encode_charge)  # charges of a rule differ only in their keys

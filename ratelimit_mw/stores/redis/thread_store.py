@@ -14,7 +14,7 @@ from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.lifecycle import after_fork_in_child
 from ratelimit_mw.stores.redis.commands import RedisCommands, settling_calls
-from ratelimit_mw.stores.redis.deadline import ORPHAN_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.protocol import Command, Part, Sender, T
 from ratelimit_mw.stores.redis.refused import add_refused, latest_refusals, most_refused
 from ratelimit_mw.stores.redis.scan import Cursor, Kinds, LimitOf, list_pages
@@ -189,7 +189,7 @@ class _ThreadSender:
 
     async def run_all(self, parts: Sequence[Part[T]]) -> list[T | Exception]:
         """See `Sender.run_all`. A part runs to its end even after the deadline, so that it can refund its units."""
-        alone = _ThreadSender(self._transport, self._workers, ORPHAN_TIMEOUT, each=True)
+        alone = _ThreadSender(self._transport, self._workers, LATE_WORK_TIMEOUT, each=True)
         return self._workers.run_all([partial(_run_part, part, alone) for part in parts], self._deadline())
 
     def _deadline(self) -> Deadline:
