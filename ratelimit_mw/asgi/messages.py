@@ -89,7 +89,9 @@ class _LimitedWebSocket:
                 raise  # otherwise this class closed the websocket while the message was being sent
 
     async def _decide(self, message: Message) -> Verdict | None:
-        plan = self._plan if self._outer_state is None else without_charged(self._plan, self._outer_state.charged)
+        plan = (
+            self._plan if self._outer_state is None else without_charged(self._plan, self._outer_state.admitted_charges)
+        )
         deciding = self._gate.decide(self._match, plan, self._request)
         if not self._gate.store_awaits and not self._match.may_delay:  # never suspends, so it cannot be canceled midway
             return await deciding

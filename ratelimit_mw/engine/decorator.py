@@ -11,7 +11,7 @@ from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import accepts, callable_name, is_async, parameters_of, reject_async
 from ratelimit_mw.engine.acquire import AsyncContext, SlotHolder, ThreadContext, acquire
-from ratelimit_mw.engine.endpoint_misuse import USE_THEIRS, EndpointWatch, reject_registered
+from ratelimit_mw.engine.endpoint_misuse import USE_FRAMEWORK_LIMIT, EndpointWatch, reject_registered
 from ratelimit_mw.engine.runtime import Runtime
 
 P = ParamSpec("P")
@@ -23,19 +23,19 @@ ChargeFactory = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Charge]]
 class DecoratorOptions:
     """Options of a `limit` decorator, checked at decoration time.
 
-    `bucket`: returns the encoded key for the bucket of a key. Raises `ConfigError` for an invalid key. `has_slots`: a
-    call takes slots, which are held until it returns.
+    `encode_key`: returns the encoded form of a key. Raises `ConfigError` for an invalid one. `has_slots`: a call takes
+    slots, which are held until it returns.
     """
 
-    def __init__(self, limits: Sequence[Limit], key: Any, cost: Any, bucket: Callable[[Any], str]) -> None:
-        self._limits, self._key, self._cost, self._bucket = limits, key, cost, bucket
+    def __init__(self, limits: Sequence[Limit], key: Any, cost: Any, encode_key: Callable[[Any], str]) -> None:
+        self._limits, self._key, self._cost, self._encode_key = limits, key, cost, encode_key
         self.has_slots: Final = any(limit.is_concurrency for limit in limits)
         for name, value in (("key", key), ("cost", cost)):
             if callable(value):
                 with error_location(name):
                     reject_async(value)
         if key is not None and not callable(key):
-            bucket(key)
+            encode_key(key)
         if not callable(cost):
             for limit in limits:
                 Charge("key", limit, cost)
@@ -77,8 +77,8 @@ class DecoratorOptions:
         return charges_for
 
     def _charges(self, key: Any, cost: Any) -> Sequence[Charge]:
-        bucket = self._bucket(key)
-        return [Charge(bucket, limit, cost) for limit in self._limits]
+        encoded_key = self._encode_key(key)
+        return [Charge(encoded_key, limit, cost) for limit in self._limits]
 
 
 def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) -> Callable[P, R]:
@@ -88,7 +88,7 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) 
     if is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is async, and Limiter would block its event loop; "
-            f"expected a plain function; for an async one use AsyncLimiter; {USE_THEIRS}",
+            f"expected a plain function; for an async one use AsyncLimiter; {USE_FRAMEWORK_LIMIT}",
             code="RL-046",
         )
     charges_for = options.charges_for(function)
@@ -124,7 +124,7 @@ def wrap_async(
     if not is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is not async and cannot await the store; "
-            f"expected an async function; for a plain one use Limiter; {USE_THEIRS}",
+            f"expected an async function; for a plain one use Limiter; {USE_FRAMEWORK_LIMIT}",
             code="RL-046",
         )
     charges_for = options.charges_for(function)

@@ -33,7 +33,7 @@ class DelayCapacity:
         self._free = self._capacity
         self._used_by_key = Counter[str]()
 
-    def without_delay_if_full(self, plan: Plan, keys: Sequence[str]) -> Plan:
+    def refusing_if_full(self, plan: Plan, keys: Sequence[str]) -> Plan:
         """Return the plan. If no capacity is left, return a plan that refuses the request instead of delaying it."""
         if self._has_capacity(keys):
             return plan

@@ -18,7 +18,7 @@ from ratelimit_mw.engine.delays import refused_for_capacity
 from ratelimit_mw.engine.observation import CountedEvent, counted_waiting
 from ratelimit_mw.engine.response_tracking import settle_after_response
 from ratelimit_mw.engine.runtime import Runtime, Sleep, refund
-from ratelimit_mw.engine.settlement import NOT_SENT
+from ratelimit_mw.engine.settlement import MAY_BE_LOST
 from ratelimit_mw.engine.slot_wait import SlotWait, slot_bucket, slot_demand
 from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
@@ -61,7 +61,7 @@ class Flow(BaseGate, ABC):
         may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
         keys = self._capacity_keys(charge_plan, request) if may_wait else ()
         if may_wait:
-            charge_plan = self.delay_capacity.without_delay_if_full(charge_plan, keys)
+            charge_plan = self.delay_capacity.refusing_if_full(charge_plan, keys)
         verdict = await (
             self._decide_in_queue(match, charge_plan, request, sleep)
             if match.has_queue
@@ -96,7 +96,7 @@ class Flow(BaseGate, ABC):
         results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
         charge_plan = make_plan(match, request, results)
         if (outer := request.state) is not None and outer.verdict is not None:
-            charge_plan = without_charged(charge_plan, outer.charged)
+            charge_plan = without_charged(charge_plan, outer.admitted_charges)
         verdict = await self.decide(match, charge_plan, request, sleep)
         if match.settles and verdict is not None and verdict.allowed:
             request.on_end = [*(request.on_end or ()), settle_after_response]
@@ -113,7 +113,7 @@ class Flow(BaseGate, ABC):
             decisions = await take(charge_plan.charges)
             verdict = conclude(match, charge_plan, decisions)
             if self._needs_fallback:
-                self._pass_to_fallback(charge_plan, decisions, verdict)
+                self._inform_fallback(charge_plan, decisions, verdict)
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
             return self._without_store(match, charge_plan, error)
         return verdict
@@ -201,11 +201,11 @@ class Flow(BaseGate, ABC):
             decision.allowed, charge_plan.charges, decisions, charge_plan.match.rule, source, charge_plan.policies
         )
         if self._needs_fallback:
-            self._pass_to_fallback(charge_plan, decisions, verdict)
+            self._inform_fallback(charge_plan, decisions, verdict)
         return verdict
 
-    def _pass_to_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
-        """Pass the store's decisions to the fallback store, which repeats the refusals while the store fails."""
+    def _inform_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
+        """Let the fallback store observe the store's decisions, so that it repeats refusals while the store fails."""
         if (not verdict.allowed or self._fallback.has_refusals) and verdict.source == "store":
             self._fallback.observe(charge_plan.charges, decisions)
 
@@ -224,4 +224,4 @@ class Flow(BaseGate, ABC):
         try:
             self.store_for(source).settle(charges)  # type: ignore[union-attr]  # not an AsyncStore
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
-            warn_throttled("settle", NOT_SENT, type(error).__name__, code="RL-206")
+            warn_throttled("settle", MAY_BE_LOST, type(error).__name__, code="RL-206")

@@ -16,7 +16,7 @@ from ratelimit_mw.engine.flow import Flow
 from ratelimit_mw.engine.observation import is_observed
 from ratelimit_mw.engine.offenders import LoopReporter, ThreadReporter
 from ratelimit_mw.engine.runtime import AsyncioRuntime, Sleep, ThreadRuntime, async_sleep
-from ratelimit_mw.engine.settlement import NOT_SENT, SettlementQueue
+from ratelimit_mw.engine.settlement import MAY_BE_LOST, SettlementQueue
 from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.metrics.registry import COUNTS
@@ -261,7 +261,7 @@ class AsyncGate(Flow):
         except RuntimeError:  # a thread without a loop, e.g. the thread of a sync endpoint
             loop = loop or getattr(self._store, "loop", None) or self.runtime.loop
             if loop is None or loop.is_closed():
-                warn_throttled("settle", NOT_SENT, "no event loop is running", code="RL-206")
+                warn_throttled("settle", MAY_BE_LOST, "no event loop is running", code="RL-206")
             else:
                 loop.call_soon_threadsafe(lambda: self._settlement_queues.get().add(charges))
         else:

@@ -25,7 +25,7 @@ from ratelimit_mw.engine.acquire import (
     with_timeout_as_max_delay,
 )
 from ratelimit_mw.engine.decorator import DecoratorOptions, P, R, wrap, wrap_async
-from ratelimit_mw.engine.endpoint_misuse import USE_THEIRS
+from ratelimit_mw.engine.endpoint_misuse import USE_FRAMEWORK_LIMIT
 from ratelimit_mw.engine.runtime import AsyncioRuntime, ThreadRuntime
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.url import open_async_store, open_store
@@ -36,14 +36,15 @@ KeyOf = Key | Callable[..., Key] | None  # for a decorated function; a callable 
 CostOf = int | Callable[..., int]
 Wait = bool | float  # True: for as long as it takes; a number: at most so many seconds
 
-_ARGUMENTS_OF_HIT: Final = {
+_HINTS_FOR_INIT: Final = {
     **dict.fromkeys(("limits", "cost"), "into each call: hit(limits, key, cost)"),
-    "key": f"into each call: hit(limits, key); {USE_THEIRS}",
+    "key": f"into each call: hit(limits, key); {USE_FRAMEWORK_LIMIT}",
     "app": "into RateLimiter(app) of ratelimit_mw.flask, or call app.add_middleware(RateLimitMiddleware)",
 }
-_ARGUMENTS_OF_ENDPOINTS: Final = {
+_HINTS_FOR_LIMIT: Final = {
     **dict.fromkeys(
-        ("key_func", "key_function", "key_generator"), f"into `key`, called with the function's arguments; {USE_THEIRS}"
+        ("key_func", "key_function", "key_generator"),
+        f"into `key`, called with the function's arguments; {USE_FRAMEWORK_LIMIT}",
     ),
     **dict.fromkeys(
         ("methods", "per_method", "when", "exempt_when", "override_defaults", "scope", "error_message", "deduct_when"),
@@ -63,8 +64,8 @@ class _BaseLimiter:
         self._cached_reservation: Final = lru_cache(_MAX_CACHED_RESERVATIONS, typed=True)(self._build_reservation)
 
     def _charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
-        bucket = self._key(key)
-        return [Charge(bucket, limit, cost) for limit in as_limits(limits)]
+        encoded_key = self._encode_key(key)
+        return [Charge(encoded_key, limit, cost) for limit in as_limits(limits)]
 
     def _reservation_charges(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
         """Return the charges that `acquire` takes. Cached unless `limits` is a sequence."""
@@ -78,8 +79,8 @@ class _BaseLimiter:
     def _settlements(self, limits: Limits, key: Key, delta: int) -> list[Charge]:
         if type(delta) is not int:
             raise ConfigError(f"delta: got {delta!r}, expected a whole number, below 0 for a refund", code="RL-045")
-        bucket, at = self._key(key), MOST_RECENT if delta < 0 else None
-        return [Charge(bucket, limit, delta, at=at) for limit in as_limits(limits)]
+        encoded_key, at = self._encode_key(key), MOST_RECENT if delta < 0 else None
+        return [Charge(encoded_key, limit, delta, at=at) for limit in as_limits(limits)]
 
     def _slot_charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
         charges = self._charges(limits, key, cost)
@@ -95,7 +96,7 @@ class _BaseLimiter:
         for index, charge in enumerate(charges):
             if not isinstance(charge, Charge):
                 raise ConfigError(f"charges[{index}]: got {charge!r:.100}, expected a Charge", code="RL-045")
-        return [replace(charge, key=self._key(charge.key)) for charge in charges]
+        return [replace(charge, key=self._encode_key(charge.key)) for charge in charges]
 
     def _decorator_options(self, limits: Limits, key: KeyOf, cost: CostOf, wait: Wait) -> DecoratorOptions:
         # for a sequence, the errors contain the place already
@@ -103,9 +104,9 @@ class _BaseLimiter:
             limit_list = as_limits(limits)
         if wait is not False:
             limit_list = with_timeout_as_max_delay(limit_list, None if wait is True else check_seconds("wait", wait))
-        return DecoratorOptions(limit_list, key, cost, self._key)
+        return DecoratorOptions(limit_list, key, cost, self._encode_key)
 
-    def _key(self, key: Key) -> str:
+    def _encode_key(self, key: Key) -> str:
         parts = (key,) if isinstance(key, str) else key
         if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
             raise ConfigError(
@@ -126,7 +127,7 @@ class Limiter(_BaseLimiter):
     the end of a `with` block, closes a store that the limiter opened. The limiter can be used again afterwards.
     """
 
-    @check_arguments(elsewhere=_ARGUMENTS_OF_HIT)
+    @check_arguments(elsewhere=_HINTS_FOR_INIT)
     def __init__(
         self, store: Store | str | None = None, *, name: str = "default", store_timeout: float = _DEFAULT_STORE_TIMEOUT
     ) -> None:
@@ -228,7 +229,7 @@ class Limiter(_BaseLimiter):
         """Delete what the store keeps of these limits for `key`: all their units are free again."""
         self.store.reset(self._charges(limits, key, 0))
 
-    @check_arguments(elsewhere=_ARGUMENTS_OF_ENDPOINTS)
+    @check_arguments(elsewhere=_HINTS_FOR_LIMIT)
     def limit(
         self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1, wait: Wait = False
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -261,7 +262,7 @@ class AsyncLimiter(_BaseLimiter):
     `aclose`, or the end of an `async with` block, closes a store that the limiter opened.
     """
 
-    @check_arguments(elsewhere=_ARGUMENTS_OF_HIT)
+    @check_arguments(elsewhere=_HINTS_FOR_INIT)
     def __init__(
         self,
         store: AsyncStore | str | None = None,
@@ -342,7 +343,7 @@ class AsyncLimiter(_BaseLimiter):
         """See `Limiter.reset`."""
         await self.store.areset(self._charges(limits, key, 0))
 
-    @check_arguments(elsewhere=_ARGUMENTS_OF_ENDPOINTS)
+    @check_arguments(elsewhere=_HINTS_FOR_LIMIT)
     def limit(
         self, limits: Limits, *, key: KeyOf = None, cost: CostOf = 1, wait: Wait = False
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:

@@ -14,7 +14,7 @@ from ratelimit_mw.stores.group import committed
 
 _MAX_CHARGES_PER_CALL: Final = 128  # bounded, because a script on the server cannot be interrupted
 _MAX_QUEUED: Final = 10_000  # charges that are not sent yet
-NOT_SENT: Final = "a settlement may not have reached the store, so the estimate stays charged: %s"
+MAY_BE_LOST: Final = "a settlement may not have reached the store, so the estimate stays charged: %s"
 
 GateVerdict = tuple[Any, Verdict]  # a gate, and its verdict on the request
 
@@ -123,7 +123,7 @@ class SettlementQueue:
     def add(self, charges: Sequence[Charge]) -> None:
         """Queue these charges to be settled. Drops them, with a log line, if more than 10,000 would be queued."""
         if self._charge_count + len(charges) > _MAX_QUEUED:
-            warn_throttled("settle", NOT_SENT, f"{_MAX_QUEUED} charges are queued already", code="RL-206")
+            warn_throttled("settle", MAY_BE_LOST, f"{_MAX_QUEUED} charges are queued already", code="RL-206")
             return
         self._queue.append(charges)
         self._charge_count += len(charges)
@@ -143,7 +143,7 @@ class SettlementQueue:
                     async with asyncio.timeout(self._timeout):
                         await self._store.asettle(charges)
                 except Exception as error:  # noqa: BLE001  # any error of the store; no request waits for this task
-                    warn_throttled("settle", NOT_SENT, type(error).__name__, code="RL-206")
+                    warn_throttled("settle", MAY_BE_LOST, type(error).__name__, code="RL-206")
         finally:
             self._sender = None
 

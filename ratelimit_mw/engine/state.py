@@ -68,8 +68,8 @@ class RateLimitState(Struct, gc=False):
         return None if self.extras is None else self.extras.actual_cost
 
     @property
-    def charged(self) -> Sequence[Charge]:
-        """All charges of this request so far."""
+    def admitted_charges(self) -> Sequence[Charge]:
+        """All charges on which admitting gates have decided, including uncharged ones, such as penalties."""
         return [charge for _, one in self.verdicts_by_gate if one.allowed and one.decisions for charge in one.charges]
 
     @property

@@ -325,7 +325,7 @@ class Simulation:
         keys: Sequence[str] = ()
         if may_wait:
             keys = client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
-            charge_plan = self._schedule.capacity.without_delay_if_full(charge_plan, keys)
+            charge_plan = self._schedule.capacity.refusing_if_full(charge_plan, keys)
         decisions = self._store.take(charge_plan.charges)
         verdict = conclude(match, charge_plan, decisions)
         for append in self._appends(charge_plan):

@@ -64,19 +64,19 @@ class MemoryStore:
                     limit, key, cost = charge.limit, charge.key, charge.cost
                     if cost >= 0 and charge.role == "limit" and charge.max_delay is None:
                         try:
-                            state_map = self._maps[limit.bucket]
-                            states = state_map.current
+                            current_map = self._maps[limit.bucket]
+                            states = current_map.current
                             old = states[key]
                         except KeyError:  # there is no map of the limit, or the key is not in the current generation
-                            state_map = None  # None: `states` is not the current generation
+                            current_map = None  # `states` is an older generation
                             states, old = self._find_older(limit, key, now)
                         if old is not None:
                             decision, new = limit.decide(old, now, cost, None)
                             if new is not old:
                                 states[key] = new
                             if not decision.allowed:
-                                if state_map is not None:  # mark_refused() without a call, for floods
-                                    state_map.current_refusals[key] = new
+                                if current_map is not None:  # mark_refused() without a call, for floods
+                                    current_map.current_refusals[key] = new
                                 else:
                                     self._maps[limit.bucket].mark_refused(key, new)
                             return (decision,)
