@@ -396,7 +396,7 @@ def test_what_is_due_and_when() -> None:
     holds = SlotRegistry()
     assert holds.next_renewal(0) is None
     one, other = hold_of(9), hold_of(3)
-    one.renewed_at = other.renewed_at = 100.0
+    one.last_attempt_at = other.last_attempt_at = 100.0
     holds.add(one)
     holds.add(other)
     assert (holds.next_renewal(100.25), holds.next_renewal(104)) == (0.75, 0.0)
@@ -408,7 +408,7 @@ def test_what_is_due_and_when() -> None:
     assert sorted(map(len, holds.due(103))) == [1, 1]  # two stores
     many = [hold_of(3, 300) for _ in range(5)]
     for each in many:
-        each.renewed_at = 200.0
+        each.last_attempt_at = 200.0
         each.store = many[0].store  # type: ignore[misc]  # all are of one store
         holds.add(each)
     assert [len(call) for call in holds.due(201)] == [2, 2, 1]
@@ -419,7 +419,7 @@ def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
     holds = SlotRegistry()
     one, other = hold_of(3), hold_of(3)
     for each in (one, other):
-        each.renewed_at = 0.0
+        each.last_attempt_at = 0.0
         holds.add(each)
     assert holds.end(other) is True
     assert holds.end(other) is False  # once is enough

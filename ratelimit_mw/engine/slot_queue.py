@@ -59,25 +59,26 @@ _QueuesByBuckets = dict[tuple[SlotBucket, ...], _Queue]
 class _BucketState:
     """The state of one bucket of slots in this process, and the queues that need its slots.
 
-    `full`: whether the last attempt got no slot, and none was released since. `retry_at`: when to try again although
-    the bucket is full, because other processes release slots, too. `is_trying`: whether a request is querying the
-    store. `stale`: whether a slot was released after the current attempt began.
+    An attempt is a query of the store by a request that needs slots of the bucket. `full`: whether the last attempt got
+    no slot, and none was released since. `retry_at`: when to try again although the bucket is full, because other
+    processes release slots, too. `has_attempt`: whether an attempt is in progress. `released_during_attempt`: whether a
+    slot was released after the current attempt began.
     """
 
     __slots__ = (
         "failed_attempts",
         "full",
-        "is_trying",
+        "has_attempt",
         "queues",
+        "released_during_attempt",
         "retry_at",
-        "stale",
         "waiter_count",
         "waiters_by_key",
     )
 
     def __init__(self) -> None:
         self.queues: _QueuesByBuckets = {}
-        self.full = self.is_trying = self.stale = False
+        self.full = self.has_attempt = self.released_during_attempt = False
         self.retry_at = 0.0
         self.failed_attempts = 0  # consecutive ones
         self.waiter_count = 0  # how many requests wait for this bucket
@@ -105,7 +106,7 @@ class Queues:
         bucket_states = [
             bucket_state for bucket in buckets if (bucket_state := self._by_bucket.get(bucket)) is not None
         ]
-        return any(bucket_state.full or bucket_state.is_trying for bucket_state in bucket_states)
+        return any(bucket_state.full or bucket_state.has_attempt for bucket_state in bucket_states)
 
     def join(
         self,
@@ -130,7 +131,7 @@ class Queues:
             queue[waiter] = None
             for bucket in buckets:
                 self._by_bucket.setdefault(bucket, _BucketState()).queues[buckets] = queue
-            self._update_counts(waiter, waits_for)
+            self._set_refused_by(waiter, waits_for)
             if release_count == self.release_count:
                 self._mark_full([bucket for bucket in full if not self._by_bucket[bucket].full])
             woken = self._choose_next(buckets)
@@ -140,8 +141,8 @@ class Queues:
     def record_refusal(self, waiter: Waiter, full: Sequence[SlotBucket]) -> None:
         """Record that a request with `may_try` queried the store and these buckets refused it."""
         with self._lock:
-            self._end_turn(waiter, full)
-            self._update_counts(waiter, full)
+            self._end_attempt(waiter, full)
+            self._set_refused_by(waiter, full)
             woken = self._choose_next(waiter.demand.buckets)
         _wake_all(woken)
 
@@ -155,8 +156,8 @@ class Queues:
             if waiter.may_try:
                 for bucket in buckets:
                     self._by_bucket[bucket].failed_attempts = 0
-                self._end_turn(waiter, full)
-            self._update_counts(waiter, ())
+                self._end_attempt(waiter, full)
+            self._set_refused_by(waiter, ())
             woken = [next(iter(queue))] if first and queue else []  # from now on, it watches `retry_at`
             if not queue:
                 del self._queues[buckets]
@@ -173,7 +174,7 @@ class Queues:
             self.release_count += 1
             for bucket in buckets:
                 if (bucket_state := self._by_bucket.get(bucket)) is not None:
-                    bucket_state.full, bucket_state.stale = False, True
+                    bucket_state.full, bucket_state.released_during_attempt = False, True
             woken = self._choose_next(buckets)
         _wake_all(woken)
 
@@ -212,14 +213,14 @@ class Queues:
             bucket_state.waiters_by_key[one] < max(1, capacity // 2) for one in demand.keys
         )
 
-    def _update_counts(self, waiter: Waiter, full: Sequence[SlotBucket]) -> None:
-        """Replace the buckets that the request is counted for."""
-        for buckets, one in ((waiter.refused_by, -1), (full, 1)):
+    def _set_refused_by(self, waiter: Waiter, full: Sequence[SlotBucket]) -> None:
+        """Count the request as waiting for these buckets, and no longer for those that refused it before."""
+        for buckets, step in ((waiter.refused_by, -1), (full, 1)):
             for bucket in buckets:
                 bucket_state = self._by_bucket[bucket]
-                bucket_state.waiter_count += one
+                bucket_state.waiter_count += step
                 for key in waiter.demand.keys if bucket in waiter.demand.shared else ():
-                    bucket_state.waiters_by_key[key] += one
+                    bucket_state.waiters_by_key[key] += step
                     if not bucket_state.waiters_by_key[key]:
                         del bucket_state.waiters_by_key[key]
         waiter.refused_by = full
@@ -232,14 +233,14 @@ class Queues:
             bucket_state.retry_at = now + _PAUSES[min(bucket_state.failed_attempts, len(_PAUSES) - 1)]
             bucket_state.failed_attempts += 1
 
-    def _end_turn(self, waiter: Waiter, full: Sequence[SlotBucket]) -> None:
+    def _end_attempt(self, waiter: Waiter, full: Sequence[SlotBucket]) -> None:
         waiter.may_try = False
         for bucket in waiter.demand.buckets:
             bucket_state = self._by_bucket[bucket]
-            bucket_state.is_trying = False
+            bucket_state.has_attempt = False
             if bucket not in full:
                 bucket_state.full, bucket_state.failed_attempts = False, 0
-            elif not bucket_state.stale:
+            elif not bucket_state.released_during_attempt:
                 self._mark_full([bucket])
 
     def _choose_next(self, buckets: Iterable[SlotBucket]) -> list[Waiter]:
@@ -249,7 +250,7 @@ class Queues:
             for bucket in buckets
             if (bucket_state := self._by_bucket.get(bucket)) is not None
             and not bucket_state.full
-            and not bucket_state.is_trying
+            and not bucket_state.has_attempt
             for queue in bucket_state.queues.values()
         }
         chosen = []
@@ -258,7 +259,7 @@ class Queues:
                 chosen.append(waiter)
                 waiter.may_try = True
                 for bucket in waiter.demand.buckets:
-                    self._by_bucket[bucket].is_trying, self._by_bucket[bucket].stale = True, False
+                    self._by_bucket[bucket].has_attempt, self._by_bucket[bucket].released_during_attempt = True, False
         return chosen
 
 

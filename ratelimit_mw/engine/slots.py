@@ -36,10 +36,10 @@ class HeldSlots:
         "__weakref__",
         "charges",
         "ended",
+        "last_attempt_at",
         "on_released",
         "registry",
         "renewal_interval",
-        "renewed_at",
         "store",
     )
     registry: "SlotRegistry"  # set by the renewer
@@ -49,7 +49,7 @@ class HeldSlots:
         self.charges: Final = charges  # to settle them unchanged renews the slots
         self.on_released: Final = on_released
         self.renewal_interval: Final = min(charge.limit.window for charge in charges) / _RENEWALS  # seconds
-        self.renewed_at = time.monotonic()
+        self.last_attempt_at = time.monotonic()  # when they were taken, or the latest renewal ended, even if it failed
         self.ended = False
 
     def refunds(self) -> list[Charge]:
@@ -87,7 +87,7 @@ class SlotRegistry:
         """Renew these slots from now on."""
         with self._lock:
             self._active.add(held_slots)
-            self._schedule(held_slots, held_slots.renewed_at)
+            self._schedule(held_slots, held_slots.last_attempt_at)
 
     def end(self, held_slots: HeldSlots) -> bool:
         """Stop renewing these slots. Return whether the caller must release them.
@@ -109,9 +109,12 @@ class SlotRegistry:
                 held_slots = heappop(self._due)[2]()
                 if held_slots is None or held_slots.ended:
                     continue
-                is_due = held_slots not in self._renewing and held_slots.renewed_at + held_slots.renewal_interval <= now
+                is_due = (
+                    held_slots not in self._renewing and held_slots.last_attempt_at + held_slots.renewal_interval <= now
+                )
                 self._schedule(
-                    held_slots, now if is_due else max(held_slots.renewed_at, now - held_slots.renewal_interval / 2)
+                    held_slots,
+                    now if is_due else max(held_slots.last_attempt_at, now - held_slots.renewal_interval / 2),
                 )
                 if not is_due:
                     continue
@@ -130,7 +133,7 @@ class SlotRegistry:
         with self._lock:
             self._renewing.difference_update(batch)
             for held_slots in batch:
-                held_slots.renewed_at = now
+                held_slots.last_attempt_at = now
             return [held_slots for held_slots in batch if held_slots.ended]
 
     def next_renewal(self, now: float) -> float | None:
@@ -217,7 +220,7 @@ class SlotRenewer:
         with self._wake:
             if not self._running:
                 self._start()
-            elif held_slots.renewed_at + held_slots.renewal_interval < self._next:
+            elif held_slots.last_attempt_at + held_slots.renewal_interval < self._next:
                 self._wake.notify()
 
     def add_until_end(self, held_slots: HeldSlots) -> Callable[[Any], None]:
@@ -279,7 +282,7 @@ class _LoopRenewer:
 
     def add(self, held_slots: HeldSlots) -> None:
         self.registry.add(held_slots)
-        if self._timer is None or held_slots.renewed_at + held_slots.renewal_interval < self._next:
+        if self._timer is None or held_slots.last_attempt_at + held_slots.renewal_interval < self._next:
             self._schedule(held_slots.renewal_interval)
 
     def _renew_due(self) -> None:

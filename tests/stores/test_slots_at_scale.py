@@ -74,7 +74,7 @@ def test_steps_for_one_that_is_due_do_not_grow_with_those_that_are_not() -> None
         holds, store = SlotRegistry(), MemoryStore()
         kept = [HeldSlots(store, [Charge("k", Concurrency(9), at=7)]) for _ in range(others)]
         for number, one in enumerate(kept):
-            one.renewed_at = 100.0 + number
+            one.last_attempt_at = 100.0 + number
             holds.add(one)
         counted.append(steps(partial(holds.due, 105.0)))
         assert holds.next_renewal(105.0) == 1.0

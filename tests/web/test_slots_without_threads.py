@@ -42,8 +42,8 @@ def later(keeper: SlotRenewer, clock: Clock, seconds: float) -> None:
     """So much time has passed, for the store and for those who renew."""
     clock.advance(seconds)
     for hold in list(keeper._registry._active):
-        hold.renewed_at -= seconds
-        keeper._registry._schedule(hold, hold.renewed_at)
+        hold.last_attempt_at -= seconds
+        keeper._registry._schedule(hold, hold.last_attempt_at)
 
 
 @pytest.mark.promise(8)
