@@ -71,7 +71,7 @@ class _LimitedWebSocket:
             if verdict is not None:
                 self._message_state.record(verdict, self._gate)
                 if not verdict.allowed:
-                    await self._drop_or_close(verdict)
+                    await self._close_after_refusal(verdict)
                     continue
             return message
         return self._disconnect
@@ -99,7 +99,7 @@ class _LimitedWebSocket:
         self._pending = message, task
         return await asyncio.shield(task)
 
-    async def _drop_or_close(self, verdict: Verdict) -> None:
+    async def _close_after_refusal(self, verdict: Verdict) -> None:
         """Close the websocket after a refused message. Do nothing if the message's rule only drops messages.
 
         `receive` drops the message in either case. A verdict without decisions closes the websocket under every rule:

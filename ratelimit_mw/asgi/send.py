@@ -11,7 +11,7 @@ The part that refuses a request determines the code that sends the refusal. Unde
   There, `starlette.respond_to_refused` closes the websocket. If Starlette put no table of error handlers into the
   scope, FastAPI's dependency cannot register a handler that calls this function: `_refusal_error` returns a
   `WebSocketException`, and Starlette closes the websocket.
-- A limit on messages calls `_drop_or_close` in `messages.py`.
+- A limit on messages calls `_close_after_refusal` in `messages.py`.
 - Django's middleware calls `django.responses.to_django`.
 - A throttle of REST framework leaves the response to REST framework, see `django/throttle.py`.
 
@@ -20,7 +20,7 @@ passes through exactly one of these five functions:
 
 - `RateLimitMiddleware._decide` (`asgi/__init__.py`),
 - `enforce` (`starlette/enforcement.py`),
-- `_drop_or_close` (`asgi/messages.py`), which alone sees no admitted requests,
+- `_close_after_refusal` (`asgi/messages.py`), which alone sees no admitted requests,
 - `_conclude` (`django/middleware.py`),
 - `allow_request` (`django/throttle.py`), which sees a refusal of the view's first throttle again in each throttle that
   overrides `allow_request` and calls the original.

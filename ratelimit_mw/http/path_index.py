@@ -79,7 +79,7 @@ _ANY: Final = Segment("", "str")
 class _Node:
     """A node of the tree. There are at most as many nodes as segments. A walk visits each node at most once."""
 
-    __slots__ = ("any_child", "catch_all_ends", "catch_all_root", "ends", "literals", "parameters", "rest_ends")
+    __slots__ = ("any_child", "bare_catch_alls", "catch_all_ends", "catch_all_root", "ends", "literals", "parameters")
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
@@ -90,18 +90,18 @@ class _Node:
         # in that second tree: the text before and after {x:path}, and the number of the template
         self.catch_all_ends: list[tuple[str, str, int]] = []
         self.any_child: _Node | None = None  # the child of `{x}`, if that is the only parameter
-        # Numbers of the templates in which `{x:path}` comes next and is last. None if in other templates it is next,
-        # not last.
-        self.rest_ends: tuple[int, ...] | None = ()
+        # Numbers of the templates that end after this node with a bare `{x:path}`. None if only the general walk can
+        # match `{x:path}` here, because a template has text beside it, or segments after it.
+        self.bare_catch_alls: tuple[int, ...] | None = ()
 
     def prepare(self) -> None:
-        """Set `any_child` and `rest_ends`, once all templates are in the tree."""
+        """Set `any_child` and `bare_catch_alls`, once all templates are in the tree."""
         if len(self.parameters) == 1:
             self.any_child = self.parameters.get(_ANY)
         if (root := self.catch_all_root) is not None:
             is_last = not root.literals and not root.parameters
             is_whole = all(not before and not after for before, after, _ in root.catch_all_ends)
-            self.rest_ends = tuple(end[2] for end in root.catch_all_ends) if is_last and is_whole else None
+            self.bare_catch_alls = tuple(end[2] for end in root.catch_all_ends) if is_last and is_whole else None
 
     def descend(self, segments: Iterable[Segment]) -> "_Node":
         """Return the node that these segments lead to, and create missing nodes on the way."""
@@ -221,10 +221,10 @@ class PathTree:
         node = self._root
         matches: tuple[int, ...] = ()
         for segment in (fold(path) if self._ignore_case else path).split("/"):
-            if node.rest_ends != ():
-                if node.rest_ends is None:
+            if node.bare_catch_alls != ():
+                if node.bare_catch_alls is None:
                     return None
-                matches += node.rest_ends
+                matches += node.bare_catch_alls
             child = node.literals.get(segment)
             if node.parameters:
                 if child is not None or not segment:

@@ -211,18 +211,17 @@ def raw(fields: HeaderList) -> RawFields:
     return [(_RAW_NAMES[name], value.encode()) for name, value in fields]
 
 
-def addable_to_app_response(fields: HeaderList, app_headers: Iterable[str]) -> HeaderList:
-    """Return those fields of an admitting verdict that can be added to the app's response.
+def _without_present(fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
+    """Leave out the fields that a response has already. `own_headers`: the names of the response's fields.
 
-    `RateLimit` and `RateLimit-Policy` can always be added: both are lists, so these become further members of the
-    app's. Any other field is left out if the app has it. If the app has one of the three `X-RateLimit` fields, all
-    three are left out. `app_headers`: the names of the app's fields.
+    Always keeps `RateLimit` and `RateLimit-Policy`: both are lists, so they become further members of the response's
+    own. If the response has one of the three `X-RateLimit` fields, all three are left out.
     """
     # fast path for the style `ietf`: the last of two fields is RateLimit, because `headers` returns RateLimit-Policy
     # first
     if len(fields) == len(_LIST_FIELDS) and fields[-1][0] == _LIST_FIELDS[0]:
         return fields
-    present = {name.lower() for name in app_headers}
+    present = {name.lower() for name in own_headers}
     if not present.isdisjoint(_LEGACY):
         present.update(_LEGACY)
     return [(name, value) for name, value in fields if name in _LIST_FIELDS or name.lower() not in present]
@@ -234,19 +233,20 @@ def addable(verdict: Verdict | None, fields: HeaderList, own_headers: Iterable[s
     `own_headers`: the names of the response's fields. The verdict may refuse even though the app made the response:
     then a limit inside the app refused the request.
     """
-    return (addable_to_app_response if verdict is None or verdict.allowed else addable_to_refusal)(fields, own_headers)
+    return (_without_present if verdict is None or verdict.allowed else addable_to_refusal)(fields, own_headers)
 
 
 def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
     """Return those fields of a refusal that can be added to a response made elsewhere, e.g. by `on_refused`.
 
-    A field that the response already has is left out. If it has one of the two `RateLimit` fields, both are left out.
+    Unlike `_without_present`, leaves out both `RateLimit` fields if the response has one of them. Any other field is
+    left out if the response has it.
     """
     present = {name.lower() for name in own_headers}
     both = {name.lower() for name in _LIST_FIELDS}
     if not present.isdisjoint(both):
         present |= both
-    return addable_to_app_response([pair for pair in fields if pair[0].lower() not in present], present)
+    return _without_present([pair for pair in fields if pair[0].lower() not in present], present)
 
 
 def refusal_response(
