@@ -228,7 +228,7 @@ def refusals_charge_nothing(make: Make, _: RedisServer) -> str:
         assert [get("/").status in REFUSED for _ in range(3)] == [True] * 3
         time.sleep(2 * STRICT[1] + 0.1)
         left.append(get("/").status == 200)
-    return "nothing" if all(left) else "the other limits" if not any(left) else "limits before it"
+    return "nothing" if all(left) else "the other limits" if not any(left) else "limits checked earlier"
 
 
 def calls_of_redis(make: Make, server: RedisServer) -> str:
