@@ -12,7 +12,7 @@ api = APIRouter(prefix="/api")
 
 @app.get("/")
 async def home(request: Request) -> dict[str, int]:
-    return {"left": request.state.ratelimit.verdict.remaining}
+    return {"left": request.state.ratelimit.remaining}
 
 
 @api.get("/reports/{report_id}")

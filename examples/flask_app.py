@@ -11,7 +11,7 @@ app = Flask(__name__)
 
 @app.get("/")
 def home() -> dict[str, int]:
-    return {"left": request.environ["ratelimit_mw"].verdict.remaining}
+    return {"left": request.environ["ratelimit_mw"].remaining}
 
 
 @app.post("/login")

@@ -23,7 +23,7 @@ app.register_blueprint(api)
 
 @app.get("/")
 def home() -> dict[str, int]:
-    return {"left": g.ratelimit.verdict.remaining}
+    return {"left": g.ratelimit.remaining}
 
 
 @app.post("/login")

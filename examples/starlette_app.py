@@ -12,7 +12,7 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 
 
 async def home(request: Request) -> PlainTextResponse:
-    return PlainTextResponse(f"{request.state.ratelimit.verdict.remaining} left\n")
+    return PlainTextResponse(f"{request.state.ratelimit.remaining} left\n")
 
 
 async def login(_: Request) -> PlainTextResponse:

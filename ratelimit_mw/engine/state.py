@@ -52,6 +52,11 @@ class RateLimitState(Struct, gc=False):
     extras: Extras | None = None
 
     @property
+    def remaining(self) -> int | None:
+        """The number of units that are left; None if nothing limits the request, as with `enabled = false`."""
+        return None if self.verdict is None else self.verdict.remaining
+
+    @property
     def message(self) -> "RateLimitState | None":
         """The state of a websocket's last message; None if messages are not limited."""
         return None if self.extras is None else self.extras.message

@@ -850,3 +850,15 @@ def test_under_every_face(face: str) -> None:
         assert send(Step(path=f"/{estimate}/{actual}")).status == 200
     (left,) = store.peek([Charge("{ip=192.0.2.1}:all", parse(limits)[0], 0)])
     assert left.limit - left.remaining == sum(actual for _, actual in costs)
+
+
+def test_the_state_names_what_is_left_and_nothing_where_nothing_limits() -> None:
+    left: list[int | None] = []
+
+    def app(environ: Any, start_response: Any) -> Any:
+        left.append(environ["ratelimit_mw"].remaining)
+        return hello(environ, start_response)
+
+    for options in ({}, {"enabled": False}, {"exempt": ["/"]}, {"safelist": ["192.0.2.1"]}):
+        read(Server().ask(wsgi.RateLimitMiddleware(app, limits="9/hour", key="ip", store=MemoryStore(), **options)))
+    assert left == [8, None, None, None]
