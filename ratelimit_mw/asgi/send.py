@@ -1,6 +1,7 @@
 """Sends rate limit headers and refusals to ASGI servers.
 
-The part that refuses a request determines the code that sends the refusal. Under ASGI, and in Django under WSGI, too:
+The part that refuses a request determines the code that sends the refusal. Under ASGI, and in Django under both ASGI
+and WSGI (for other WSGI apps, see the end):
 
 - `RateLimitMiddleware`, Starlette's `RateLimit`, and `limit` on a class call `send_refusal`.
 - `limit` on a function calls `starlette.respond_to_refused`. For HTTP it returns a Starlette response, which outer
@@ -15,23 +16,24 @@ The part that refuses a request determines the code that sends the refusal. Unde
 - Django's middleware calls `django.responses.to_django`.
 - A throttle of REST framework leaves the response to REST framework, see `django/throttle.py`.
 
-To delay or change every refusal, start where the verdict is known. Each refusing verdict of the integrations above
-passes through exactly one of these five functions:
+To change the headers or the body of refusals, see `http/response.py`. To delay refusals, or to see each, start where
+the verdict is known. With the integrations above, each refusing verdict passes through one of these five functions:
 
 - `RateLimitMiddleware._decide` (`asgi/__init__.py`),
 - `enforce` (`starlette/enforcement.py`),
-- `_close_after_refusal` (`asgi/messages.py`), which alone sees no admitted requests,
+- `_close_after_refusal` (`asgi/messages.py`), the only one that sees nothing but refusals,
 - `_conclude` (`django/middleware.py`),
-- `allow_request` (`django/throttle.py`), which sees a refusal of the view's first throttle again in each throttle that
-  overrides `allow_request` and calls the original.
+- `allow_request` (`django/throttle.py`). The view's first throttle decides for all. The others return its result,
+  but one whose own `allow_request` calls `super()` sees the same refusal again.
 
 Without a `DisconnectWatcher` (`asgi/disconnect.py`), a delay continues after the client has disconnected. The
 middleware makes a watcher only for requests that the gate may delay.
 
-The WSGI middleware (`wsgi/__init__.py`) and Flask (`flask/hooks.py`) send refusals with `wsgi/send.py`. In the decision
-service (`service/`), `RateLimitMiddleware` decides the requests that a proxy forwards, and `service/forwarded.py`
-adapts the refusals to nginx and Envoy. A sixth function, `Requests.refusal` (`service/requests.py`), builds the
-refusals of the service's other calls: checks, and gRPC calls (`service/grpc.py`).
+In the WSGI middleware (`wsgi/__init__.py`) and Flask (`flask/hooks.py`), the functions named `_decide` know the
+verdict, and `wsgi/send.py` sends the refusal. In the decision service (`service/`), `RateLimitMiddleware` decides the
+requests that a proxy forwards, and `service/forwarded.py` adapts the refusals to nginx and Envoy. A sixth function,
+`Requests.refusal` (`service/requests.py`), builds the refusals of the service's other calls: checks, and gRPC calls
+(`service/grpc.py`).
 """
 
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence

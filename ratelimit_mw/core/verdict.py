@@ -104,7 +104,7 @@ class Verdict(Struct, frozen=True, gc=False):
         """Return the sort key of a charge. The candidate with the smallest sort key binds."""
         decision = self.decisions[index]
         if not self.allowed:
-            # for headers, some candidates admit, so refusing ones come first; then the longest wait
+            # headers also compare charges that admit: refusing ones come before these, then the longest wait first
             return float(decision.allowed and not self._starts_ban(index)), -self._wait(index)
         return decision.remaining / (decision.limit or 1), -decision.next_after
 

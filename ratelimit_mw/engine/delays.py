@@ -76,6 +76,6 @@ def _without_max_delay(charge: Charge) -> Charge:
 def _refused_without_delay(charge: Charge, decision: Decision) -> Decision:
     if charge.role == "shadow":
         return decision
-    if decision.delay:  # a retry after the delay passes, because the units before this request have drained
+    if decision.delay:  # a retry is admitted once the delay is over, because the units before it have drained by then
         return replace(decision, allowed=False, retry_after=decision.delay, delay=0.0)
     return replace(decision, remaining=min(decision.limit, decision.remaining + charge.cost))

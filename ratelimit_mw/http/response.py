@@ -36,8 +36,8 @@ _SLOT_UNIT: Final = "concurrent-requests"  # the quota unit of slots; the unit o
 _BLOCKED: Final = "Requests from here are not answered."
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, because the end of the outage is unknown
 
-# The names of all headers that this module builds. For others `raw`, which adds headers to the responses of ASGI apps,
-# raises KeyError.
+# The names of all headers that this module builds. `raw` raises KeyError for any other name. It is used where headers
+# are added to a response that an app made under ASGI: the wrapped app, or an ASGI app in `on_refused`.
 _NAMES: Final = (
     "Cache-Control",
     "Content-Length",

@@ -46,8 +46,8 @@ class CircuitBreaker(Layer):
             self._failures = 0  # consecutive
             self._pause = INITIAL_PAUSE
             self._pause_end: float | None = None  # the end of the pause; None while the breaker is closed
-            # Failures of calls that started before this time do not count. It is the time at which the latest counted
-            # failure was recorded, or a later probe started.
+            # A call that started before this time is not the probe, and its failure does not count. Set when a failure
+            # is counted, and when a probe starts.
             self._ignore_started_before = 0.0
             self._since = 0.0  # when the first of the consecutive failures was recorded
             self._error = ""
@@ -106,7 +106,7 @@ class CircuitBreaker(Layer):
             raise StoreNotAsked(f"not queried during a pause: {self._error}", rejected=self._rejected)
 
     def _allow_next_probe(self, started_at: float) -> None:
-        """Let the next request probe, if this one was the probe."""
+        """Let the next request be the probe, if this one was the probe and got no reply of the store."""
         with self._lock:
             if self._pause_end is not None and started_at >= self._ignore_started_before:
                 self._pause_end = started_at  # in the past, so the pause is over

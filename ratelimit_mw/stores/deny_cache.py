@@ -29,9 +29,9 @@ Group = tuple[Charge, ...]
 class _CachedRefusal(NamedTuple):
     """The decisions on a refused group, and the time for which they are valid. Times are in microseconds.
 
-    The store decided at an unknown instant between `queried_at` and `answered_at`. The refusal expires as if it was the
-    earlier one, so that it does not last too long. Waits are counted as if it was the later one, so that none is too
-    short.
+    The store decided at an unknown instant between `queried_at` and `answered_at`. The refusal expires as if the store
+    had decided at `queried_at`, so that it does not last too long. Its waits are counted from `answered_at`, so that
+    none is too short.
     """
 
     decisions: Sequence[Decision]
@@ -172,15 +172,16 @@ def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
     """
     if not elapsed_us:
         return decision
-    wait, used = _reduced(decision.retry_after, elapsed_us), min(elapsed_us, microseconds(decision.reset_after))
+    wait = _reduced(decision.retry_after, elapsed_us)
+    until_full = min(elapsed_us, microseconds(decision.reset_after))  # the part of the time in which units came back
     return replace(
         decision,
         allowed=not wait,
         retry_after=wait,
-        next_after=_reduced(decision.next_after, used),  # it no longer changes once the quota is whole
-        reset_after=_reduced(decision.reset_after, used),
+        next_after=_reduced(decision.next_after, until_full),  # it stays the same while the full quota is available
+        reset_after=_reduced(decision.reset_after, until_full),
         # for a bucket algorithm, the instant at which the bucket is empty, which does not move until then
-        at=decision.at + elapsed_us - (used if isinstance(charge.limit, DelayableLimit) else 0),
+        at=decision.at + elapsed_us - (until_full if isinstance(charge.limit, DelayableLimit) else 0),
     )
 
 
