@@ -330,5 +330,5 @@ RequestBucket = tuple[str, str, str]
 
 
 def request_bucket(charge: Charge) -> RequestBucket:
-    """Return the bucket of a charge within its request: its key, bucket id and role. Stores do not use the role."""
+    """Return the bucket of a charge within its request: its key, bucket id and role. Stores ignore the role."""
     return charge.key, charge.limit.bucket, charge.role

@@ -103,7 +103,7 @@ class Flow(BaseGate, ABC):
         return verdict
 
     async def _decide(self, match: Match, charge_plan: Plan) -> Verdict | None:
-        """Take the charges of a plan once, and return the verdict, without waiting for a slot. None without charges."""
+        """Take the charges of a plan once, without waiting for a slot. Return the verdict; None if no limit applies."""
         if not charge_plan.charges:
             return conclude(match, charge_plan, ()) if charge_plan.denied_source else None
         if match.has_slots:

@@ -74,7 +74,7 @@ def settlements(
     `actual_of`: the true cost under a policy; None keeps the estimate. `corrected`: the earlier settlements of this
     request, updated here. Usually a request is settled once. A later settlement may add units, or make the first
     refund. Only units of the estimate are refunded, because the store may not have taken the added ones. There is no
-    second refund: the decision's `at` is from before the first one, so it could return units that have drained.
+    second refund: the decision's `at` does not include the first refund, so a second one could refund drained units.
     """
     by_store: dict[tuple[int, Source], PendingSettlement] = {}
     for bucket, one in charged_buckets(gate_verdicts).items():

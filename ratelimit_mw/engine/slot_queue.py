@@ -186,8 +186,8 @@ class Queues:
                 return 0.0 if waiter.may_try else math.inf  # it is woken when it becomes the first in its queue
             now = self._clock()
             due = self._due(buckets, now)
-            # The oldest first request that needs a due bucket tries, unless another of its buckets counts as full.
-            # So look for due buckets among all that the first requests of these queues need.
+            # Any request that is the first of a queue for a due bucket may be chosen, unless another of its buckets
+            # counts as full. So look for due buckets among all buckets of these requests.
             firsts = [next(iter(queue)) for bucket in due for queue in self._by_bucket[bucket].queues.values()]
             due += self._due([bucket for first in firsts for bucket in first.demand.buckets if bucket not in due], now)
             for bucket in due:

@@ -124,7 +124,7 @@ class SlotWait:
         return replace(verdict, charges=self._plan.charges)
 
     async def _count_refusal(self, verdict: Verdict | None) -> Verdict | None:
-        """Count a refusal toward a ban, unless only full slots refuse. Return the final verdict on the request.
+        """Let a refusal by anything but full slots count toward a ban. Return the final verdict on the request.
 
         Takes the charges again, now with the cost of the penalties. Returns `verdict` if no penalty can be charged.
         """

@@ -14,7 +14,7 @@ from ratelimit_mw.stores.group import Group, committed, cost_to_decide
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
 
 _PROBES = 8  # states per limit that are checked for an expired one, to make room for a new one
-_OTHER_LIMITS = 3  # limits to search, in turn, after the one with the most keys; 2 if the turn includes that one
+_OTHER_LIMITS = 3  # other limits to search for an expired key, round-robin; 2 if the largest limit is among them
 _MORE_PROBES = 24  # more states to check of the limit with the most keys, if the first searches found no key to drop
 # A generation closes when it has this part of `max_keys`. A dict with a 24th of a million keys resizes in under two
 # milliseconds.
@@ -43,7 +43,7 @@ class MemoryStore:
         self._configured_clock = self._clock = clock  # `testing` may replace `_clock`
         self._maps: dict[str, GenerationalMap] = {}  # by bucket id of the limit
         self._limit_was_added = False
-        # About the map with the most keys: updated when a map grows, or when this one has shrunk below the average.
+        # Roughly the map with the most keys: updated when a map grows, or when this one has shrunk below the average.
         self._largest: GenerationalMap | None = None
         self._lock = fork_safe_lock(on_interrupted_write=self._clear)
         REGISTRY.register(self)
@@ -203,7 +203,8 @@ class MemoryStore:
         charges = group.charges
         entries = self._find_all(charges, now, evict=commit)
         results: list[tuple[Decision, State]] = []
-        # States of overflow buckets. Several new keys of this group may share one, where each counts the keys before.
+        # States of overflow buckets. If new keys of this group share one, each is decided as if the keys before it were
+        # charged, even if a shadow among them is not.
         overflow: dict[str, State] = {}
         for index, charge in enumerate(charges):
             state_map, key, old = entries[index]

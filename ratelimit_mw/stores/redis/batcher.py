@@ -42,7 +42,7 @@ class PendingTake(Struct, eq=False, gc=False):
     mode: TakeMode
     reply: "asyncio.Future[Any]"
     deadline: float  # in seconds of a `LoopClock`, which ignores stalls of the event loop
-    is_waiting: bool = True  # false once the batcher has set the result; true after the request cancels `reply`
+    is_waiting: bool = True  # false once the batcher has set the result; still true if the request cancels `reply`
 
 
 def _find_no_lookup() -> None:
