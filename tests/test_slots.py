@@ -383,7 +383,10 @@ def test_a_store_that_fails_ends_no_block_and_is_asked_again(caplog: pytest.LogC
     with Limiter(store).slot(Concurrency(1, 0.03), "k"):
         store.error = StoreError("it is down")
         assert until(lambda: len(store.calls) >= 4)
-    assert "slots may not have been renewed, and are free when their lifetime ends: it is down" in caplog.text
+    assert (
+        "slots may not have been renewed, and more than the limit may be taken when their lifetime ends: it is down"
+        in caplog.text
+    )
 
 
 def hold_of(window: float, charges: int = 1) -> HeldSlots:

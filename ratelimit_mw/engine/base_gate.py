@@ -204,7 +204,7 @@ class BaseGate:
             return
         if error.rejected:
             raise ConfigError(f"store: {error}", code="RL-042")
-        warn("store: no answer at start, on_store_error decides: %s", error_summary(error), code="RL-129")
+        warn("store: no answer at start (%s); on_store_error decides", error_summary(error), code="RL-129")
 
 
 def _hook(setting: str, value: object) -> Hook | None:

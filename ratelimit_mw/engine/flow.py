@@ -211,7 +211,7 @@ class Flow(BaseGate, ABC):
 
     def _without_store(self, match: Match, charge_plan: Plan, error: Exception) -> Verdict:
         if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix
-            warn_throttled("store", "failed, on_store_error decides: %s", error_summary(error), code="RL-201")
+            warn_throttled("store", "failed (%s); on_store_error decides", error_summary(error), code="RL-201")
         if self._on_store_event is not None:
             self._on_store_event(StoreEvent("failed", error_summary(error)))
         source, remaining_plan = plan_on_store_error(charge_plan)

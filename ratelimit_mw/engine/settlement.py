@@ -14,7 +14,7 @@ from ratelimit_mw.stores.group import committed
 
 _MAX_CHARGES_PER_CALL: Final = 128  # bounded, because a script on the server cannot be interrupted
 _MAX_QUEUED: Final = 10_000  # charges that are not sent yet
-MAY_BE_LOST: Final = "a settlement may not have reached the store, so the estimate stays charged: %s"
+MAY_BE_LOST: Final = "a settlement may not have reached the store (%s); if so, the estimate stays charged"
 
 GateVerdict = tuple[Any, Verdict]  # a gate, and its verdict on the request
 

@@ -153,8 +153,11 @@ def renewal_charges(batch: Sequence[HeldSlots]) -> list[Charge]:
 
 
 _MIN_PAUSE: Final = 0.005  # seconds; so that the timer does not fire in every iteration of the loop
-_NO_THREAD: Final = "no thread can be started, so the next requests for slots renew them: %s"
-_STORE_FAILED: Final = "slots may not have been %s, and are free when their lifetime ends: %s"
+_NO_THREAD: Final = "no thread can be started, so each request that takes a slot renews those that are due: %s"
+_NOT_RELEASED: Final = "slots may not have been released; then they are free when their lifetime ends: %s"
+_NOT_RENEWED: Final = (
+    "slots may not have been renewed, and more than the limit may be taken when their lifetime ends: %s"
+)
 
 
 Settle = Callable[[Any, Sequence[Charge]], Awaitable[object]]  # corrects charges in a store
@@ -172,7 +175,7 @@ async def _release(settle: Settle, held_slots: HeldSlots) -> None:
     try:
         await settle(held_slots.store, held_slots.refunds())
     except Exception as error:  # noqa: BLE001  # no caller waits for this call
-        warn_throttled("slots", _STORE_FAILED, "released", error, code="RL-210")
+        warn_throttled("slots", _NOT_RELEASED, error, code="RL-210")
     finally:
         if held_slots.on_released is not None:
             held_slots.on_released()
@@ -185,7 +188,7 @@ async def _renew(
     try:
         await settle(batch[0].store, renewal_charges(batch))
     except Exception as error:  # noqa: BLE001  # no caller waits for this call
-        warn_throttled("slots", _STORE_FAILED, "renewed", error, code="RL-210")
+        warn_throttled("slots", _NOT_RENEWED, error, code="RL-210")
     finally:
         for held_slots in registry.finish(batch, time.monotonic()):
             release(held_slots)

@@ -191,7 +191,9 @@ def _checked_template(place: str, template: object) -> str:
     crowded = any(len(PARAMETER.findall(segment)) > 1 for segment in template.split("/"))
     if crowded or [segment.converter for segment in segments_of(template)].count("path") > 1:
         raise ConfigError(
-            f"{place}: got {template!r}, expected one parameter between slashes, and one {{name:path}}", code="RL-026"
+            f"{place}: got {template!r}, expected at most one parameter between two slashes, and at most one "
+            "{name:path}",
+            code="RL-026",
         )
     for mistake, allowed in _MISTAKES:
         if re.search(mistake, text):

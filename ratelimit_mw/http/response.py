@@ -33,7 +33,7 @@ _MAX_POLICIES: Final = 8  # policies in a field; proxies limit the size of heade
 _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
 _BURST: Final = "ratelimit-mw-burst"  # not in the draft, so the parameter has a vendor prefix
 _SLOT_UNIT: Final = "concurrent-requests"  # the quota unit of slots; the unit of all other limits is requests
-_BLOCKED: Final = "Requests from here are not answered."
+_BLOCKED: Final = "Requests from this client are blocked."
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, because the end of the outage is unknown
 
 # The names of all headers that this module builds. `raw` raises KeyError for any other name. It is used where headers
@@ -270,7 +270,7 @@ def refusal_response(
         )
         return problem_response(status, _PROBLEMS + kind, title, detail, (), [("Retry-After", str(_STORE_DOWN_RETRY))])
     if not verdict.decisions:  # blocked, or without a key
-        detail = _BLOCKED if verdict.rule == "blocklist" else "The request does not say whose it is."
+        detail = _BLOCKED if verdict.rule == "blocklist" else "The request lacks what identifies its client."
         return problem_response(403, "about:blank", "Forbidden", detail, (), [])
     policies = _policies(verdict)
     refusing = [policies[index].name for index in verdict.refusing]

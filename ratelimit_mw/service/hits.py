@@ -94,7 +94,7 @@ class Hits(AsyncLimiter):
 
     def _on_store_error(self, charges: Sequence[Charge], error: Exception) -> Verdict:
         if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix
-            warn_throttled("store", "failed, on_store_error decides: %s", error_summary(error), code="RL-201")
+            warn_throttled("store", "failed (%s); on_store_error decides", error_summary(error), code="RL-201")
         mode = self._gate.settings.on_store_error
         if mode == "local":
             fallback: Any = self._gate.store_for("local")

@@ -51,7 +51,11 @@ class Step:
         """The body of a refusal; None for what the app answers."""
         if self.status == 403:
             title = "Forbidden"
-            detail = "Requests from here are not answered." if self.blocked else "The request does not say whose it is."
+            detail = (
+                "Requests from this client are blocked."
+                if self.blocked
+                else "The request lacks what identifies its client."
+            )
             return {"type": "about:blank", "title": title, "status": 403, "detail": detail}
         if self.status == 503:
             kind, detail = PROBLEMS + "temporary-reduced-capacity", "Requests cannot be counted at the moment."

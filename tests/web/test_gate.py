@@ -109,7 +109,7 @@ def test_a_cancelled_request_is_cancelled() -> None:
 def test_a_failing_store_is_logged_once_a_minute(admit: Admit, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(5):
         admit(store=Answers(OSError("down")))
-    assert caplog.messages == ["ratelimit_mw: store: failed, on_store_error decides: OSError"]
+    assert caplog.messages == ["ratelimit_mw: store: failed (OSError); on_store_error decides"]
 
 
 def sync_key(request: Request) -> str:

@@ -158,7 +158,7 @@ def test_a_hook_that_goes_wrong_is_logged_once_and_never_felt(
     assert [verdict.source for verdict in verdicts] == ["store"] * 3 + ["local"] * 3
     assert caplog.messages == [
         f"ratelimit_mw: on_decision: {said}",
-        "ratelimit_mw: store: failed, on_store_error decides: down",
+        "ratelimit_mw: store: failed (down); on_store_error decides",
         f"ratelimit_mw: on_store_event: {said}",
     ]
     assert "its text" not in caplog.text or "its text is left out" in caplog.text

@@ -349,7 +349,7 @@ CONTROL = "a path without control characters"
 ENDS = "a path without white space at its ends"
 START = "a path that starts with /, such as '/users/{id}'"
 BRACES = "'{name}' or '{name:path}' as parameter"
-ONE_EACH = "one parameter between slashes, and one {name:path}"
+ONE_EACH = "at most one parameter between two slashes, and at most one {name:path}"
 
 
 @pytest.mark.promise(9)

@@ -12,7 +12,7 @@ from web.messages import BOOL, CLOSE_OR_DROP, FIVE, KEYS, MODES, NAME, PERIODS, 
 
 pytestmark = pytest.mark.promise(9)
 
-ONE_EACH = "one parameter between slashes, and one {name:path}"
+ONE_EACH = "at most one parameter between two slashes, and at most one {name:path}"
 NONE: dict[str, Any] = {"limits": []}
 
 ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its place

@@ -115,4 +115,4 @@ def test_a_share_is_a_number_up_to_one(share: Any) -> None:
 def test_an_error_that_is_not_ours_may_hold_a_secret(store: RecordingStore, caplog: pytest.LogCaptureFixture) -> None:
     store.error = OSError("redis://:password@host\nforged line")
     Gate(Settings(limits="1/minute", store=store)).admit(PlainRequest())
-    assert caplog.messages == ["ratelimit_mw: store: failed, on_store_error decides: OSError"]
+    assert caplog.messages == ["ratelimit_mw: store: failed (OSError); on_store_error decides"]

@@ -75,7 +75,7 @@ class Database:
             if use.checks:
                 open_checked(path, time.monotonic() + _START_TIMEOUT)
         except StoreError as error:
-            warn("store: no answer at start, on_store_error decides: %s", error, code="RL-129")
+            warn("store: no answer at start (%s); on_store_error decides", error, code="RL-129")
         _databases.add(self)
 
     def run(self, work: Callable[[sqlite3.Connection, T], Any], argument: T, timeout: float | None) -> Any:
