@@ -206,9 +206,11 @@ class MemoryStore:
         # States of overflow buckets. If new keys of this group share one, each is decided as if the keys before it were
         # charged, even if a shadow among them is not.
         overflow: dict[str, State] = {}
+        shared: set[str] = set()  # the limits whose overflow bucket several keys share
         for index, charge in enumerate(charges):
             state_map, key, old = entries[index]
             if key == _OVERFLOW_KEY and charge.limit.bucket in overflow:
+                shared.add(charge.limit.bucket)
                 entries[index] = state_map, key, (old := overflow[charge.limit.bucket])
             results.append(charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us))
             if key == _OVERFLOW_KEY:
@@ -220,13 +222,15 @@ class MemoryStore:
         for index, charged in enumerate(committed(charges, decisions)):
             state_map, key, old = entries[index]
             decision, new = results[index]
+            # the state of a shared overflow bucket may include units of another charge of the group
+            writes = commit and not (refused and key == _OVERFLOW_KEY and charges[index].limit.bucket in shared)
             if decision.allowed and not charged:
                 # it admits, but is not charged, so the decision shows the unchanged bucket
                 decisions[index] = charges[index].limit.decide(old, now, 0, None)[0]
                 new = old
-            elif commit and new is not None and (new is not old or key not in state_map.current):
+            elif writes and new is not None and (new is not old or key not in state_map.current):
                 self._add(state_map, key, new, now)  # also moves an unchanged state, because its client was active
-            if commit and refused and new is not None:
+            if writes and refused and new is not None:
                 # a full store must not evict any bucket of a refused request, not even those that did not refuse
                 state_map.mark_refused(key, new)
         return group.spread(decisions)

@@ -3,7 +3,8 @@
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,10 +17,12 @@ from ratelimit_mw import (
     Limit,
     MemoryStore,
     SlidingWindowCounter,
+    SlidingWindowLog,
     TokenBucket,
 )
 from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.algorithms.bucket import LevelState
+from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock
 
 pytestmark = pytest.mark.promise(7)
@@ -94,6 +97,29 @@ def test_each_limit_has_at_most_one_overflow_bucket() -> None:
         for limit in limits:
             hit(store, f"k{number}", limit)
     assert len(store) == 10 + len(limits)
+
+
+@pytest.mark.promise(2)
+@pytest.mark.parametrize(
+    "limit",
+    [FixedWindow(4, 3600), TokenBucket(4, 3600), SlidingWindowLog(4, 3600), TEN],
+    ids=lambda limit: limit.algorithm,
+)
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_refused_group_takes_nothing_of_the_bucket_that_its_new_keys_share(
+    kind: str, limit: Limit, tmp_path: Path
+) -> None:
+    clock, most = Clock(), limit.quota
+    store: Any = MemoryStore(max_keys=1, clock=clock)
+    if kind == "sqlite":
+        store = SQLiteStore(tmp_path / "limits.db", max_keys=1, clock=clock)
+    full = [hit(store, "first", limit, most).allowed, hit(store, "first", limit, most).allowed]
+    assert full == [True, False]  # so that this key is not evicted, and new keys share a bucket
+    for _ in range(3):
+        group = store.take([Charge("a", limit, 1), Charge("b", limit, most)])
+        assert [decision.allowed for decision in group] == [True, False]
+    assert [hit(store, f"new {number}", limit).allowed for number in range(most + 1)] == [True] * most + [False]
+    store.close()
 
 
 @pytest.mark.parametrize("limit", [ONE, SlidingWindowCounter(5, 3600), TokenBucket(5, 3600)])
