@@ -98,6 +98,10 @@ def _cannot_have_user(app: Flask, manager: Any) -> bool:
     return header not in found.headers and not any(name in found.cookies for name in names)
 
 
+_FIRST_ERROR: Final = 400  # the lowest status that tells a client of a failure
+_HANDLER_ADMITS: Final = "answered a refused request with %d; return the body and the status, such as `return text, %d`"
+
+
 class _RequestDecision(Struct):
     """The decision on one request.
 
@@ -150,6 +154,10 @@ class Hooks:
         fields = decision.fields or [] if state is None else headers(state.verdict, self._style)
         add = addable_to_refusal if state is None else partial(addable, state.verdict)
         _add_headers(response, fields, add)
+        if decision.fields is not None and response.status_code < _FIRST_ERROR:
+            warn_throttled(
+                "error handler", _HANDLER_ADMITS, response.status_code, decision.refusal.status_code, code="RL-243"
+            )
         return response
 
     def finished(self, *_: object, response: Response, **__: object) -> None:

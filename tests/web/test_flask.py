@@ -692,6 +692,23 @@ def test_a_handler_may_answer_with_the_error_itself(write: Callable[[Any], Any])
         assert len(refused.headers.getlist(name)) == 1
 
 
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("status", [None, 200, 302, 400])
+def test_a_handler_whose_answer_looks_like_an_admission_is_logged(
+    status: int | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flask sends 200 if a handler returns only a body, so the client takes the refusal for an answer of the view."""
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
+    app = limited()
+    app.register_error_handler(429, lambda _: "slow down" if status is None else ("slow down", status))
+    assert statuses(app, "/", 2) == [200, 200 if status is None else status]
+    text = (
+        f"error handler: answered a refused request with {status or 200}; return the body and the status, such as "
+        "`return text, 429`"
+    )
+    assert [text in message for message in caplog.messages] == ([] if status == 400 else [True])
+
+
 def test_a_handler_of_a_blueprint_is_for_its_views() -> None:
     app = limited()
     blueprint = Blueprint("api", "api")
