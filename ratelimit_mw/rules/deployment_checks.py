@@ -83,9 +83,10 @@ class ProxyHeaderCheck:
         elif own not in sent:
             if self._suffices(address):
                 warn(
-                    "proxy_header: %s sends %s, but no %s, so all clients behind it are counted as one; if "
-                    "it is your proxy, and it writes that header itself, set proxy_header = %r",
-                    *(shown, name, own, name),
+                    "proxy_header: %s sends %s, but no %s, so all clients behind it are counted as one, and one that "
+                    "writes %s itself can claim any address; if it is your proxy, and it writes that header itself, "
+                    "set proxy_header = %r",
+                    *(shown, name, own, own, name),
                     code="RL-228",
                 )
         elif 0 < (count := len(members := self._finder.members(sent[own]))) < hops:
@@ -104,8 +105,8 @@ class ProxyHeaderCheck:
     def _warn_of_untrusted(self, proxy: Address | None, shown: str, header: str, fix: str) -> None:
         if self._suffices(proxy):
             warn(
-                "trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as "
-                "one; if it is your proxy, %s",
+                "trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as one, also "
+                "on safelist and blocklist; if it is your proxy, %s",
                 *(shown, header, fix),
                 code="RL-229",
             )

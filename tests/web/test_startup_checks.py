@@ -618,14 +618,16 @@ def test_a_store_that_counts_for_all_processes_is_not_warned_of(caplog: pytest.L
 def unproxied(name: str, client: str = "192.0.2.1", header: str = "x-forwarded-for", fix: str = "") -> str:
     more = "" if name == header else f", and set proxy_header = {name!r} if it writes that header itself"
     return (
-        f"trusted_proxies: {client} sends {name}, but is not trusted, so all clients behind it are counted as one; "
+        f"trusted_proxies: {client} sends {name}, but is not trusted, so all clients behind it are counted as one, "
+        "also on safelist and blocklist; "
         f"if it is your proxy, {fix or f'put {client!r} into trusted_proxies'}{more}"
     )
 
 
 def misread(name: str, client: str, header: str) -> str:
     return (
-        f"proxy_header: {client} sends {name}, but no {header}, so all clients behind it are counted as one; "
+        f"proxy_header: {client} sends {name}, but no {header}, so all clients behind it are counted as one, "
+        f"and one that writes {header} itself can claim any address; "
         f"if it is your proxy, and it writes that header itself, set proxy_header = {name!r}"
     )
 
