@@ -134,6 +134,27 @@ WRONG = {
     "10/minute buckets 2 buckets 2": "'10/minute buckets 2 buckets 2': 'buckets' appears twice",
     "10/minute strickt": "'10/minute strickt': unknown word 'strickt', did you mean 'strict'? (using, buckets, strict)",
     "5/minute; 10/mfoo": "'10/mfoo': unknown period 'mfoo'",
+    "1,000/s": "'1': got no rate, expected text such as '100/minute' or '5 per 10 seconds'; a comma separates limits: "
+    "write 1000 for 1,000",
+    "5/minute; 1,000,000/day": "'1': got no rate, expected text such as '100/minute' or '5 per 10 seconds'; a comma "
+    "separates limits: write 1000000 for 1,000,000",
+    "10r/s": "'10r/s': got no rate, expected text such as '100/minute' or '5 per 10 seconds'; write '10/s'",
+    "rate=30r/m burst 5": "'rate=30r/m burst 5': got no rate, expected text such as '100/minute' or '5 per 10 seconds'"
+    "; write '30/m burst 5'",
+    "10/s burst=20": "'10/s burst=20': unknown word 'burst=20', did you mean 'burst 20 using leaky_bucket'? "
+    "(using, buckets, strict)",
+    "10/s burst=20 using gcra": "'10/s burst=20 using gcra': unknown word 'burst=20', did you mean 'burst 20'? "
+    "(using, burst)",
+    "10/s using=gcra": "'10/s using=gcra': unknown word 'using=gcra', did you mean 'using gcra'? (using, ",
+    "100/minute token_bucket": "'100/minute token_bucket': unknown word 'token_bucket', did you mean "
+    "'using token_bucket'? (using, buckets, strict)",
+    "100/minute fixed-window": "'100/minute fixed-window': unknown word 'fixed-window', did you mean "
+    "'using fixed_window'? (",
+    "100/minute using sliding_window": "'100/minute using sliding_window': unknown algorithm 'sliding_window', did you "
+    "mean 'sliding_window_counter'? (",
+    "100/minute using leaky": "'100/minute using leaky': unknown algorithm 'leaky', did you mean 'leaky_bucket'? (",
+    "100/minute using moving-window": "'100/minute using moving-window': unknown algorithm 'moving-window', did you "
+    "mean 'sliding_window_log'? (",
 }
 
 

@@ -32,6 +32,10 @@ _ZERO_QUOTA: Final = (
     f"quota: got 0, expected a whole number from 1 to {MAX_EXACT_INT - 1}; to refuse everything use blocklist, "
     "to limit nothing use limits = []"
 )
+_THOUSANDS = re.compile(r"\b[0-9]{1,3}(?:,[0-9]{3})+\b")
+_PER_LETTER = re.compile(r"(?:rate\s*=\s*)?([0-9]+)\s*r\s*/\s*([sm])(.*)", re.DOTALL)  # nginx: 10r/s
+_ALIASES: Final = {"moving_window": "sliding_window_log"}  # the name in the `limits` library
+_MIN_PREFIX: Final = 3  # characters of an algorithm's name that identify it
 _MAX_LENGTH = 1000  # characters; a longer text is a mistake or an attack
 
 
@@ -56,14 +60,15 @@ def _parse(text: str) -> tuple[Limit, ...]:
     parts = [part for part in _SEPARATORS.split(text) if part.strip()]
     if not parts:
         raise ConfigError(f"got {text!r}, expected text such as '100/minute'", code="RL-009")
-    return tuple(_limit(part.strip()) for part in parts)
+    return tuple(_limit(part.strip(), text) for part in parts)
 
 
-def _limit(text: str) -> Limit:
+def _limit(text: str, whole: str) -> Limit:
     rate = _IN_SECONDS.fullmatch(text.lower()) or _RATE.fullmatch(text.lower())
     if rate is None:
         raise ConfigError(
-            f"{text!r}: got no rate, expected text such as '100/minute' or '5 per 10 seconds'", code="RL-009"
+            f"{text!r}: got no rate, expected text such as '100/minute' or '5 per 10 seconds'{_rate_hint(text, whole)}",
+            code="RL-009",
         )
     quota, count, period, rest = rate.groups()
     try:
@@ -72,6 +77,15 @@ def _limit(text: str) -> Limit:
         return algorithm(_quota(quota), int(window) if window.is_integer() else window, **options)
     except ConfigError as error:
         raise ConfigError(f"{text!r}: {error}") from None
+
+
+def _rate_hint(text: str, whole: str) -> str:
+    """Return the fix of a part that has no rate, if its mistake is known. `whole`: all limits."""
+    if nginx := _PER_LETTER.fullmatch(text.lower()):
+        return f"; write '{nginx[1]}/{nginx[2]}{nginx[3]}'"
+    if text.isdecimal() and (number := _THOUSANDS.search(whole)):
+        return f"; a comma separates limits: write {number[0].replace(',', '')} for {number[0]}"
+    return ""
 
 
 def _quota(digits: str) -> int:
@@ -97,7 +111,7 @@ def _options(tokens: list[str]) -> tuple[type[Limit], dict[str, Any]]:
         name = tokens[where + 1] if where + 1 < len(tokens) else ""
         if name not in ALGORITHMS:
             raise ConfigError(
-                f"unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)} ({', '.join(ALGORITHMS)})", code="RL-012"
+                f"unknown algorithm {name!r}{_did_you_mean_algorithm(name)} ({', '.join(ALGORITHMS)})", code="RL-012"
             )
         algorithm = ALGORITHMS[name]
         tokens = tokens[:where] + tokens[where + 2 :]
@@ -135,4 +149,29 @@ def _unknown_word(word: str, algorithm: type[Limit]) -> str:
     others = [name for name, other in ALGORITHMS.items() if word in other.words]
     if others:
         return f"{word!r} does not go with {algorithm.algorithm}; it goes with 'using {' or '.join(others)}'"
-    return f"unknown word {word!r}{did_you_mean(word, algorithm.words)} (using, {', '.join(algorithm.words)})"
+    return f"unknown word {word!r}{_did_you_mean_word(word, algorithm)} (using, {', '.join(algorithm.words)})"
+
+
+def _did_you_mean_word(word: str, algorithm: type[Limit]) -> str:
+    """Return `, did you mean ...?` for `burst=20`, for an algorithm without `using`, or for a misspelled word."""
+    option, equals, value = word.partition("=")
+    if equals and option in _WORDS:
+        others = [name for name, other in ALGORITHMS.items() if option in other.words]
+        using = "" if option == "using" or option in algorithm.words else f" using {others[-1]}"
+        return f", did you mean '{option} {value}{using}'?"
+    if (name := _algorithm_of(word)) is not None:
+        return f", did you mean 'using {name}'?"
+    return did_you_mean(word, algorithm.words)
+
+
+def _did_you_mean_algorithm(name: str) -> str:
+    meant = _algorithm_of(name)
+    return did_you_mean(name, ALGORITHMS) if meant is None else f", did you mean {meant!r}?"
+
+
+def _algorithm_of(word: str) -> str | None:
+    """Return the first algorithm whose name begins with `word`, or the one that it means elsewhere; else None."""
+    name = word.replace("-", "_")
+    if len(name) < _MIN_PREFIX:
+        return None
+    return _ALIASES.get(name) or next((one for one in ALGORITHMS if one.startswith(name)), None)
