@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.identity import encode_part
-from ratelimit_mw.core.validation import did_you_mean
+from ratelimit_mw.core.validation import closest_match, did_you_mean
 from ratelimit_mw.http.callables import (
     CallResults,
     RequestCallable,
@@ -34,6 +34,10 @@ _CERTAIN: Final = {"ip", "route", "all"}  # parts that no client can leave out
 _MAX_PREFIX, _MIN_PREFIX = 128, 32  # bits of an IPv6 network
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _HEADER: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+|authorization", re.IGNORECASE)
+_PREFIXES: Final = ("header", "cookie", "call")
+_OR: Final = re.compile(r"\s*,\s*|_or_|\s+or\s+")
+_AND: Final = re.compile(r"\s*[,&]\s*|_and_|\s+and\s+")
+_FIELD: Final = re.compile(r"(?:post|get|form|json|body|query|param|params|field):(.+)", re.IGNORECASE)
 _SYNTAX: Final = (
     "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
 )
@@ -234,10 +238,33 @@ _SIMPLE_PARTS: Final[dict[str, _PartReader]] = {
 
 
 def _hint(part_name: str) -> str:
-    """Return `, did you mean ...?;` for the name of a header, or for a misspelled part; else a comma."""
+    """Return `, did you mean ...?;` or the fix of a part that is recognized; else a comma."""
+    if field := _FIELD.fullmatch(part_name):
+        return (
+            f", and a key cannot read {field[1]!r} from a form or query; give a callable of the request that returns "
+            "it, or a key such as 'ip';"
+        )
     is_header = _HEADER.fullmatch(part_name)
-    hint = f", did you mean 'header:{part_name}'?" if is_header else did_you_mean(part_name, ("ip", *_SIMPLE_PARTS))
+    hint = f", did you mean 'header:{part_name}'?" if is_header else _did_you_mean_part(part_name)
     return f"{hint};" if hint else ","
+
+
+def _did_you_mean_part(part_name: str) -> str:
+    joined = [
+        f" {sign} ".join(sorted(names, key=_CERTAIN.__contains__) if sign == "|" else names)  # the last one is certain
+        for sign, words in (("|", _OR), ("+", _AND))
+        if len(names := words.split(part_name)) > 1 and all(map(_is_known, names))
+    ]
+    if joined:
+        return f", did you mean {' or '.join(map(repr, joined))}?"
+    kind, colon, name = part_name.partition(":")
+    if colon and _NAME.fullmatch(name) and (near := closest_match(kind, _PREFIXES)):
+        return f", did you mean '{near}:{name}'?"
+    return did_you_mean(part_name, ("ip", *_SIMPLE_PARTS))
+
+
+def _is_known(name: str) -> bool:
+    return name in ("ip", *_SIMPLE_PARTS) or name.partition(":")[0] in _PREFIXES
 
 
 def _prefix(text: str) -> int:

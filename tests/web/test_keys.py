@@ -155,6 +155,9 @@ def test_a_callable_without_hash_is_a_config_error() -> None:
     assert str(caught.value) == message
 
 
+FROM_A_FORM = "from a form or query; give a callable of the request that returns it, or a key such as 'ip'"
+
+
 @pytest.mark.parametrize(
     ("key", "begin"),
     [
@@ -163,6 +166,14 @@ def test_a_callable_without_hash_is_a_config_error() -> None:
         ("ip + usr", "got 'usr', did you mean 'user'?; expected ip, "),
         ("X_Api_Key", "got 'X_Api_Key', expected ip, "),
         ("header:", "got 'header:', expected ip, "),
+        ("ip,user", "got 'ip,user', did you mean 'user | ip' or 'ip + user'?; expected ip, "),
+        ("user_or_ip", "got 'user_or_ip', did you mean 'user | ip'?; expected ip, "),
+        ("user and header:x | ip", "got 'user and header:x', did you mean 'user + header:x'?; expected ip, "),
+        ("ip, nothing", "got 'ip, nothing', expected ip, "),
+        ("headers:X-Key", "got 'headers:X-Key', did you mean 'header:X-Key'?; expected ip, "),
+        ("cookies:sid | ip", "got 'cookies:sid', did you mean 'cookie:sid'?; expected ip, "),
+        ("post:username", f"got 'post:username', and a key cannot read 'username' {FROM_A_FORM}; expected ip, "),
+        ("ip+form:name", f"got 'form:name', and a key cannot read 'name' {FROM_A_FORM}; expected ip, "),
     ],
 )
 def test_what_is_no_key_is_told_with_what_was_meant(key: str, begin: str) -> None:
