@@ -41,8 +41,8 @@ MISTAKES: dict[str, list[str]] = {
         ),
     ],
     "impossible_key.toml": [
-        f"key: got 'user or ip', expected {KEYS}",
-        f"rules[0].key: got 'header: X-Api-Key', expected {KEYS}",
+        f"key: got 'user or ip', did you mean 'user | ip'?; expected {KEYS}",
+        f"rules[0].key: got 'header: X-Api-Key', did you mean 'header:X-Api-Key'?; expected {KEYS}",
         (
             "rules[0].limits.key: got 'call:nowhere.to:be_found', expected call:PACKAGE.MODULE:FUNCTION of a "
             "function that can be imported: ModuleNotFoundError: No module named 'nowhere'"

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.identity import encode_part
+from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.validation import closest_match, did_you_mean
 from ratelimit_mw.http.callables import (
     CallResults,
@@ -63,7 +64,9 @@ class Key:
 
     `callables`: the callables whose results it needs. `headers`, `cookies`: the names of those that it reads.
     `is_shared`: all clients have the same identity. `is_ip_without_user`: for a request with an address and without a
-    user, it reads only the address. `prefix`: the bits of an IPv6 address that it reads; 0 without `ip`.
+    user, it reads only the address. `prefix`: the bits of an IPv6 address that it reads; 0 without `ip`. `place`: its
+    text, or for a callable the name, with file and line of a lambda. `idle`: the parts behind one that practically
+    every request has, that one, and a text in which they come first; None without such parts.
     """
 
     __slots__ = (
@@ -73,9 +76,11 @@ class Key:
         "cookies",
         "headers",
         "identity",
+        "idle",
         "is_all",
         "is_ip_without_user",
         "is_shared",
+        "place",
         "prefix",
         "text",
     )
@@ -103,12 +108,18 @@ class Key:
         kinds = [tuple(kind for kind, _ in parts) for parts in alternatives]
         without_user = next((one for one in kinds if "user" not in one), ())
         self.is_ip_without_user: Final = without_user == ("ip",)
+        self.place: Final = f"key {callable_place(spec) if callable(spec) else repr(self.text)}"
         self._kinds = {*kinds}
         parts = {part.partition(":")[::2] for one in kinds for part in one}
         self.headers = {name for kind, name in parts if kind == "header"}
         self.cookies = {name for kind, name in parts if kind == "cookie"}
         certain = [set(one) <= _CERTAIN for one in kinds]
-        self._reachable = kinds[: certain.index(True) + 1] if True in certain else kinds
+        reachable = certain.index(True) + 1 if True in certain else len(kinds)
+        self._reachable = kinds[:reachable]
+        texts = self.text.split(" | ")
+        idle = [text for text, sure in zip(texts[reachable:], certain[reachable:], strict=True) if not sure]
+        rest = [text for text in texts if text not in idle]
+        self.idle: Final = (" | ".join(idle), texts[reachable - 1], " | ".join(idle + rest)) if idle else None
         self.is_all = self.text == "all"
         self.is_shared: Final = all(kind in ("all", "route") for kinds in self._kinds for kind in kinds)
 
@@ -257,7 +268,7 @@ def _did_you_mean_part(part_name: str) -> str:
     ]
     if joined:
         return f", did you mean {' or '.join(map(repr, joined))}?"
-    kind, colon, name = part_name.partition(":")
+    kind, colon, name = map(str.strip, part_name.partition(":"))
     if colon and _NAME.fullmatch(name) and (near := closest_match(kind, _PREFIXES)):
         return f", did you mean '{near}:{name}'?"
     return did_you_mean(part_name, ("ip", *_SIMPLE_PARTS))

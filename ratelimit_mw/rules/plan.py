@@ -270,7 +270,7 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
         identity = limit.key.identity(request, route, results)
         if identity is None:
             warn_throttled(
-                f"key {limit.key.text!r}",
+                limit.key.place,
                 "is missing; missing_key = %r applies%s",
                 limit.missing_key,
                 _NO_USER if limit.key.requires_user else "",

@@ -8,6 +8,7 @@ from msgspec.structs import fields
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.validation import closest_match
+from ratelimit_mw.http.keys import ANY_PREFIX, Key
 from ratelimit_mw.http.path_index import PARAMETER, fold
 from ratelimit_mw.http.paths import Paths, covers
 from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
@@ -49,6 +50,7 @@ def startup_findings(
         )
     settings = compiled[0].settings
     yield from _exempt_findings(rules, settings)
+    yield from _idle_part_findings([Key(settings.key, ANY_PREFIX)], "key")
     default = compiled[-1]
     if (default.fixed_limits is None or default.fixed_limits) and (wide := exempting_all(rules)) is not None:
         yield Finding(
@@ -150,6 +152,8 @@ def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Findi
         )
     else:
         yield from _missing_key_findings(limit_set, place)
+    inherited = Key(limit_set.settings.key, ANY_PREFIX).text  # reported once, as the setting `key`
+    yield from _idle_part_findings([key for key in keys if key.text != inherited], place)
     if limit_set.tier is not None and limit_set.tier.is_client_controlled:
         yield Finding(
             f"{place}: its tier, {limit_set.tier.text}, is written by the client, which can choose any tier",
@@ -165,6 +169,16 @@ def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Findi
         yield Finding(
             f"{place}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1",
             code="RL-124",
+        )
+
+
+def _idle_part_findings(keys: Iterable[Key], place: str) -> Iterator[Finding]:
+    for text, (idle, certain, fix) in {key.text: key.idle for key in keys if key.idle}.items():
+        yield Finding(
+            f"{place}: {idle} has no effect in the key {text}, because nearly every request has {certain}; remove it, "
+            f"or write {fix}",
+            weakens_limits=False,
+            code="RL-128",
         )
 
 

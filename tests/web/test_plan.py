@@ -171,6 +171,20 @@ def test_a_missing_key_is_logged_once_and_names_its_key(
     ]
 
 
+def test_a_missing_key_of_a_callable_is_logged_with_its_place(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_quiet_until", {})
+    call = lambda _: None  # noqa: E731  # one that has no name
+    for _ in range(2):
+        planned(rules(key=call), PlainRequest(), {call: None})
+    (text,) = caplog.messages
+    name = "test_a_missing_key_of_a_callable_is_logged_with_its_place.<locals>.<lambda>"
+    begin, _, end = text.partition(f"{name} at test_plan.py:{call.__code__.co_firstlineno}:")
+    assert begin == "ratelimit_mw: key "
+    assert end.lstrip("0123456789") == ": is missing; missing_key = 'shared' applies"
+
+
 @pytest.mark.parametrize(
     ("settings", "warned"),
     [

@@ -226,6 +226,13 @@ def forgeable_tier(rule: str, key: str) -> str:
     return f"rule {rule}: its tier, {key}, is written by the client, which can choose any tier"
 
 
+def idle_part(place: str, part: str, key: str, fix: str, certain: str = "ip") -> str:
+    return (
+        f"{place}: {part} has no effect in the key {key}, because nearly every request has {certain}; remove it, or "
+        f"write {fix}"
+    )
+
+
 HEADER = {"limits": "9/hour", "key": "header:X-Key"}
 TIERS = {"limits": {"free": "5/hour", "pro": "9/hour"}, "key": "ip"}
 RULE = {"path": "/a", "limits": "5/hour", "name": "a"}
@@ -240,7 +247,15 @@ RULE = {"path": "/a", "limits": "5/hour", "name": "a"}
         ({**HEADER, "key": "cookie:sid+header:x"}, [forgeable("default", "cookie:sid+header:x")]),
         ({**HEADER, "key": "header:x|ip"}, [forgeable("default", "header:x | ip")]),
         ({**HEADER, "key": "user | header:x | ip"}, [forgeable("default", "user | header:x | ip")]),
-        ({**HEADER, "key": "ip | header:x"}, []),
+        ({**HEADER, "key": "ip | header:x"}, [idle_part("key", "header:x", "ip | header:x", "header:x | ip")]),
+        ({"limits": "9/hour", "key": "ip|user", "rules": [RULE, {**RULE, "path": "/b", "name": "b"}]},
+         [idle_part("key", "user", "ip | user", "user | ip")]),
+        ({"limits": "9/hour", "rules": [{**RULE, "key": "ip/48 | user | user+route | all"}]},
+         [idle_part("rule a", "user | user+route", "ip/48 | user | user+route | all", "user | user+route | ip/48 | all",
+                    "ip/48")]),
+        ({"limits": ["99/hour", {"limit": "9/hour", "key": "all | user"}]},
+         [idle_part("rule default", "user", "all | user", "user | all", "all")]),
+        ({"limits": "9/hour", "key": "user | ip | all"}, []),
         ({**HEADER, "limits": ["9/hour", {"limit": "5/hour", "key": "ip"}], "key": "header:x | ip"}, []),
         ({**HEADER, "key": "header:x+ip"}, [shared("default", "header:x+ip")]),
         ({**HEADER, "key": "header:x+ip", "missing_key": "deny"}, []),
@@ -457,7 +472,7 @@ SHADOW_BANS = "a shadow rule refuses no request, so its penalty has no effect; r
         ({"rules": [{**PENALTY, "key": "all"}]}, [vain("a", BANS_ALL)]),
         ({"rules": [{**PENALTY, "limits": {"limit": "5/hour", "key": "all"}}]}, [no_key("a", "user | ip")]),
         ({"rules": [{**PENALTY, "limits": [{"limit": "5/hour", "key": "all"}, "5/minute"]}]}, []),
-        ({"rules": [{**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "ip/48 | user"}}]}, []),
+        ({"rules": [{**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "user | ip/48"}}]}, []),
         ({"rules": [{**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "user + ip"}}]}, [no_key("a", "ip")]),
         ({"rules": [{**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "user"}}],
           "app_limits": "9/day"}, []),
