@@ -115,7 +115,7 @@ def cost_result(call: RequestCallable, results: CallResults, least: int = 0) -> 
         warn_throttled(
             f"cost {callable_place(call)}",
             "returned %s, not a whole number, 0 or more: the request costs 1",
-            type(result).__name__,
+            "a negative int" if type(result) is int else type(result).__name__,
             code="RL-216",
             call=call,
         )

@@ -250,6 +250,14 @@ def warn_of_unused_slot_options(settings: Settings, limit_sets: Sequence[LimitSe
         pronoun = "it" if len(unused) == 1 else "them"
         text = f"no limit here has concurrency slots; set concurrent, or remove {pronoun}"
         warn_or_fail([Finding(f"{', '.join(unused)}: {text}", code="RL-127")], strict=settings.strict)
+    elif "queue_timeout" in unused and not any(_queue_of(limit_set) for limit_set in limit_sets):
+        text = "queue_timeout: no limit here has a queue; set queue, or remove it"
+        warn_or_fail([Finding(text, weakens_limits=False, code="RL-127")], strict=settings.strict)
+
+
+def _queue_of(limit_set: LimitSet) -> int:
+    own = None if limit_set.rule is None else limit_set.rule.queue
+    return limit_set.settings.queue if own is None else own
 
 
 def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
@@ -262,6 +270,9 @@ def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Ite
         )
     if limit_set.rule is not None:
         yield from (_finding(limit_set, text) for text in _rule_texts(limit_set, limit_set.rule))
+        if limit_set.has_slots and limit_set.rule.queue_timeout and not _queue_of(limit_set):
+            text = "its queue_timeout has no effect without a queue; set queue, or remove it"
+            yield _finding(limit_set, text, weakens_limits=False)
     if ban := next((limit for limit in limit_set.known_limits if limit.is_penalty), None):
         yield from _penalty_findings(ban, limit_set, compiled)
 

@@ -366,6 +366,19 @@ def test_callables_that_fail_are_logged_once_and_name_themselves(face: str, capl
 
 
 @ALL
+@pytest.mark.parametrize(("cost", "returned"), [(-1, "a negative int"), (True, "bool")])
+def test_a_cost_below_zero_is_named(face: str, cost: Any, returned: str, caplog: pytest.LogCaptureFixture) -> None:
+    def refund(request: Request) -> Any:
+        return cost
+
+    send, _ = served(face, **ruled(limits="9/hour", cost=refund))
+    send(Step())
+    name = "test_a_cost_below_zero_is_named.<locals>.refund"
+    text = f"cost {name}: returned {returned}, not a whole number, 0 or more: the request costs 1"
+    assert caplog.messages == [f"ratelimit_mw: {text}"]
+
+
+@ALL
 @pytest.mark.promise(2, 9)
 def test_each_callable_is_asked_once_for_a_request(face: str) -> None:
     asked: list[str] = []

@@ -173,6 +173,9 @@ def test_a_limit_that_never_acts(
 # settings on slots
 
 
+NO_QUEUE = "queue_timeout: no limit here has a queue; set queue, or remove it"
+
+
 def no_slots(words: str, them: str) -> str:
     return f"{words}: no limit here has concurrency slots; set concurrent, or remove {them}"
 
@@ -189,9 +192,16 @@ def no_slots(words: str, them: str) -> str:
         ({"queue": 5, "concurrent": 1}, []),
         ({"slot_retry": 2, "rules": [{"path": "/", "concurrent": 1}]}, []),
         ({"slot_lifetime": 20, "app_limits": [Concurrency(2)]}, []),
+        ({"concurrent": 1, "queue_timeout": 3}, [NO_QUEUE]),
+        ({"concurrent": 1, "queue_timeout": 3, "queue": 1}, []),
+        ({"concurrent": 1, "queue_timeout": 3, "shadow": True, "queue": 1}, []),
+        ({"queue_timeout": 3, "rules": [{"path": "/", "concurrent": 1, "queue": 2}]}, []),
+        ({"rules": [{"path": "/", "concurrent": 1, "queue_timeout": 2}]},
+         ["rule root: its queue_timeout has no effect without a queue; set queue, or remove it"]),
+        ({"queue": 3, "rules": [{"path": "/", "concurrent": 1, "queue_timeout": 2}]}, []),
         ({"queue": 0, "queue_timeout": 5, "slot_lifetime": 15, "slot_retry": 1}, []),  # the default ones
     ],
-)
+)  # fmt: skip
 def test_settings_on_slots_where_there_are_none(
     serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
