@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("with_codes")
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/messages.md"
-MAKERS = ("ConfigError", "Finding", "warn", "warn_throttled", "_warn_of_headers", "with_code")
+MAKERS = ("ConfigError", "ConfigTypeError", "Finding", "warn", "warn_throttled", "_warn_of_headers", "with_code")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 CODE = re.compile(r"RL-\d{3}")
 MAX_LENGTH = 300  # characters, values aside: two lines of a wide terminal
@@ -112,7 +112,7 @@ def test_a_code_belongs_to_one_time() -> None:
     for use in USES:
         kind, code = name_of(use.call), use.code or ""
         if code and kind != "warn":
-            block = {"ConfigError": "0", "Finding": "1", "_warn_of_headers": "1"}.get(kind, "2")
+            block = {"ConfigError": "0", "ConfigTypeError": "0", "Finding": "1", "_warn_of_headers": "1"}.get(kind, "2")
             assert code[3] == block, f"{use.path}:{use.call.lineno}"
 
 

@@ -31,6 +31,10 @@ class ConfigError(RateLimitError, ValueError):
         return ConfigError(*[_with_place(place, text) for text in self.problems])
 
 
+class ConfigTypeError(ConfigError, TypeError):
+    """A limit is attached to an object of a kind that cannot have one."""
+
+
 def with_code(text: str, code: str) -> str:
     """Return `text` with its code at the end, in brackets."""
     return f"{text} [{code}]" if code else text

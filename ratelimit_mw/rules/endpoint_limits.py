@@ -7,7 +7,7 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
 
-from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.errors import ConfigError, ConfigTypeError
 from ratelimit_mw.core.validation import RESERVED_NAMES, build_checked
 from ratelimit_mw.http.keys import key_or_placeholder
 from ratelimit_mw.rules.compiled import LimitSet, check_no_async_callables
@@ -74,6 +74,12 @@ class EndpointLimit:
         `deep`: attach it to the wrapped functions as well, because a framework may have registered one of them. Raises
         `TypeError` if the object does not accept attributes.
         """
+        if hasattr(endpoint, "wsgi_app"):  # a Flask app accepts attributes, but nothing would enforce them
+            raise ConfigTypeError(
+                f"got the app {type(endpoint).__name__}, expected a view; limits of all requests go into the "
+                "extension: RateLimiter(app, limits='100/minute')",
+                code="RL-046",
+            )
         number = next(_sequence)
         attribute = f"{_PREFIX}{number}"
         for target in unwrap_chain(endpoint, _WRAPPED_ATTRIBUTES) if deep else (endpoint,):
@@ -82,7 +88,9 @@ class EndpointLimit:
             try:
                 setattr(target, attribute, self)
             except (AttributeError, TypeError):
-                raise TypeError(f"a limit is attached to a function or a class; got {endpoint!r:.100}") from None
+                raise ConfigTypeError(
+                    f"a limit is attached to a function or a class; got {endpoint!r:.100}", code="RL-046"
+                ) from None
         EndpointLimit.version = number  # last, so that a cache that was built meanwhile is rebuilt
         return endpoint
 

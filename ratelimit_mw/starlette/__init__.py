@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar, Unpack, get_type_hints
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi.checks import WRAPPED
 from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, send_refusal
-from ratelimit_mw.core.errors import ConfigError, require
+from ratelimit_mw.core.errors import ConfigError, ConfigTypeError, require
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import UncallableDependency, callable_name, check_parentheses, signature_of
 from ratelimit_mw.core.validation import check_arguments
@@ -119,15 +119,16 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     _check_endpoint(endpoint)
     parameter = _request_parameter(endpoint)
     if parameter is None:
-        raise TypeError(_without_request(endpoint))
+        raise ConfigTypeError(_without_request(endpoint), code="RL-046")
     is_async = inspect.iscoroutinefunction(endpoint)
 
     @functools.wraps(endpoint)
     async def limited_endpoint(*arguments: Any, **named: Any) -> Any:
         connection = parameter.of(arguments, named)
         if not isinstance(connection, HTTPConnection):
-            raise TypeError(
-                f"{name}: got {type(connection).__name__} as {parameter.name}, expected a request; {_ALTERNATIVES}"
+            raise ConfigTypeError(
+                f"{name}: got {type(connection).__name__} as {parameter.name}, expected a request; {_ALTERNATIVES}",
+                code="RL-046",
             )
         decision = await enforce_on_endpoint(connection.scope, endpoint_limits, endpoint)
         if decision is not None and decision.refusing_verdict is not None:
@@ -162,15 +163,23 @@ def _without_request(endpoint: Any) -> str:
 def _check_endpoint(endpoint: Any) -> None:
     """Raise `TypeError` for objects that cannot be limited."""
     if isinstance(endpoint, (classmethod, staticmethod)):
-        raise TypeError(f"got a {type(endpoint).__name__}; put the limit below it, on the function")
+        raise ConfigTypeError(
+            f"got a {type(endpoint).__name__}; put the limit below it, on the function", code="RL-046"
+        )
     if not inspect.isroutine(endpoint):
-        raise TypeError(f"a limit is attached to a function or a class, as @limit('5/minute'); got {endpoint!r:.100}")
+        raise ConfigTypeError(
+            f"a limit is attached to a function or a class, as @limit('5/minute'); got {endpoint!r:.100}", code="RL-046"
+        )
     if endpoint.__name__ in _MESSAGE_METHODS:
-        raise TypeError(
-            f"{bucket_name_of(endpoint)} is called for each message, and a limit is for the handshake; {_MESSAGES_HINT}"
+        raise ConfigTypeError(
+            f"{bucket_name_of(endpoint)} is called for each message, and a limit is for the handshake; "
+            f"{_MESSAGES_HINT}",
+            code="RL-046",
         )
     if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
-        raise TypeError(f"{bucket_name_of(endpoint)} yields, and cannot be wrapped; {_ALTERNATIVES}")
+        raise ConfigTypeError(
+            f"{bucket_name_of(endpoint)} yields, and cannot be wrapped; {_ALTERNATIVES}", code="RL-046"
+        )
 
 
 class _RequestParameter(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 from ratelimit_mw.asgi.checks import HonorsExempt
 from ratelimit_mw.asgi.routes import all_routes, app_cache, endpoint_below, route_info, routes_below
 from ratelimit_mw.asgi.send import App, Receive, Scope, Send
+from ratelimit_mw.core.errors import ConfigTypeError
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
@@ -79,7 +80,9 @@ def limit_class(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
     """
     inner = getattr(endpoint, "__await__", None)
     if inner is None or not hasattr(endpoint, "dispatch"):
-        raise TypeError(f"a limit is attached to functions and to classes with dispatch(); got {endpoint!r:.100}")
+        raise ConfigTypeError(
+            f"a limit is attached to functions and to classes with dispatch(); got {endpoint!r:.100}", code="RL-046"
+        )
 
     def checked_await(self: Any) -> Generator[Any, None, None]:
         if (yield from _enforce_on_instance(self).__await__()):

@@ -503,11 +503,31 @@ def test_a_dependency_as_a_callable(setting: str, call: Any, word: str) -> None:
 
 
 def test_a_request_with_another_name() -> None:
-    with pytest.raises(TypeError, match=r"known to be the request, .* if req is the request, write `req: Request` "):
+    with pytest.raises(
+        TypeError, match=r"known to be the request, .* if req is the request, write `req: Request` "
+    ) as told:
 
         @limit("5/minute")
         def shop(req) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001  # the point
             return PlainTextResponse(req.method)
+
+    assert isinstance(told.value, ConfigError)
+
+
+@pytest.mark.usefixtures("with_codes")
+def test_a_function_without_a_request_has_a_code() -> None:
+    with pytest.raises(ConfigError, match=r"has no parameter for the request, .* \[RL-046\]$"):
+        limit("5/minute")(lambda: 1)
+
+
+@pytest.mark.parametrize("wrap", [flask_limit("1/minute"), flask_exempt], ids=["limit", "exempt"])
+def test_a_limit_on_a_flask_app_itself(wrap: Any) -> None:
+    with pytest.raises(ConfigError) as told:
+        wrap(Flask(__name__))
+    assert str(told.value) == (
+        "got the app Flask, expected a view; limits of all requests go into the extension: "
+        "RateLimiter(app, limits='100/minute')"
+    )
 
 
 @pytest.mark.promise(8)
