@@ -1,5 +1,6 @@
 """Rate limiting middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and others."""
 
+import sys
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Unpack
 
@@ -20,7 +21,7 @@ from ratelimit_mw.asgi.send import (
 from ratelimit_mw.asgi.tracking import track
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.runtime import in_event_loop
-from ratelimit_mw.core.signatures import check_app
+from ratelimit_mw.core.signatures import ADD_THE_CLASS, check_app, check_registration
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
@@ -38,6 +39,7 @@ _NO_ASYNCIO: Final = (
     "the server runs the app with trio, and RateLimitMiddleware needs asyncio; run the server with its asyncio worker"
 )
 _KINDS: Final = ("http", "websocket")
+_NOT_GIVEN: Final[Any] = None
 
 
 class RateLimitMiddleware:
@@ -60,6 +62,7 @@ class RateLimitMiddleware:
         self._routes_checked = False  # while false, requests take the general path, which checks the routes
         try:
             check_app(app, "ASGI")
+            check_registration(app, sys._getframe(2))  # noqa: SLF001  # the line that calls this class
             self._gate = AsyncGate(Settings.of(settings, options))
             self._gate.warn_of_unused_slot_options()
             warn_of_authentication(app, self._gate.keys, strict=self._gate.settings.strict)
@@ -107,7 +110,7 @@ class RateLimitMiddleware:
         if self._limited_types and not self._tracks_all:
             self._fast_rules = self._gate.fast_rules
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send = _NOT_GIVEN) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         verdict, rules = None, self._fast_rules
         if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
@@ -154,7 +157,12 @@ class RateLimitMiddleware:
                 state.settle_called()
 
     def _on_general_path(self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Return the coroutine that decides the request, or passes another scope through."""
+        """Return the coroutine that decides the request, or passes another scope through.
+
+        Raises `ConfigError` without `send`: then this object is a function of request and call_next to Starlette.
+        """
+        if send is _NOT_GIVEN:
+            raise ConfigError(ADD_THE_CLASS, code="RL-047")
         if not self._routes_checked and scope["type"] in _KINDS:
             self._check_routes(scope)
         # a verdict of the fast path is a refusal, which is sent without a delay, so it needs no watcher

@@ -13,6 +13,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.runtime import run
+from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, limits_by_level
 from ratelimit_mw.django.gates import SETTING_NAME, build_gate
@@ -50,7 +51,13 @@ class RateLimitMiddleware:
     sync_capable: ClassVar[bool] = True
     async_capable: ClassVar[bool] = True
 
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+    def __init__(self, get_response: Callable[[HttpRequest], Any], **options: object) -> None:
+        check_app(get_response, "Django")
+        if options:
+            raise ConfigError(
+                f"got {', '.join(options)} as keyword arguments; settings go into {SETTING_NAME} of Django's settings",
+                code="RL-001",
+            )
         self._get_response: Final = get_response
         self._is_async: Final = iscoroutinefunction(get_response)
         self._gate: Any = build_gate(getattr(settings, SETTING_NAME, None), is_async=self._is_async)

@@ -7,15 +7,17 @@ import pytest
 from django.core.handlers.exception import convert_exception_to_response
 from fastapi import FastAPI
 from flask import Flask
+from starlette.applications import Starlette
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, asgi, starlette, wsgi
 from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.django import RateLimitMiddleware as DjangoMiddleware
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.settings import Settings
-from web.asgi_talk import App200
+from web.asgi_talk import HTTP, App200, talk
 from web.django_site import wsgi_site
 from web.wsgi_talk import hello
 
@@ -237,6 +239,55 @@ def test_wsgi_middleware_in_fastapi() -> None:
     app.add_middleware(wsgi.RateLimitMiddleware, limits="1/minute")  # type: ignore[arg-type]  # on purpose
     with pytest.raises(ConfigError, match=r"use ratelimit_mw\.asgi\.RateLimitMiddleware"):
         app.build_middleware_stack()
+
+
+def test_django_middleware_in_fastapi() -> None:
+    app = FastAPI()
+    app.add_middleware(DjangoMiddleware, limits="1/minute")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(
+        ConfigError, match=r"this is the middleware for Django; use ratelimit_mw\.asgi\.RateLimitMiddle"
+    ):
+        app.build_middleware_stack()
+    assert problems_of(DjangoMiddleware, django_view, limits="1/minute") == [
+        "got limits as keyword arguments; settings go into RATELIMIT_MW of Django's settings"
+    ]
+
+
+ADD_THE_CLASS = (
+    "got a RateLimitMiddleware object, and the app creates it: app.add_middleware(RateLimitMiddleware, "
+    "limits='100/minute')"
+)
+
+
+@pytest.mark.parametrize("kind", [FastAPI, Starlette])
+def test_an_object_as_middleware(kind: Any) -> None:
+    app = kind()
+    with pytest.raises(ConfigError) as told:
+        app.add_middleware(asgi.RateLimitMiddleware(app, limits="1/minute"))
+    assert str(told.value) == ADD_THE_CLASS
+    with pytest.raises(ConfigError) as told:
+        app.add_middleware(
+            asgi.RateLimitMiddleware(
+                app,
+                limits="1/minute",
+            )
+        )
+    assert str(told.value) == ADD_THE_CLASS
+    app.add_middleware(asgi.RateLimitMiddleware, limits="1/minute")
+    assert asgi.RateLimitMiddleware(app, limits="1/minute").app is app
+
+
+def test_an_object_as_a_function_of_request_and_call_next() -> None:
+    app = FastAPI()
+    with pytest.raises(ConfigError) as told:
+        app.middleware("http")(asgi.RateLimitMiddleware(app, limits="1/minute"))
+    assert str(told.value) == ADD_THE_CLASS
+    middleware: Any = asgi.RateLimitMiddleware(app, limits="1/minute")
+    app.middleware("http")(middleware)
+    for _ in range(2):
+        with pytest.raises(ConfigError) as told:
+            talk(app, HTTP)
+        assert str(told.value) == ADD_THE_CLASS
 
 
 # names in the configuration of a framework
