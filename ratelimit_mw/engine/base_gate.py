@@ -24,7 +24,7 @@ from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.startup_checks import warn_of_unused_slot_options
+from ratelimit_mw.rules.slot_checks import warn_of_unused_slot_options
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from msgspec.structs import fields
-
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.validation import closest_match
@@ -12,13 +10,13 @@ from ratelimit_mw.http.keys import ANY_PREFIX, Key
 from ratelimit_mw.http.path_index import PARAMETER, fold
 from ratelimit_mw.http.paths import Paths, covers
 from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
+from ratelimit_mw.rules.slot_checks import queue_of
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import NOT_BY_TIER
 from ratelimit_mw.settings.rule import PathSpec, Rule
 
 _MAX_QUOTAS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # in any window
 _LONG_TIMEOUT: Final = 5.0  # seconds; a larger store_timeout was probably meant in milliseconds
-_SLOT_OPTIONS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
 _EVERY_PATH: Final = "/{rest:path}"
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
 _METHOD_HINTS: Final = {  # words that frameworks use in place of methods
@@ -242,24 +240,6 @@ def _admits_all_of(limit: Limit, other: Limit) -> bool:
     return 2 * at_once + rate * limit.window <= limit.quota  # a counter may add all of the last window to the new one
 
 
-def warn_of_unused_slot_options(settings: Settings, limit_sets: Sequence[LimitSet]) -> None:
-    """Report options of slots if none of these limits has slots, and endpoint limits cannot have them."""
-    defaults = {field.name: field.default for field in fields(settings)}
-    unused = [option for option in _SLOT_OPTIONS if getattr(settings, option) != defaults[option]]
-    if unused and not any(limit_set.has_slots for limit_set in limit_sets):
-        pronoun = "it" if len(unused) == 1 else "them"
-        text = f"no limit here has concurrency slots; set concurrent, or remove {pronoun}"
-        warn_or_fail([Finding(f"{', '.join(unused)}: {text}", code="RL-127")], strict=settings.strict)
-    elif "queue_timeout" in unused and not any(_queue_of(limit_set) for limit_set in limit_sets):
-        text = "queue_timeout: no limit here has a queue; set queue, or remove it"
-        warn_or_fail([Finding(text, weakens_limits=False, code="RL-127")], strict=settings.strict)
-
-
-def _queue_of(limit_set: LimitSet) -> int:
-    own = None if limit_set.rule is None else limit_set.rule.queue
-    return limit_set.settings.queue if own is None else own
-
-
 def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
     """Yield a finding for each option of this rule that has no effect. `compiled`: all limits, `app_limits` first."""
     if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.fixed_limits is not None:
@@ -270,7 +250,7 @@ def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Ite
         )
     if limit_set.rule is not None:
         yield from (_finding(limit_set, text) for text in _rule_texts(limit_set, limit_set.rule))
-        if limit_set.has_slots and limit_set.rule.queue_timeout and not _queue_of(limit_set):
+        if limit_set.has_slots and limit_set.rule.queue_timeout and not queue_of(limit_set):
             text = "its queue_timeout has no effect without a queue; set queue, or remove it"
             yield _finding(limit_set, text, weakens_limits=False)
     if ban := next((limit for limit in limit_set.known_limits if limit.is_penalty), None):
