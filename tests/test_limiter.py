@@ -381,6 +381,20 @@ def test_over_an_async_redis() -> None:
 
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize("name", ["socket_timeout", "socket_connect_timeout"])
+@pytest.mark.parametrize(
+    "url", ["redis://h/0?db=1&{}=3", "unix:///s?{}=3", "redis+cluster://h?{}=3", "redis+sentinel://h/limits?{}=3"]
+)
+def test_a_timeout_in_the_url_is_refused(kind: Any, name: str, url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind(url.format(name))
+    assert str(caught.value) == (
+        f"store: the URL has {name}, which has no effect; set store_timeout, or timeout of the store, the seconds for "
+        "a complete call"
+    )
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 @pytest.mark.parametrize(
     ("url", "part"),
     [

@@ -65,9 +65,14 @@ def is_left_alone(_: RedisServer) -> None:
     """Leave it as it starts."""
 
 
+NO_COLON = (
+    "wrong user or password; write the right ones into the store's URL: redis://USER:PASSWORD@HOST:PORT; text before @ "
+    "without a colon is a user's name"
+)
 OURS = f"shop:{PASSWORD}@"
 REJECTIONS: dict[str, tuple[Callable[[RedisServer], object], dict[str, str], str]] = {
     "another password": (has_a_user, {"login": "shop:wrong@"}, "cannot connect: wrong user or password; write the"),
+    "a password without a colon": (wants_a_password, {"login": f"{PASSWORD}@"}, f"cannot connect: {NO_COLON}"),
     "no such user": (has_a_user, {"login": f"nobody:{PASSWORD}@"}, "cannot connect: wrong user or password; write the"),
     "no password": (wants_a_password, {}, "cannot connect: the server requires a password; write user and password"),
     "no password, another database": (wants_a_password, {"tail": "/1"}, "cannot connect: the server requires a pass"),

@@ -22,6 +22,7 @@ _SERVERS: Final = _ALL_KINDS - {"sentinel"}
 _SENTINELS: Final = frozenset({"sentinel"})
 _LOGIN: Final = "the store's URL: redis://USER:PASSWORD@HOST:PORT"
 _NO_USER: Final = ", or redis://:PASSWORD@HOST:PORT without a user"
+_ONLY_USER: Final = "; text before @ without a colon is a user's name"
 _LOGIN_OF_SENTINELS: Final = "sentinel_username and sentinel_password in the store's URL"
 _NO_TLS: Final = "the server does not speak TLS on this port; name its TLS port, or begin the store's URL with redis"
 _LOGIN_REJECTED: Final = r"WRONGPASS|invalid (username-)?password|Invalid Username or Password"
@@ -35,7 +36,7 @@ _CLUSTER_ERROR: Final = (
 # A pattern for an error's text, the kinds of server to which it applies, an explanation with a fix. The first match
 # counts.
 _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
-    (_LOGIN_REJECTED, _SERVERS, f"wrong user or password; write the right ones into {_LOGIN}"),
+    (_LOGIN_REJECTED, _SERVERS, f"wrong user or password; write the right ones into {_LOGIN}{_ONLY_USER}"),
     (_LOGIN_REJECTED, _SENTINELS, f"wrong user or password for the Sentinel; set {_LOGIN_OF_SENTINELS}"),
     (
         r"without any password configured|no password is set",

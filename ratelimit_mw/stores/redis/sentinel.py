@@ -20,7 +20,12 @@ from ratelimit_mw.stores.redis.deadline import timeout_without_stalls
 from ratelimit_mw.stores.redis.failures import CALL_ERRORS, aconnection_error
 from ratelimit_mw.stores.redis.protocol import Address
 from ratelimit_mw.stores.redis.sync_transport import ServerTransport, query_once
-from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_factory, connection_factory
+from ratelimit_mw.stores.redis.url import (
+    ConnectionFactory,
+    async_connection_factory,
+    connection_factory,
+    reject_timeouts,
+)
 
 _PORT: Final = 26379  # default
 _LAST_PORT: Final = 65535
@@ -164,6 +169,7 @@ def _read_url(url: str, read: Callable[[str], ConnectionFactory]) -> _SentinelUr
     login, at, hosts = authority.rpartition("@")
     if not service:
         raise ConfigError(f"store: the URL names no service, expected {_FORM}", code="RL-038")
+    reject_timeouts(url)
     options = dict(parse_qsl(query, keep_blank_values=True))
     credentials = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     tail = f"/{database}?{urlencode(options)}"

@@ -24,6 +24,7 @@ _PROTOCOL_OPTIONS: Final = {
     "protocol": 2,
     "decode_responses": False,
 }  # take precedence over the URL, because replies are parsed as bytes of RESP2
+_TIMEOUTS: Final = ("socket_timeout", "socket_connect_timeout")
 _PORT: Final = 6379  # default
 _OPTION: Final = re.compile(r"[a-z_]{1,50}")  # any other text may be a part of a password
 
@@ -88,6 +89,7 @@ def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactor
     if not url.startswith(SCHEMES):
         allowed = ", ".join([*SCHEMES, *CLUSTER_SCHEMES, *SENTINEL_SCHEMES])
         raise ConfigError(f"store: got {url.split('://', 1)[0]!r} as scheme, expected {allowed}", code="RL-038")
+    reject_timeouts(url)
     made: ConnectionFactory | None = None
     with suppress(ValueError, TypeError, RedisError):
         read = pool.from_url(url, **options)  # parses the URL and opens no connection
@@ -102,6 +104,17 @@ def _connection_factory(pool: Any, url: str, **options: Any) -> ConnectionFactor
             code="RL-038",
         )
     return made
+
+
+def reject_timeouts(url: str) -> None:
+    """Raise `ConfigError` for a timeout in the URL, which the timeout of the store would replace."""
+    for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True):
+        if name in _TIMEOUTS:
+            raise ConfigError(
+                f"store: the URL has {name}, which has no effect; set store_timeout, or timeout of the store, the "
+                "seconds for a complete call",
+                code="RL-038",
+            )
 
 
 def _expected(url: str) -> str:
