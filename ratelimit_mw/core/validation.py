@@ -23,6 +23,7 @@ P = ParamSpec("P")
 Check = Callable[[str, Any], object]  # (option, value): raises ConfigError that names the option
 # names that this package gives to its own rules and limits; settings cannot use them
 RESERVED_NAMES: Final = ("default", "app", "unmatched", "preflight", "blocklist")
+_RATE = re.compile(r"\s*[0-9]+\s*(?:/|per\b)")
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header name (RFC 9110, 5.6.2)
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ else:
 def reject_unknown_keys(values: Iterable[object], table: type, elsewhere: Mapping[str, str] = {}) -> None:
     """Raise `ConfigError` for keys that the TypedDict `table` lacks, and suggest the closest match.
 
-    `elsewhere`: options of other tables, and where they belong.
+    `elsewhere`: options of other tables, and where they belong. An option of `table` that is also in `elsewhere` has
+    its own error, and is not listed.
     """
     known = list(table.__annotations__)
     unknown = [unknown_key_message(option, known, elsewhere) for option in values if option not in known]
@@ -77,7 +79,8 @@ def unknown_key_message(option: object, known: Sequence[str], elsewhere: Mapping
         goes = "" if here in known else f"; it goes {elsewhere.get(here, 'into the settings of the middleware')}"
         return f"unknown setting `{option}`: here it is `{here}`: {meaning}{goes}"
     near = closest_match(str(option), known)
-    hint = f": did you mean `{near}`?" if near else f"; there are {', '.join(known)}"
+    listed = ", ".join(one for one in known if one not in elsewhere)
+    hint = f": did you mean `{near}`?" if near else f"; there are {listed}"
     return f"unknown setting `{option}`{hint}"
 
 
@@ -131,10 +134,21 @@ def _call_problems(
         if option in by_place
     ]
     expected = ", ".join(name for name in positional_names if name != "self")
-    extra = [f"got {_repr(one)} by position, expected there {expected}" for one in arguments[len(positional_names) :]]
+    fix = _limits_and_key([one for one in arguments if isinstance(one, str)]) if "limits" in by_place else ""
+    extra = [
+        f"got {_repr(one)} by position, expected there only {expected}{fix}"
+        for one in arguments[len(positional_names) :]
+    ]
     missing = [one.name for one in named if one.default is Parameter.empty and one.name not in {**by_place, **keywords}]
     examples = {"limits": ", such as '100/minute'"}
     return [*twice, *extra, *(f"{option}: required{examples.get(option, '')}" for option in missing)]
+
+
+def _limits_and_key(texts: Sequence[str]) -> str:
+    """Return the call that was meant with a rate and a key by position, in either order; empty for other texts."""
+    rates = [text for text in texts if _RATE.match(text)]
+    keys = [text for text in texts if text not in rates]
+    return f": did you mean limits={rates[0]!r}, key={keys[0]!r}?" if len(rates) == len(keys) == 1 else ""
 
 
 def _repr(value: object) -> str:
@@ -277,7 +291,7 @@ _EQUIVALENTS: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("timeout", "socket_timeout"), ("store_timeout", "seconds for a call of the store")),
     **dict.fromkeys(("hash_secret", "secret"), ("key_secret", "text that keys the hash of identities")),
     **dict.fromkeys(("dry_run", "report_only"), ("shadow", "true: decide and report, but never refuse")),
-    "block": ("shadow", "false, the default: requests are refused"),
+    "block": ("shadow", "block=False is shadow=True; without it, requests are refused"),
     **dict.fromkeys(
         ("max_concurrent", "concurrency", "max_concurrency"), ("concurrent", "requests in progress at once")
     ),

@@ -1,7 +1,7 @@
 """Limits that are attached to endpoints in code. The framework integrations find and enforce them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import count
@@ -13,7 +13,8 @@ from ratelimit_mw.http.keys import key_or_placeholder
 from ratelimit_mw.rules.compiled import LimitSet, check_no_async_callables
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import check_buckets, known_specs
-from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue, Rule
+from ratelimit_mw.settings.options import Options
+from ratelimit_mw.settings.rule import LIMIT_TABLE_OPTIONS, EndpointLimitOptions, LimitsValue, Rule, RuleOptions
 
 Endpoint = TypeVar("Endpoint")  # a function, a class, or a framework's group of these
 
@@ -27,6 +28,7 @@ _MAX_NAME_LENGTH: Final = 64  # characters
 _MAX_DEPTH: Final = 50  # decorators on one endpoint
 _VALID_NAME: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")  # texts that are used as names unchanged
 _NO_LIMITS: Final = Settings(limits=[])
+_OPTIONS: Final = {"limits", *EndpointLimitOptions.__annotations__}
 
 
 class EndpointLimit:
@@ -39,9 +41,16 @@ class EndpointLimit:
     __slots__ = ("__weakref__", "rule")
 
     version: ClassVar[int] = -1
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(Options.__annotations__.keys() - _OPTIONS, "into the settings of the middleware"),
+        **dict.fromkeys(RuleOptions.__annotations__.keys() - _OPTIONS, "into a rule of the middleware's settings"),
+        "path": "into the route: the limit applies where its endpoint is routed",
+        **LIMIT_TABLE_OPTIONS,
+    }
 
     def __init__(self, limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> None:
-        self.rule: Final[Rule] = build_checked(_rule, {**options, "limits": limits}, _DecoratorOptions)
+        given = {**options, "limits": limits}
+        self.rule: Final[Rule] = build_checked(_rule, given, _DecoratorOptions, self.elsewhere)
         specs = self.rule.resolve_limits(None, None)
         check_buckets("limits", specs, key_or_placeholder("user | ip" if self.rule.key is None else self.rule.key))
 

@@ -1,8 +1,8 @@
 """Enforces limits on ASGI endpoints, with the middleware's gate, or without a middleware."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Unpack
+from typing import Any, ClassVar, Final, Unpack
 from weakref import ref
 
 from msgspec import Struct
@@ -48,6 +48,11 @@ class AsgiEndpointLimit(EndpointLimit, AsgiLimit):
     """
 
     __slots__ = ("cached_checks", "standalone_settings", "store", "store_id")
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **EndpointLimit.elsewhere,
+        **dict.fromkeys(("concurrent", "queue", "queue_timeout"), "into a rule of the middleware's settings"),
+    }
 
     @check_arguments(EndpointLimitOptions)
     def __init__(self, limits: LimitsValue, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:

@@ -126,6 +126,26 @@ LIMITS = {
 IN_CALLS = [Limiter().limit, AsyncLimiter().limit]
 
 
+IN_A_TABLE = "into the table of a limit, such as {limit = '10/second using gcra', max_delay = 2}"
+ON_ENDPOINTS = (
+    "name, methods, when, key, cost, tier, default_tier, settle, count_status, penalty, on_store_error, shadow, final"
+)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_options_that_an_endpoint_cannot_have(name: str) -> None:
+    slots = (
+        "concurrent, queue, queue_timeout, " if name in ("flask", "django") else ""
+    )  # nothing sees the end elsewhere
+    assert problems_of(LIMITS[name], "1/minute", path="/x", xyzzy=1, headers="none", max_delay=1, host="a.test") == [
+        "unknown setting `path` here: it goes into the route: the limit applies where its endpoint is routed",
+        f"unknown setting `xyzzy`; there are {ON_ENDPOINTS}, {slots}limits",
+        "unknown setting `headers` here: it goes into the settings of the middleware",
+        f"unknown setting `max_delay` here: it goes {IN_A_TABLE}",
+        "unknown setting `host` here: it goes into a rule of the middleware's settings",
+    ]
+
+
 @pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
 def test_the_words_of_django_ratelimit_and_fastapi_limiter(limit: Any) -> None:
     problems = problems_of(limit, key="ip", rate="5/m", method="POST")
@@ -139,8 +159,12 @@ def test_the_words_of_django_ratelimit_and_fastapi_limiter(limit: Any) -> None:
         "unknown setting `seconds`: here it is `limits`: ",
     ]
     assert problems_of(limit, key="ip") == ["limits: required, such as '100/minute'"]
-    (problem,) = problems_of(limit, "1/minute", "ip")
-    assert problem.startswith("got 'ip' by position, expected there ")
+    for given, last in ((("1/minute", "ip"), "'ip'"), (("ip", "5/m"), "'5/m'")):
+        (problem,) = problems_of(limit, *given)
+        rate = next(one for one in given if one != "ip")
+        assert problem.startswith(f"got {last} by position, expected there only ")
+        assert problem.endswith(f"limits: did you mean limits={rate!r}, key='ip'?")
+    (problem,) = problems_of(limit, "1/minute", "5/minute")
     assert problem.endswith("limits")
 
 
@@ -189,7 +213,9 @@ def test_the_words_of_other_limiters_on_a_function(limit: Any) -> None:
         "unknown setting `key_func` here: it goes into `key`, called with the function's arguments; for web "
         "endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
     )
-    assert problems_of(limit, "1/minute", "me") == ["got 'me' by position, expected there limits"]
+    assert problems_of(limit, "1/minute", "me") == [
+        "got 'me' by position, expected there only limits: did you mean limits='1/minute', key='me'?"
+    ]
     assert problems_of(limit) == ["limits: required, such as '100/minute'"]
 
 

@@ -140,7 +140,9 @@ def test_a_flask_extension_without_an_app_is_as_strict_as_its_own_setting(*, str
 def test_block_of_another_limiter_is_not_explained_as_its_opposite() -> None:
     with pytest.raises(ConfigError, match="block") as caught:
         asgi.RateLimitMiddleware(unused, limits="1/hour", block=True)  # type: ignore[call-arg]
-    assert str(caught.value).endswith("here it is `shadow`: false, the default: requests are refused")
+    assert str(caught.value).endswith(
+        "here it is `shadow`: block=False is shadow=True; without it, requests are refused"
+    )
 
 
 def test_a_verdict_is_true_if_it_admits() -> None:
