@@ -1,7 +1,7 @@
 """The middleware for Django, under WSGI and ASGI."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -14,6 +14,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import check_app
+from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, limits_by_level
 from ratelimit_mw.django.gates import SETTING_NAME, build_gate
@@ -33,10 +34,19 @@ from ratelimit_mw.http.on_refused import await_result, custom_refusal
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings.loading import unread_settings
+from ratelimit_mw.settings.options import Options
 
 _MAX_CACHED_ENDPOINTS: Final = 4096
 _STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # to views, all others are alike
+_IN_SETTINGS: Final = dict.fromkeys(Options.__annotations__, f"into {SETTING_NAME} of Django's settings")
+
+
+def _check_get_response(arguments: Sequence[object]) -> str:
+    """Raise `ConfigError` if another framework creates the middleware; return an empty text for Django."""
+    for get_response in arguments[1:2]:
+        check_app(get_response, "Django")
+    return ""
 
 
 class RateLimitMiddleware:
@@ -51,13 +61,9 @@ class RateLimitMiddleware:
     sync_capable: ClassVar[bool] = True
     async_capable: ClassVar[bool] = True
 
-    def __init__(self, get_response: Callable[[HttpRequest], Any], **options: object) -> None:
+    @check_arguments(elsewhere=_IN_SETTINGS, explain=_check_get_response)
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         check_app(get_response, "Django")
-        if options:
-            raise ConfigError(
-                f"got {', '.join(options)} as keyword arguments; settings go into {SETTING_NAME} of Django's settings",
-                code="RL-001",
-            )
         self._get_response: Final = get_response
         self._is_async: Final = iscoroutinefunction(get_response)
         self._gate: Any = build_gate(getattr(settings, SETTING_NAME, None), is_async=self._is_async)

@@ -275,7 +275,7 @@ def test_django_middleware_in_fastapi() -> None:
     ):
         app.build_middleware_stack()
     assert problems_of(DjangoMiddleware, django_view, limits="1/minute") == [
-        "got limits as keyword arguments; settings go into RATELIMIT_MW of Django's settings"
+        "unknown setting `limits` here: it goes into RATELIMIT_MW of Django's settings"
     ]
 
 
