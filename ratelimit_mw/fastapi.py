@@ -29,6 +29,15 @@ from ratelimit_mw.http.response import BODY_HEADERS, RESPONSES, raw_headers
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
+
+with require("fastapi"):
+    from fastapi import HTTPException, Response, WebSocket, WebSocketException
+    from fastapi.exception_handlers import http_exception_handler
+    from fastapi.params import Depends
+    from fastapi.requests import HTTPConnection
+
+# imports Starlette; FastAPI is imported first, so that it is the package that is named if both are missing
+from ratelimit_mw.starlette import exempt, limit, respond_to_refused
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,
     EndpointCheck,
@@ -39,14 +48,6 @@ from ratelimit_mw.starlette.enforcement import (
     endpoint_checks,
     enforce,
 )
-
-with require("fastapi"):
-    from fastapi import HTTPException, Response, WebSocket, WebSocketException
-    from fastapi.exception_handlers import http_exception_handler
-    from fastapi.params import Depends
-    from fastapi.requests import HTTPConnection
-
-from ratelimit_mw.starlette import exempt, limit, respond_to_refused
 
 __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fakeredis import aioredis
+from fakeredis import FakeRedis, aioredis
 from redis import Redis
 
 from ratelimit_mw import (
@@ -378,6 +378,44 @@ def test_over_an_async_redis() -> None:
         return [(await limiter.hit("2/hour", "k")).allowed for _ in range(3)]
 
     assert asyncio.run(main()) == [True, True, False]
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_limits_in_place_of_the_store(kind: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind("1/minute; 5/hour")
+    assert str(caught.value) == (
+        "store: got '1/minute; 5/hour', expected a URL; limits go into each call: hit(limits, key)"
+    )
+
+
+def test_a_charge_of_what_is_not_one_limit() -> None:
+    limits: Any = parse("1/minute")
+    with pytest.raises(ConfigError) as caught:
+        Charge("k", limits)
+    assert str(caught.value) == (
+        "limit: got a sequence of limits, expected one; parse returns a tuple: parse('1/minute')[0]"
+    )
+    for value, text in (("5/hour", "5/hour"), (5, "1/minute"), ((), "1/minute")):
+        limit: Any = value
+        with pytest.raises(ConfigError) as caught:
+            Charge("k", limit)
+        assert str(caught.value) == f"limit: got {value!r}, expected a Limit, such as parse({text!r})[0]"
+
+
+@pytest.mark.parametrize(
+    ("store", "client", "expected"),
+    [
+        (RedisStore, aioredis.FakeRedis(), "a URL or a redis.Redis for threads"),
+        (AsyncRedisStore, FakeRedis(), "a URL or a redis.asyncio.Redis"),
+        (AsyncRedisStore, 5, "a URL or a redis.asyncio.Redis"),
+    ],
+)
+def test_a_client_of_another_kind_is_named_with_its_module(store: Any, client: Any, expected: str) -> None:
+    name = "int" if client == 5 else f"{type(client).__module__}.FakeRedis"
+    with pytest.raises(ConfigError) as caught:
+        store(client)
+    assert str(caught.value) == f"client_or_url: got {name}, expected {expected}"
 
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])

@@ -69,6 +69,12 @@ def test_a_face_without_its_framework_says_what_to_install(module: str) -> None:
     assert last == f"ImportError: this part of ratelimit_mw needs {module}: pip install {module}"
 
 
+def test_fastapi_is_named_before_what_it_needs() -> None:
+    code = "import sys; sys.modules['fastapi'] = sys.modules['starlette'] = None; import ratelimit_mw.fastapi"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "ImportError: this part of ratelimit_mw needs fastapi: pip install fastapi"
+
+
 def test_what_a_framework_itself_lacks_is_its_own_to_tell() -> None:
     code = "import sys; sys.modules['blinker'] = None; import ratelimit_mw.flask"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -55,6 +55,15 @@ def parse(text: str) -> tuple[Limit, ...]:
     return _parse(text)
 
 
+def reject_limits(option: str, text: str, expected: str) -> None:
+    """Raise `ConfigError` for a text that `parse` accepts, where `option` is something else."""
+    try:
+        parse(text)
+    except ConfigError:
+        return
+    raise ConfigError(f"{option}: got {text!r}, expected {expected}", code="RL-038")
+
+
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> tuple[Limit, ...]:
     parts = [part for part in _SEPARATORS.split(text) if part.strip()]

@@ -240,8 +240,13 @@ class Charge(Struct, frozen=True, gc=False):
         if type(self.key) is not str or not self.key:
             raise ConfigError(f"key: got {self.key!r}, expected a string that is not empty", code="RL-045")
         if not isinstance(self.limit, Limit):
+            several = isinstance(self.limit, (tuple, list)) and self.limit and isinstance(self.limit[0], Limit)
+            text = self.limit if isinstance(self.limit, str) else "1/minute"
             raise ConfigError(
-                f"limit: got {self.limit!r}, expected a Limit, such as parse({str(self.limit)!r})[0]", code="RL-045"
+                "limit: got a sequence of limits, expected one; parse returns a tuple: parse('1/minute')[0]"
+                if several
+                else f"limit: got {self.limit!r:.100}, expected a Limit, such as parse({text!r:.100})[0]",
+                code="RL-045",
             )
         if (
             type(self.cost) is not int

@@ -36,8 +36,15 @@ else:
         """Metaclass of option Structs. Reports unknown keyword arguments like unknown options of a table."""
 
         def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
-            """Create an instance. Raises `ConfigError` for unknown keyword arguments."""
+            """Create an instance. Raises `ConfigError` for unknown keyword arguments, and for any by position."""
             known = cls.__struct_fields__
+            if arguments:
+                got, name = type(arguments[0]).__name__, cls.__name__
+                raise ConfigError(
+                    f"got {got} by position, expected keyword arguments: {name}(limits='100/minute'), or "
+                    f"{name}(**mapping)",
+                    code="RL-001",
+                )
             if unknown := [unknown_key_message(option, known) for option in keywords if option not in known]:
                 raise ConfigError(*unknown, code="RL-001")
             return super().__call__(*arguments, **keywords)

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
-from ratelimit_mw.algorithms.notation import parse
+from ratelimit_mw.algorithms.notation import parse, reject_limits
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.identity import bucket_key, encode
 from ratelimit_mw.core.limit import MOST_RECENT, Charge, Limit, check_name, check_seconds
@@ -362,6 +362,7 @@ def _url_and_timeout(url: str | None, timeout: float) -> tuple[str, float]:
     if not check_seconds("store_timeout", timeout):
         raise ConfigError("store_timeout: got 0, expected more than 0 seconds", code="RL-004")
     url = "memory://" if url is None else url
+    reject_limits("store", url, "a URL; limits go into each call: hit(limits, key)")
     warn_of_multiple_workers(url)
     return url, timeout
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from os import environ
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from msgspec import Struct
@@ -31,6 +31,7 @@ from ratelimit_mw.settings.rule import (
     rule_from,
 )
 
+_FILES: Final = (".toml", ".json")
 _NOTATION: Final = ("limits", "app_limits", "messages")  # notation has commas, so a variable's text is not split
 _MISPLACED_OPTIONS: Final = {
     **dict.fromkeys(
@@ -156,9 +157,12 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         if settings is not None and not isinstance(settings, Mapping):
             text = isinstance(settings, str)
             preview = f"{settings!r:.100}" if text else type(settings).__name__
-            hint = f"limits={preview} sets limits; " if text else ""
+            is_file = isinstance(settings, PurePath) or (isinstance(settings, str) and settings.endswith(_FILES))
+            hint = f"limits={preview} sets limits; " if text and not is_file else ""
+            path = repr(str(settings)) if is_file else "path"
             raise ConfigError(
-                f"settings: got {preview}, expected Settings or a mapping; {hint}Settings.load(path) reads a file",
+                f"settings: got {preview}, expected Settings or a mapping; {hint}Settings.load({path:.100}) reads a "
+                "file",
                 code="RL-008",
             )
         values = {**(settings or {}), **options}

@@ -66,7 +66,7 @@ class AsyncStore(Protocol):
 
 
 def check_is_store(store: object) -> None:
-    """Raise `ConfigError` for a Limiter and for a class of stores, which have the methods of a store.
+    """Raise `ConfigError` for a Limiter, for a class of stores, and for a client of Redis.
 
     A limiter has other arguments, and is not a store.
     """
@@ -74,6 +74,12 @@ def check_is_store(store: object) -> None:
     if isinstance(store, type):
         raise ConfigError(
             f"store: got the class {store.__name__}, expected a store: {store.__name__}(...)", code="RL-040"
+        )
+    if callable(getattr(store, "execute_command", None)):
+        raise ConfigError(
+            f"store: got {type(store).__module__}.{name}, a client, expected a URL or a store: RedisStore(client) for "
+            "threads, AsyncRedisStore(client) with a client of redis.asyncio for asyncio",
+            code="RL-040",
         )
     if callable(getattr(store, "hit", None)) and isinstance(getattr(store, "store", None), (Store, AsyncStore)):
         raise ConfigError(f"store: got {name}, expected a URL or a store; pass the store of that {name}", code="RL-040")

@@ -1,6 +1,7 @@
 """Calls that are written as another rate limiter wants them: one ConfigError each, which names the right word."""
 
 import sys
+from pathlib import PurePath
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.rule import Rule
 from web.asgi_talk import HTTP, App200, talk
 from web.django_site import wsgi_site
 from web.wsgi_talk import hello
@@ -112,6 +114,21 @@ def test_limits_in_place_of_the_settings(face: Any) -> None:
         "settings: got '1/minute', expected Settings or a mapping; limits='1/minute' sets limits; "
         "Settings.load(path) reads a file"
     )
+
+
+@pytest.mark.parametrize("kind", [Settings, Rule])
+def test_settings_by_position(kind: Any) -> None:
+    name = kind.__name__
+    assert problems_of(kind, {"limits": "1/minute"}) == [
+        f"got dict by position, expected keyword arguments: {name}(limits='100/minute'), or {name}(**mapping)"
+    ]
+
+
+@pytest.mark.parametrize(("found", "shown"), [("s.toml", "'s.toml'"), (PurePath("a/s.json"), "PurePosixPath")])
+def test_a_file_in_place_of_the_settings(found: Any, shown: str) -> None:
+    assert problems_of(asgi.RateLimitMiddleware, App200(), found) == [
+        f"settings: got {shown}, expected Settings or a mapping; Settings.load({str(found)!r}) reads a file"
+    ]
 
 
 # words and arguments that do not fit

@@ -15,6 +15,7 @@ from flask import Blueprint, Flask
 from flask.views import MethodView
 from litestar import Litestar
 from litestar import get as litestar_get
+from redis import Redis
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware import Middleware
@@ -447,9 +448,11 @@ def test_a_dependency_that_makes_a_limit(
     assert heard(caplog) == [f"ratelimit_mw: {text}"]
 
 
+OF_CLIENTS = r"RedisStore\(client\) for threads, AsyncRedisStore\(client\) with a client of redis\.asyncio for asyncio"
 NOT_STORES: list[tuple[Any, str]] = [
     (Limiter(), "got Limiter, expected a URL or a store; pass the store of that Limiter"),
     (AsyncLimiter(), "got AsyncLimiter, expected a URL or a store; pass the store of that AsyncLimiter"),
+    (Redis(), r"got redis\.client\.Redis, a client, expected a URL or a store: " + OF_CLIENTS),
     (MemoryStore, r"got the class MemoryStore, expected a store: MemoryStore\(\.\.\.\)"),
 ]
 TAKE_A_STORE: dict[str, Callable[[Any], object]] = {
@@ -463,7 +466,7 @@ TAKE_A_STORE: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("take", TAKE_A_STORE.values(), ids=TAKE_A_STORE)
-@pytest.mark.parametrize(("given", "text"), NOT_STORES, ids=["Limiter", "AsyncLimiter", "class"])
+@pytest.mark.parametrize(("given", "text"), NOT_STORES, ids=["Limiter", "AsyncLimiter", "client", "class"])
 def test_what_is_no_store(take: Callable[[Any], object], given: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=f"^store: {text}$"):
         take(given)

@@ -153,7 +153,7 @@ def _transport(client_or_url: Any, timeout: float) -> Transport:
     execute = getattr(client_or_url, "execute_command", None)
     if not callable(execute) or inspect.iscoroutinefunction(execute):
         raise ConfigError(
-            f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.Redis for threads",
+            f"client_or_url: got {_class_of(client_or_url)}, expected a URL or a redis.Redis for threads",
             code="RL-040",
         )
     _check_replies(client_or_url)
@@ -171,10 +171,16 @@ def _async_transport(client_or_url: Any, timeout: float) -> AsyncTransport:
         return AsyncServerTransport(lambda: Channel(factory))
     if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
         raise ConfigError(
-            f"client_or_url: got {type(client_or_url).__name__}, expected a URL or a redis.asyncio.Redis", code="RL-040"
+            f"client_or_url: got {_class_of(client_or_url)}, expected a URL or a redis.asyncio.Redis", code="RL-040"
         )
     _check_replies(client_or_url)
     return _AsyncClientTransport(client_or_url, timeout)
+
+
+def _class_of(value: object) -> str:
+    """Return the name of an object's class, with its module if that is not `builtins`: two clients are named Redis."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 class _ClientTransport:
