@@ -111,7 +111,7 @@ def check_callable(call: Callable[..., Any], names: Sequence[str] = REQUEST, dis
         example = f"lambda {parameters}: ..." if own in ("", _LAMBDA) else f"def {own}({parameters})"
         arguments = " and ".join(f"the {one}" for one in names)
         raise ConfigError(
-            f"{name} takes {_parameters_text(call)}; it is called with {arguments}: {example}", code="RL-034"
+            f"{name} takes {parameters_text(call)}; it is called with {arguments}: {example}", code="RL-034"
         )
     reject_dependency(call, name)
     if isgeneratorfunction(call) or isasyncgenfunction(call):
@@ -198,7 +198,7 @@ def _is_decorated_function(limits: object, caller: FrameType) -> bool:
     return bool(code.co_firstlineno <= caller.f_lineno <= last)
 
 
-def _parameters_text(call: Callable[..., Any]) -> str:
+def parameters_text(call: Callable[..., Any]) -> str:
     """Format the parameters of a callable for a message."""
     parts: list[str] = []
     for one in parameters_of(call) or ():

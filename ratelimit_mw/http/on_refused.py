@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.signatures import callable_place, parameters_of
+from ratelimit_mw.core.signatures import callable_place, parameters_of, parameters_text
 from ratelimit_mw.core.validation import TOKEN
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.callables import close_unawaited, resolve_callable
@@ -24,6 +24,7 @@ _KINDS: Final = (
 )
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _ASGI_PARAMETERS, _PARAMETERS = 3, 2
+_VALUES: Final = 3
 _BODILESS: Final = (204, 205, 304)
 _SERVER_FIELDS: Final = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 _MAX_LATIN1: Final = "\xff"  # headers are latin-1
@@ -46,7 +47,10 @@ def refusal_handler(value: object) -> RefusalHandler:
         return RefusalHandler("asgi", call)
     if len(names) == _PARAMETERS:
         return RefusalHandler("wsgi" if names[1] == "start_response" else "plain", call)
-    raise ConfigError(f"got {value!r:.100}, expected {_KINDS}", code="RL-036")
+    got = (
+        f"{value!r:.100}" if isinstance(value, str) else f"{callable_place(call)}, which takes {parameters_text(call)}"
+    )
+    raise ConfigError(f"got {got}, expected {_KINDS}", code="RL-036")
 
 
 async def await_result(result: Awaitable[Any]) -> Any:
@@ -84,8 +88,7 @@ def _checked_response(call: Any, value: Any, default: Response) -> Response:
     """Return the response in a callable's result, with the fields of `default`; `default` if the result is invalid."""
     close_unawaited(value)
     try:
-        status, fields, body = value
-        return _response(status, fields, body, default)
+        return _response(value, default)
     except Exception as error:  # noqa: BLE001  # a refused request always gets a response
         warn_throttled(
             f"on_refused {callable_place(call)}",
@@ -97,7 +100,11 @@ def _checked_response(call: Any, value: Any, default: Response) -> Response:
         return default
 
 
-def _response(status: Any, fields: Any, body: Any, default: Response) -> Response:
+def _response(value: Any, default: Response) -> Response:
+    if not isinstance(value, (tuple, list)) or len(value) != _VALUES:
+        got = f"{len(value)} values" if isinstance(value, (tuple, list)) else type(value).__name__
+        raise TypeError(f"got {got}, expected status, headers and body, such as (429, {{}}, 'text')")
+    status, fields, body = value
     if type(status) is not int or not _MIN_STATUS <= status <= _MAX_STATUS:
         raise ValueError(f"status: got {status!r:.100}, expected a whole number from {_MIN_STATUS} to {_MAX_STATUS}")
     content = b"" if body is None else body.encode() if isinstance(body, str) else body

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, MemoryStore, asgi, wsgi
+from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.django import Throttle
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
@@ -85,10 +86,16 @@ def test_one_among_the_words_of_a_key() -> None:
     assert problems({"key": f"{text} | ip"}) == [f"key: {text} takes no parameter; {OF_REQUEST.format('nothing')}"]
 
 
-@pytest.mark.parametrize("call", [nothing, lambda *four, third, fourth: (four, third, fourth)])
-def test_on_refused_takes_one_of_three_forms(call: Any) -> None:
+@pytest.mark.parametrize(
+    ("call", "taken"),
+    [
+        (nothing, "no parameter"),
+        (lambda *four, third, fourth: (four, third, fourth), "(*four, third, fourth)"),
+    ],
+)
+def test_on_refused_takes_one_of_three_forms(call: Any, taken: str) -> None:
     (problem,) = problems({"on_refused": call})
-    assert problem.startswith("on_refused: got <function ")
+    assert problem.startswith(f"on_refused: got {callable_place(call)}, which takes {taken}, ")
     assert "expected an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict)" in problem
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -255,6 +256,40 @@ def test_nonsense_of_a_callable_leaves_our_own_answer(face: str, answer: str, ca
     name = f"test_nonsense_of_a_callable_leaves_our_own_answer.<locals>.<lambda> at {place}"
     (said,) = caplog.messages
     assert said.startswith(f"ratelimit_mw: on_refused {name}: returned no valid response, the default one is sent: ")
+
+
+OF_ANOTHER_KIND = {
+    "text": ("no", "str"),
+    "a table": ({"status": 429}, "dict"),
+    "nothing": (None, "NoneType"),
+    "a response of Starlette": (PlainTextResponse("no"), "PlainTextResponse"),
+    "a response of Flask": (WerkzeugResponse("no"), "Response"),
+    "two values": ((429, "no"), "2 values"),
+}
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("answer", OF_ANOTHER_KIND)
+def test_what_a_callable_returned_is_named(face: str, answer: str, caplog: pytest.LogCaptureFixture) -> None:
+    value, name = OF_ANOTHER_KIND[answer]
+    problem(refused(FACES[face], on_refused=lambda _, __: value), 429)
+    (said,) = caplog.messages
+    assert said.partition("the default one is sent: ")[2] == (
+        f"got {name}, expected status, headers and body, such as (429, {{}}, 'text')"
+    )
+
+
+def test_a_callable_with_other_parameters_is_named_by_its_place() -> None:
+    on_refused = lambda request: (429, {}, "")  # noqa: E731, ARG005  # its place is in the message
+    with pytest.raises(ConfigError) as caught:
+        asgi.RateLimitMiddleware(App200(), limits="1/minute", on_refused=on_refused)
+    name = "test_a_callable_with_other_parameters_is_named_by_its_place.<locals>.<lambda> at test_on_refused.py"
+    text = re.sub(r"py:\d+:\d+", "py", str(caught.value))
+    assert text == (
+        f"on_refused: got {name}, which takes (request), expected an ASGI app, a WSGI app (environ, start_response), "
+        "or a callable (request, verdict) that returns status, headers and body"
+    )
 
 
 OF_THEIRS = {
