@@ -235,3 +235,14 @@ def test_a_command_ends_quietly_when_its_reader_has_gone(arguments: list[str], t
             check=False,
         )
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("word", "end"),
+    [("chek", ", did you mean 'check'?\n"), ("xyz", ")\n"), ("service", ", did you mean 'serve'?\n")],
+)
+def test_a_misspelled_command(word: str, end: str) -> None:
+    done = command(word, folder=BROKEN)
+    assert done.returncode == 2
+    assert f"invalid choice: '{word}' (choose from " in done.stderr
+    assert done.stderr.endswith(end)

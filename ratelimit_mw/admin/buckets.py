@@ -101,7 +101,7 @@ def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets
             found.setdefault((charge.key, charge.limit.bucket), (_as_limit(charge), compiled.policy.name))
     charges, names = [charge for charge, _ in found.values()], [name for _, name in found.values()]
     reason = "" if found else "no limit applies to this request"
-    return RequestBuckets(charges, names, reason, list(missing.values()))
+    return RequestBuckets(charges, names, reason, _missing_messages(missing))
 
 
 def look(store: Store, charges: Sequence[Charge], only: Callable[[Decision], bool] | None = None) -> list[Bucket]:
@@ -177,8 +177,17 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
+def _missing_messages(missing: Mapping[str, str]) -> Sequence[str]:
+    """Return a message for each key in `missing`, which has the keys of limits by name."""
+    names: dict[str, list[str]] = {}
+    for name, key in missing.items():
+        names.setdefault(key, []).append(name)
+    messages = [_MISSING.format(key=key, name=", ".join(same)) for key, same in names.items()]
+    return ConfigError(*messages, code="RL-051").problems
+
+
 def _missing_keys(match: Match, request: Request, results: CallResults, *, may_be_shared: bool) -> Mapping[str, str]:
-    """Return a message for each limit whose key is missing, by its name.
+    """Return the key of each limit whose key is missing, by the limit's name.
 
     They are errors, because an operator hardly means the bucket that all clients without the key share.
     """
@@ -186,9 +195,7 @@ def _missing_keys(match: Match, request: Request, results: CallResults, *, may_b
         return {}
     route = request.route or match.route
     return {
-        limit.policy.name: ConfigError(
-            _MISSING.format(key=limit.key.text, name=limit.policy.name), code="RL-051"
-        ).problems[0]
+        limit.policy.name: limit.key.text
         for limit in match.limits_for(request, route, results) or ()
         if limit.key.identity(request, route, results) is None
     }

@@ -14,7 +14,7 @@ from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, most_refused
 from ratelimit_mw.admin.buckets import Bucket, RequestBuckets, find_buckets, look, rule_spellings, split_key
 from ratelimit_mw.admin.described import DescribedRequest
 from ratelimit_mw.admin.listing import Listing, inventory_of
-from ratelimit_mw.admin.output import bucket_row, json_text, printable, refusal_row, table, write_line
+from ratelimit_mw.admin.output import CommandParser, bucket_row, json_text, printable, refusal_row, table, write_line
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
 from ratelimit_mw.stores import Store
@@ -23,6 +23,7 @@ from ratelimit_mw.stores.inventory import KEPT_SECONDS, NumberedRefusal
 UNAVAILABLE: Final = 2  # exit code: the store gives no answer, or is in the memory of another process
 _FAILED: Final = 1
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as a shell reports it
+_MAX_ERROR: Final = 2000  # characters of a mistake
 _FIRST_REFUSALS: Final = 10  # refusals with which `tail` begins
 _PER_CALL: Final = 500  # refusals
 _POLL_INTERVAL: Final = 1.0  # seconds, as often as a process reports
@@ -76,7 +77,7 @@ def run_commands(
 
     `program`: the start of the command line. `add`: adds commands of a framework to the parser.
     """
-    parser = argparse.ArgumentParser(prog=program, description="Show who is limited, and let them in again.")
+    parser = CommandParser(prog=program, description="Show who is limited, and let them in again.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add(commands)
     add_commands(commands, open_target, has_file=False)
@@ -131,7 +132,7 @@ def _run(run: Callable[[argparse.Namespace, Target], int], open_target: OpenTarg
 
 def _fail(error: RateLimitError, code: int) -> int:
     lines = str(error).split("\n")
-    print("\n".join(["ratelimit_mw: " + printable(lines[0], 2000), *map(printable, lines[1:])]), file=sys.stderr)
+    print("ratelimit_mw: " + "\n".join(printable(line, _MAX_ERROR) for line in lines), file=sys.stderr)
     return code
 
 
@@ -184,9 +185,11 @@ def _buckets_of_key(target: Target, store: Store, args: argparse.Namespace) -> R
     charges = listing.charges()
     if listing.unread:
         print(f"{_UNREAD}: {listing.unread}", file=sys.stderr)
-    return RequestBuckets(
-        charges, [split_key(charge.key)[1] for charge in charges], "the store has no bucket of this key"
-    )
+    if args.rule is not None and not charges:
+        _mention_rules(args.rule, target, listing.rules, "the buckets of this key")
+    words = "key and rule" if args.rule is not None else "key"
+    names = [split_key(charge.key)[1] for charge in charges]
+    return RequestBuckets(charges, names, f"the store has no bucket of this {words}")
 
 
 def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
@@ -228,6 +231,8 @@ def _keys(args: argparse.Namespace, target: Target) -> int:
             note = f"{100 * listing.seen:.1f} % of the store's keys were read"
             unread = f"; {listing.unread} belong to limits that the settings do not have" if listing.unread else ""
             print(note + unread, file=sys.stderr)
+            if args.rule is not None and listing.seen == 1:
+                _mention_rules(args.rule, target, listing.rules, "the store's keys")
     return 0
 
 
@@ -264,7 +269,8 @@ def _tail(args: argparse.Namespace, target: Target) -> int:
         inventory = inventory_of(store)
         after, some = None, inventory.latest_refusals(None, _FIRST_REFUSALS)
         if args.rule is not None:
-            _mention_rules(args.rule, target, some)
+            rules = {split_key(one.refusal.key)[1] for one in some}
+            _mention_rules(args.rule, target, rules, "the latest refusals")
         while True:
             for one in some:
                 after = one.number
@@ -279,14 +285,14 @@ def _tail(args: argparse.Namespace, target: Target) -> int:
             some = inventory.latest_refusals(after, _PER_CALL) if after else inventory.latest_refusals(None, _PER_CALL)
 
 
-def _mention_rules(name: str, target: Target, some: Iterable[NumberedRefusal]) -> None:
-    """If no known rule has this name, print the known names. A rule that has not refused lately may be unknown."""
+def _mention_rules(name: str, target: Target, more: Iterable[str], place: str) -> None:
+    """If no known rule has this name, print the known names. `more`: those of `place`, which may lack some."""
     limit_sets = target.rules.all_limit_sets
     known = {limit_set.bucket for limit_set in limit_sets if limit_set.known_limits or limit_set.callables}
-    known.update(split_key(one.refusal.key)[1] for one in some)
+    known.update(more)
     if not any(name in rule_spellings(rule) for rule in known):
         names = ", ".join(map(printable, sorted(known))) or "none"
-        print(f"no rule {printable(name)} in the settings and the latest refusals; they have {names}", file=sys.stderr)
+        print(f"no rule {printable(name)} in the settings and {place}; they have {names}", file=sys.stderr)
 
 
 def _refusal_text(one: NumberedRefusal, *, as_json: bool) -> str:

@@ -14,6 +14,7 @@ from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.group import stored_bucket
 from ratelimit_mw.stores.inventory import Inventory, KeyPage, RefusalFinder
 
+_MAX_RULES: Final = 1000  # names that are kept; clients choose none, but other programs may write keys
 _PAUSE: Final = 4.0  # times the duration of a call, so that the server has four fifths of its time for the app
 
 T = TypeVar("T")
@@ -24,7 +25,8 @@ class Listing:
 
     `limited`: only those that would refuse a request of one unit. `key`, `rule`: only those of this identity, and of
     this rule. `seen`: the share of the store's keys that were read so far. `unread`: keys whose limit is unknown,
-    because it is not in the settings, and its bucket id does not describe it.
+    because it is not in the settings, and its bucket id does not describe it. `rules`: with `rule`, the names of rules
+    in the keys of this identity.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class Listing:
     ) -> None:
         self.seen = 0.0
         self.unread = 0
+        self.rules: Final[set[str]] = set()
         self._store: Final = store
         self._only: Final = is_refused if limited else None
         self._key: Final = key
@@ -78,8 +81,12 @@ class Listing:
         tag, closed, end = key.rpartition("}:")
         if not (closed and tag.startswith("{")) or (self._key is not None and tag[1:] != self._key):
             return None
-        if self._rule is not None and self._rule not in rule_spellings(end.partition(":")[0]):
-            return None
+        if self._rule is not None:
+            rule = end.partition(":")[0]
+            if len(self.rules) < _MAX_RULES:
+                self.rules.add(rule)
+            if self._rule not in rule_spellings(rule):
+                return None
         limit = self._limit_of(end)
         if limit is None:
             self.unread += "using_" in end.partition(":")[2]  # `smooth` has nothing before it

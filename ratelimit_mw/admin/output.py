@@ -1,20 +1,34 @@
 """Writes the contents of a store to a terminal or as JSON. Clients choose parts of them, so they are not trusted."""
 
+import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from msgspec import to_builtins
 
 from ratelimit_mw.admin.buckets import Bucket, split_key
+from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.stores.inventory import Refusal
 
+_INVALID_CHOICE: Final = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
 _MAX_LENGTH: Final = 200  # characters of a value in a table
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))  # seconds
 _TABLE_ROWS: Final = 200  # rows that are aligned with each other, as a listing is written while it is read
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that proposes the closest command for a misspelled one."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and exit."""
+        found = _INVALID_CHOICE.search(message)
+        hint = did_you_mean(found[1], re.findall(r"[\w-]+", found[2])) if found else ""
+        super().error(f"{message}{hint}")
 
 
 def write_line(line: str) -> None:

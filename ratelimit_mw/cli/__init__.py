@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Final
 
 from ratelimit_mw.admin.commands import add_commands
+from ratelimit_mw.admin.output import CommandParser
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.cli import check, demo, replay, serve
 from ratelimit_mw.core.errors import RateLimitError
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ratelimit-mw", description="Rate limits for web apps.")
+    parser = CommandParser(prog="ratelimit-mw", description="Rate limits for web apps.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('ratelimit-mw')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     demo.add_to(commands)

@@ -565,6 +565,35 @@ def test_tail_names_the_rules_that_there_are_if_none_has_the_name(
     assert run(capsys, "tail", file, "--rule", "login") == (130, "", "")
 
 
+def test_keys_and_reset_name_the_rules_that_there_are_if_none_has_the_name(app: App, file: str, capsys: Any) -> None:
+    app.admit()
+    with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
+        store.take([Charge(f"{{{SEVEN}}}:@view()", FixedWindow(1, 60))])
+    names = "they have @view(), default, login, login/preflight, preflight\n"
+    code, out, err = run(capsys, "reset", file, "--key", SEVEN, "--rule", "logn", "--yes")
+    assert (code, out) == (0, "the store has no bucket of this key and rule\n")
+    assert err == f"no rule logn in the settings and the buckets of this key; {names}"
+    code, out, err = run(capsys, "keys", file, "--rule", "logn")
+    assert (code, out) == (0, "")
+    assert err == f"100.0 % of the store's keys were read\nno rule logn in the settings and the store's keys; {names}"
+    for rule in ("preflight", "view"):
+        assert "no rule" not in run(capsys, "keys", file, "--rule", rule)[2]
+
+
+def test_several_limits_without_a_key_are_one_mistake(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
+    rule = {"path": "/login", "name": "login", "limits": "5/hour; 20/day", "key": "ip"}
+    rules = [{**rule, "penalty": "3 refusals per minute: 1 hour"}]
+    file = write(tmp_path, redis_server.url, rules=rules, limits=[], key="user")
+    code, out, err = run(capsys, "reset", file, "--request", "POST /login", "--yes")
+    assert (code, out) == (1, "")
+    assert err == (
+        "ratelimit_mw: the request has no value for the key 'ip' of login, login-2, login-penalty; describe it with "
+        "--ip, --user, --header or --host. If the app reads it from elsewhere, such as a form, reset the keys that "
+        "`peek` and `keys` show, with reset --key. --ip '' means a request without an address, whose bucket all such "
+        "requests share\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("rule", "spellings"),
     [
