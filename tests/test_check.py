@@ -207,6 +207,17 @@ def test_an_app_that_cannot_await(check: Check) -> None:
     assert first == "limits.toml:1: tier: got plan, which is async; expected a plain function under WSGI"
 
 
+def test_messages_that_an_app_does_not_see(check: Check) -> None:
+    text = (
+        "messages: a limiter under WSGI does not see messages of websockets, so they are not limited; limit them in "
+        "the app, and remove this option"
+    )
+    settings = 'limits = "5/minute"\nmessages = "1/second"\n'
+    assert check(settings) == "limits.toml: no mistakes; 0 rules, no warnings\n"
+    assert check(settings, "--wsgi") == f"limits.toml: no mistakes; 0 rules, 1 warning\n  {text}\n"
+    assert check(f"{settings}strict = true", "--wsgi", code=1).splitlines()[0] == f"limits.toml:2: {text}"
+
+
 def test_a_variable_that_goes_before_the_file(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_STORE", "reddis://")
     assert "RATELIMIT_MW_STORE: store: got the scheme 'reddis'" in check(

@@ -12,6 +12,7 @@ from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 SETTING_NAME: Final = "RATELIMIT_MW"
 _ALLOWED: Final = "a callable (request, verdict)"
+_DJANGO: Final = "the middleware of Django"  # also under ASGI, where Django serves no websockets
 _NO_MIDDLEWARE: Final = Finding(
     "Throttle has neither RateLimitMiddleware nor RATELIMIT_MW, so it counts in each process alone; "
     "add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE",
@@ -26,6 +27,7 @@ class DjangoGate(Gate):
 
     _handler_kinds = ("plain",)
     _expected_handler = _ALLOWED
+    _sees_no_messages = _DJANGO
 
 
 class AsyncDjangoGate(AsyncGate):
@@ -33,6 +35,7 @@ class AsyncDjangoGate(AsyncGate):
 
     _handler_kinds = ("plain",)
     _expected_handler = _ALLOWED
+    _sees_no_messages = _DJANGO
 
 
 def build_gate(value: Any, *, is_async: bool) -> DjangoGate | AsyncDjangoGate:

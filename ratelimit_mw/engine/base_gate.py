@@ -1,6 +1,6 @@
 """The base class of the gates: settings, rules, stores, hooks and refusals."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Self
 
@@ -23,6 +23,7 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
+from ratelimit_mw.rules.messages import unseen_messages
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.slot_checks import warn_of_unused_slot_options
 from ratelimit_mw.settings import Settings
@@ -49,12 +50,14 @@ class BaseGate:
 
     `delay_capacity`: bounds how many requests are delayed at once. `reporter`: remembers refusals, if
     `remember_refused` is set. `is_nested`: an outer gate of the same settings has reported the findings of the start.
+    `findings`: those that this gate has reported.
     """
 
     _probes_store = True  # whether to open files and `metrics_folder` at startup, and with `strict` to probe a server
     _default_max_waiting: int  # requests; replaces a `max_waiting` of None
     _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that are supported
     _expected_handler: str
+    _sees_no_messages: ClassVar[str | None] = None  # what enforces the limits, if it does not see those of websockets
     _store: Store | AsyncStore
     _awaits_callables: ClassVar[bool]
     reporter: RefusalReporter | None = None
@@ -73,8 +76,11 @@ class BaseGate:
         self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._rules.compile_endpoint_limits)
         self.keys: Final = self._rules.keys
         findings = [] if rules or is_nested else [*self._rules.findings]
+        if self._sees_no_messages and not (rules or is_nested):
+            findings += unseen_messages(settings, self._sees_no_messages)
         if settings.store == "memory://" and (workers := configured_workers()) > 1:
             findings.append(multiple_workers_finding(workers))
+        self.findings: Final[Sequence[Finding]] = findings
         warn_or_fail(findings, strict=settings.strict)
         self._fallback: Final = FallbackStore(settings.local_share) if fallback is None else fallback
         self._on_decision: Final = _hook("on_decision", settings.on_decision)

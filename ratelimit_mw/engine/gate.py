@@ -50,6 +50,7 @@ class Gate(Flow):
     _handler_kinds: tuple[str, ...] = ("wsgi", "plain")
     _default_max_waiting = 2  # requests; each blocks a thread of the server, and waitress has 4
     _expected_handler = "a WSGI app, or a callable (request, verdict)"
+    _sees_no_messages = "a limiter under WSGI"
 
     def __new__(cls, settings: Settings, *_: object, **__: object) -> Self:
         """Return a gate of the class that observes what the settings want. Gates that observe less are faster."""

@@ -39,9 +39,9 @@ def _add_check(app: Flask, commands: Any) -> None:
 
 
 def _check(app: Flask) -> int:
-    """Print what the first request would report. Return 1 if it would fail, which it does with `strict`."""
+    """Print what the start and the first request report. Return 1 if one of them fails, as it does with `strict`."""
     hooks = app.extensions["ratelimit_mw"]
-    findings = [*enforcement_findings(), *hooks.first_request.findings(app)]
+    findings = [*hooks.gate.findings, *enforcement_findings(), *hooks.first_request.findings(app)]
     errors = [finding for finding in findings if finding.weakens_limits] if is_strict(app) else []
     counts = [(len(errors), "mistake"), (len(findings) - len(errors), "warning")]
     write_line(f"{app.name}: " + ", ".join(f"{count or 'no'} {name}{'s' * (count != 1)}" for count, name in counts))

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.rules.messages import unseen_messages
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.features import has_concurrency
 from ratelimit_mw.settings.limits import parse_limits
@@ -17,7 +18,6 @@ _NO_SLOTS: Final = (
     '"limits": {"concurrent": 20}, or set it in the app'
 )
 _NO_RESPONSE: Final = "the service does not see responses, so every request stays charged"
-_NO_MESSAGES: Final = "the service does not see messages of websockets, so they are not limited"
 _NO_PROXIES: Final = (
     "trusted_proxies: empty, so the service believes no proxy, and /v1/nginx, /v1/forward and /v1/envoy answer 403; "
     "list the addresses of the proxies, or 'unix:' for a unix socket"
@@ -67,7 +67,6 @@ def _findings(settings: Settings, rules: list[Rule]) -> Iterator[Finding]:
         for option in ("settle", "count_status"):
             if getattr(one, option):
                 yield Finding(f"{place}{option}: {_NO_RESPONSE}", code="RL-132", weakens_limits=False)
-        if one.messages:
-            yield Finding(f"{place}messages: {_NO_MESSAGES}", code="RL-133")
+    yield from unseen_messages(settings, "the service")
     if not settings.trusted_proxies:
         yield Finding(_NO_PROXIES, code="RL-134", weakens_limits=False)

@@ -551,8 +551,11 @@ class TestSettings:
         rule = {"path": "/a", "limits": "1/day", "count_status": [401], "name": "a"}
         app = made(rules=[rule], messages="1/second")
         assert [record.getMessage().removeprefix("ratelimit_mw: ") for record in caplog.records] == [
-            "messages: the service does not see messages of websockets, so they are not limited",
             "rules[0] (a).count_status: the service does not see responses, so every request stays charged",
+            (
+                "messages: the service does not see messages of websockets, so they are not limited; limit them in the "
+                "app, and remove this option"
+            ),
         ]
         parts = {"path": "/a", "ip": "192.0.2.7"}
         assert [call(app, "/v1/check", parts).json()["allowed"] for _ in range(2)] == [True, False]

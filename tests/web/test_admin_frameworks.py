@@ -204,6 +204,17 @@ def test_flask_checks_what_else_the_first_request_shows(monkeypatch: pytest.Monk
     del search, hidden
 
 
+def test_flask_checks_what_the_start_shows() -> None:
+    app = Flask("shop")
+    RateLimiter(app, limits="50/minute", messages="1/second")
+    text = (
+        "messages: a limiter under WSGI does not see messages of websockets, so they are not limited; limit them in "
+        "the app, and remove this option"
+    )
+    output = app.test_cli_runner().invoke(args=["ratelimit", "check"]).output
+    assert output == f"shop: no mistakes, 1 warning\n  {text}\n"
+
+
 def ruled_shop(rules: list[Any], **settings: Any) -> Flask:
     app = Flask("shop")
     app.add_url_rule("/login", "login", str, methods=["POST"])

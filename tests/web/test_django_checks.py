@@ -225,6 +225,18 @@ def test_what_a_start_warns_about_is_reported_as_by_the_other_check(tmp_path: Pa
     assert "[RL-111]" in done.stderr
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_messages_that_django_does_not_see_are_reported(tmp_path: Path, strict: bool) -> None:
+    own = RIGHT.replace("}", f', "messages": "1/second", "strict": {strict}}}')
+    done = manage(project(tmp_path, own, OURS), "check")
+    text = (
+        "messages: the middleware of Django does not see messages of websockets, so they are not limited; limit them "
+        "in the app, and remove this option"
+    )
+    expected = ("E001", f"RATELIMIT_MW.{text}") if strict else ("W006", text)
+    assert (done.returncode, told(done)) == (int(strict), [expected])
+
+
 def test_a_rule_for_a_path_without_a_url_is_reported(tmp_path: Path) -> None:
     def rules(*paths: str) -> str:
         each = (f'{{"path": "{path}", "limits": "5/minute", "name": "r{number}"}}' for number, path in enumerate(paths))

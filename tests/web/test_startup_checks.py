@@ -1,6 +1,7 @@
 """What works, but hardly as it was meant, is said once, with the fix."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from ratelimit_mw.rules import deployment_checks as advice
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
+from web.django_site import asgi_site, wsgi_site
 from web.faces import _hello
 from web.plain_request import PlainRequest
 from web.wsgi_talk import Server, hello, read
@@ -68,6 +70,60 @@ def check(caplog: pytest.LogCaptureFixture, *messages: str) -> None:
     """These, in order, each once, as warnings of ours."""
     assert caplog.messages == [f"ratelimit_mw: {message}" for message in messages]
     assert {(record.name, record.levelno) for record in caplog.records} <= {("ratelimit_mw", logging.WARNING)}
+
+
+# messages of websockets
+
+UNSEEN = (
+    "{}messages: {} does not see messages of websockets, so they are not limited; limit them in the app, and remove "
+    "this option"
+)
+
+
+def unseen(serve: Any, settings: Mapping[str, Any]) -> list[str]:
+    """What is told of `messages` where nothing limits them."""
+    if serve is over_asgi:
+        return []
+    places = ["" if settings.get("messages") else None]
+    places += [f"rules[{index}] ({rule['name']})." if rule.get("messages") else None
+               for index, rule in enumerate(settings.get("rules", ()))]  # fmt: skip
+    return [UNSEEN.format(place, "a limiter under WSGI") for place in places if place is not None]
+
+
+def over_flask(**settings: Any) -> Ask:
+    app = Flask(__name__)
+    RateLimiter(app, settings)
+    return lambda: app.test_client().get("/")
+
+
+def over_django(kind: Any) -> Any:
+    return lambda **settings: kind([], settings)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("serve", "observer"),
+    [
+        (over_wsgi, "a limiter under WSGI"),
+        (over_flask, "a limiter under WSGI"),
+        (over_django(wsgi_site), "the middleware of Django"),
+        (over_django(asgi_site), "the middleware of Django"),
+    ],
+    ids=["wsgi", "flask", "django", "django under asgi"],
+)
+def test_messages_of_websockets_where_nothing_sees_them(
+    serve: Any, observer: str, strict: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = [{"path": "/a", "limits": [], "messages": [], "name": "a"}, {**ONE, "messages": "1/second"}]
+    settings = {"limits": "5/minute", "messages": "1/minute", "rules": rules}
+    texts = [UNSEEN.format("", observer), UNSEEN.format("rules[1] (login).", observer)]
+    if strict:
+        with pytest.raises(ConfigError) as caught:
+            serve(**settings, strict=True)
+        assert [re.sub("^RATELIMIT_MW(: |\\.)", "", problem) for problem in caught.value.problems] == texts
+        return
+    serve(**settings)
+    check(caplog, *texts)
 
 
 # rules that never match
@@ -298,7 +354,7 @@ def test_what_clients_write(
 ) -> None:
     ask = serve(**settings)
     ask(x_key="a", x="a", k="a", cookie="sid=a")
-    check(caplog, *warned)
+    check(caplog, *warned, *unseen(serve, settings))
 
 
 def unlimited(place: str, tier: str) -> str:
@@ -330,6 +386,7 @@ def test_a_first_tier_without_limits_is_not_for_all(
     serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(**settings)()
+    warned = [*warned, *unseen(serve, settings)]
     check(caplog, *warned)
     if warned:
         with pytest.raises(ConfigError) as caught:

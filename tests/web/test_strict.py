@@ -40,8 +40,6 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"rules": [ALL, ONE]}, "rules[1] (login) can never match: rules[0] (all)"),
     ({"key": "header:x"}, "rule default: its key, header:x, is written by the client"),
     ({"limits": {"a": "5/hour", "b": "9/hour"}, "tier": "cookie:t"}, "rule default: its tier, cookie:t, is"),
-    ({"messages": "9/second", "rules": [{**ONE, "messages": {"limit": "9/second", "key": "header:x"}}]},
-     "rule login/messages: its key, header:x, is written by the client"),
     ({"rules": [{**ONE, "penalty": PENALTY, "shadow": True}]}, "rule login: a shadow rule refuses no request, so"),
     ({"rules": [{**ONE, "limits": {"limit": "5/hour", "key": "all"}, "penalty": PENALTY}]},
      "rule login: its penalty never acts: it counts refusals by limits with the key"),
@@ -85,6 +83,12 @@ def test_what_limits_less_than_it_seems_to_is_an_error(
         serve(**own, strict=True)
     assert [problem[: len(begins)] for problem in caught.value.problems] == [begins]
     assert caplog.messages == []
+
+
+def test_messages_with_a_key_that_clients_write_are_an_error() -> None:
+    rule = {**ONE, "messages": {"limit": "9/second", "key": "header:x"}}
+    with pytest.raises(ConfigError, match=r"^rule login/messages: its key, header:x, is written by the client"):
+        over_asgi(limits="9/hour", messages="9/second", rules=[rule], strict=True)
 
 
 @BOTH
