@@ -25,6 +25,13 @@ _METHOD_HINTS: Final = {  # words that frameworks use in place of methods
     "WEBSOCKET": "a websocket begins with a GET",
     "WS": "a websocket begins with a GET",
 }
+_BANS_ALL: Final = (
+    "its penalty has the key all, so the refusals of one client ban all clients; give it a key for each client"
+)
+_ALL_SHADOW: Final = (
+    "all of its limits are shadow and refuse no request, so its penalty has no effect; remove the penalty, or shadow "
+    "from one of the limits"
+)
 _RARE: Final = (  # other methods in IANA's registry, of caches, and of UPnP
     "ACL BAN BIND CHECKIN CHECKOUT COPY LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE "
     "MOVE NOTIFY ORDERPATCH PRI PROPFIND PROPPATCH PURGE REBIND REFRESH REPORT SEARCH SUBSCRIBE UNBIND UNCHECKOUT "
@@ -63,7 +70,10 @@ def startup_findings(
         yield from _rule_findings(
             limit_set, "" if is_enforced and limit_set.name != "app" else "add a limit with another key, or app_limits"
         )
-        yield from no_effect_findings(limit_set, compiled)
+        is_final = limit_set.rule is not None and limit_set.rule.is_final
+        yield from _no_effect_findings(
+            limit_set, f"rule {limit_set.name}", (limit_set, compiled[0]) if is_final else compiled
+        )
     for limit_set in messages:
         yield from _rule_findings(limit_set, "add a limit with another key")
     if settings.metrics_folder is not None and not settings.metrics:
@@ -240,21 +250,25 @@ def _admits_all_of(limit: Limit, other: Limit) -> bool:
     return 2 * at_once + rate * limit.window <= limit.quota  # a counter may add all of the last window to the new one
 
 
-def no_effect_findings(limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
-    """Yield a finding for each option of this rule that has no effect. `compiled`: all limits, `app_limits` first."""
+def _no_effect_findings(limit_set: LimitSet, place: str, of_request: Sequence[LimitSet]) -> Iterator[Finding]:
+    """Yield a finding for each option of a rule that has no effect. `of_request`: all limits of its requests."""
+    for text, weakens_limits in _no_effect_texts(limit_set, of_request):
+        yield Finding(f"{place}: {text}", code="RL-128", weakens_limits=weakens_limits)
+
+
+def _no_effect_texts(limit_set: LimitSet, of_request: Sequence[LimitSet]) -> Iterator[tuple[str, bool]]:
+    """Yield the text of each finding, and whether it weakens limits."""
     if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.fixed_limits is not None:
-        yield _finding(
-            limit_set,
-            "max_waiting = 0 allows no delay, so its max_delay has no effect; remove one of them",
-            weakens_limits=False,
-        )
+        yield "max_waiting = 0 allows no delay, so its max_delay has no effect; remove one of them", False
     if limit_set.rule is not None:
-        yield from (_finding(limit_set, text) for text in _rule_texts(limit_set, limit_set.rule))
+        yield from ((text, True) for text in _rule_texts(limit_set, limit_set.rule))
         if limit_set.has_slots and limit_set.rule.queue_timeout and not queue_of(limit_set):
-            text = "its queue_timeout has no effect without a queue; set queue, or remove it"
-            yield _finding(limit_set, text, weakens_limits=False)
+            yield "its queue_timeout has no effect without a queue; set queue, or remove it", False
     if ban := next((limit for limit in limit_set.known_limits if limit.is_penalty), None):
-        yield from _penalty_findings(ban, limit_set, compiled)
+        if ban.key.is_all:
+            yield _BANS_ALL, False
+        elif (text := _idle_penalty(ban, limit_set, of_request)) is not None:
+            yield text, True
 
 
 def _rule_texts(limit_set: LimitSet, rule: Rule) -> Iterable[str]:
@@ -268,30 +282,19 @@ def _rule_texts(limit_set: LimitSet, rule: Rule) -> Iterable[str]:
         yield "settle and count_status have no effect: it has no limit that is settled; remove them"
 
 
-def _finding(limit_set: LimitSet, text: str, *, weakens_limits: bool = True) -> Finding:
-    return Finding(f"rule {limit_set.name}: {text}", code="RL-128", weakens_limits=weakens_limits)
-
-
-def _penalty_findings(ban: CompiledLimit, limit_set: LimitSet, compiled: Sequence[LimitSet]) -> Iterable[Finding]:
-    """Yield a finding if a penalty bans all clients together, or never bans any."""
-    if ban.key.is_all:
-        text = (
-            "its penalty has the key all, so the refusals of one client ban all clients; give it a key for each client"
-        )
-        yield _finding(limit_set, text, weakens_limits=False)
-        return
-    is_final = limit_set.rule is not None and limit_set.rule.is_final
-    others_of_request = [one for one in compiled if not is_final or one in (limit_set, compiled[0])]
-    others = [
-        limit for one in others_of_request for limit in one.known_limits if not limit.is_penalty and not limit.shadow
-    ]
-    are_all_known = all(one.fixed_limits is not None or one.tier is not None for one in others_of_request)
-    if are_all_known and others and not any(limit.key.can_collide_with(ban.key) for limit in others):
-        yield _finding(
-            limit_set,
+def _idle_penalty(ban: CompiledLimit, limit_set: LimitSet, of_request: Sequence[LimitSet]) -> str | None:
+    """Return the text on a penalty that never bans any client; None if it may."""
+    if not all(one.fixed_limits is not None or one.tier is not None for one in of_request):
+        return None
+    refusing = [limit for one in of_request for limit in one.known_limits if not limit.is_penalty and not limit.shadow]
+    if refusing and not any(limit.key.can_collide_with(ban.key) for limit in refusing):
+        return (
             f"its penalty never acts: it counts refusals by limits with the key {ban.key.text}, and no limit has it; "
-            "give the penalty's rule the key of one of its limits",
+            "give the penalty's rule the key of one of its limits"
         )
+    if not refusing and limit_set.rule is not None and any(not limit.is_penalty for limit in limit_set.known_limits):
+        return _ALL_SHADOW
+    return None
 
 
 def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:

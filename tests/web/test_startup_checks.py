@@ -93,7 +93,11 @@ def unseen(serve: Any, settings: Mapping[str, Any]) -> list[str]:
 def over_flask(**settings: Any) -> Ask:
     app = Flask(__name__)
     RateLimiter(app, settings)
-    return lambda: app.test_client().get("/")
+
+    def ask() -> None:
+        app.test_client().get("/")
+
+    return ask
 
 
 def over_django(kind: Any) -> Any:
@@ -527,6 +531,11 @@ BANS_ALL = "its penalty has the key all, so the refusals of one client ban all c
 HOLDS_NOBODY = "max_waiting = 0 allows no delay, so its max_delay has no effect; remove one of them"
 NOT_SETTLED = "settle and count_status have no effect: it has no limit that is settled; remove them"
 SHADOW_BANS = "a shadow rule refuses no request, so its penalty has no effect; remove one of them"
+ALL_SHADOW = (
+    "all of its limits are shadow and refuse no request, so its penalty has no effect; remove the penalty, or shadow "
+    "from one of the limits"
+)
+SHADOWED: dict[str, Any] = {"limit": "5/hour", "shadow": True}
 
 
 @BOTH
@@ -536,6 +545,15 @@ SHADOW_BANS = "a shadow rule refuses no request, so its penalty has no effect; r
         ({"rules": [PENALTY]}, []),
         ({"rules": [{**PENALTY, "shadow": True}]}, [vain("a", SHADOW_BANS)]),
         ({"rules": [{**RULE, "shadow": True}]}, []),
+        ({"rules": [{**PENALTY, "limits": SHADOWED}]}, [vain("a", ALL_SHADOW)]),
+        ({"rules": [{**PENALTY, "limits": {"x": SHADOWED, "y": []}, "tier": "user"}]}, [vain("a", ALL_SHADOW)]),
+        ({"rules": [{**PENALTY, "limits": SHADOWED, "final": False}], "limits": []}, [vain("a", ALL_SHADOW)]),
+        ({"rules": [{**PENALTY, "limits": SHADOWED, "final": False}]}, []),
+        ({"rules": [{**PENALTY, "limits": SHADOWED}], "app_limits": "9/day"}, []),
+        ({"rules": [{**PENALTY, "limits": SHADOWED}], "app_limits": lambda _: "9/day"}, []),
+        ({"rules": [{**PENALTY, "limits": [SHADOWED, "9/minute"]}]}, []),
+        ({"rules": [{**PENALTY, "limits": SHADOWED, "concurrent": 2}]}, []),
+        ({"penalty": PENALTY["penalty"], "limits": SHADOWED}, []),
         ({"rules": [{**PENALTY, "key": "all"}]}, [vain("a", BANS_ALL)]),
         ({"rules": [{**PENALTY, "limits": {"limit": "5/hour", "key": "all"}}]}, [no_key("a", "user | ip")]),
         ({"rules": [{**PENALTY, "limits": [{"limit": "5/hour", "key": "all"}, "5/minute"]}]}, []),
