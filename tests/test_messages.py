@@ -40,6 +40,7 @@ UNCODED = {
     "http/client_lists.py": 1,  # removes an index from the place
     "replay/run.py": 1,  # puts file and line before the problems
     "rules/deployment_checks.py": 1,  # _warn_of_headers
+    "rules/rule_set.py": 1,  # puts the endpoint before the problem
     "settings/__init__.py": 1,  # problems with environment variables
     "settings/features.py": 1,  # puts the penalty before the problem
 }

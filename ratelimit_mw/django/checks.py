@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
@@ -13,13 +14,20 @@ from django.utils.module_loading import import_string
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, capture_warnings
-from ratelimit_mw.django.endpoint_limits import LOCATIONS, is_strict, limits_by_level, unenforced_message
+from ratelimit_mw.django.endpoint_limits import (
+    LOCATIONS,
+    compile_limits,
+    is_strict,
+    limits_by_level,
+    unenforced_message,
+)
 from ratelimit_mw.django.gates import SETTING_NAME, build_gate
 from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
 from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.route_checks import RouteShape, route_findings, shape_of_angles
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
 
@@ -59,22 +67,22 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 @register
 def check_views(**_: Any) -> list[CheckMessage]:
-    """Report limits on views that nothing enforces, throttles without rate or effect, and rules without a URL."""
+    """Report limits on views that nothing enforces or that are weak, idle throttles, and rules without a URL."""
     try:
-        views = list(views_of(get_resolver().url_patterns))
+        routed = list(views_of(get_resolver().url_patterns))
     except Exception:  # noqa: BLE001  # Django's own check reports errors in the URLs
         return []
+    views = [view for view, _ in routed]
     found: list[CheckMessage] = [
         Error(problem, id="ratelimit_mw.E002") for problem in dict.fromkeys(_problems_of_throttles(views))
     ]
     hint = f"{FIX[0].upper()}{FIX[1:]}."
     found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views)]
-    for finding in _unrouted():
-        warning = Warning(finding.message, id="ratelimit_mw.W007")
-        found.append(_finding(finding.message, None, "ratelimit_mw.W007") if finding.weakens_limits else warning)
+    found += [_of_finding(finding, "ratelimit_mw.W007") for finding in _unrouted()]
     if LOCATIONS and not _middleware_indices():
         found.append(_finding(unenforced_message(), None, "ratelimit_mw.W001"))
         return found
+    found += [_of_finding(finding, "ratelimit_mw.W008") for finding in _on_limits(routed)]
     reached = _reached_limits(views)
     hint = "A decorator above it hides the view, unless it uses functools.wraps; or no path leads there."
     found += [
@@ -92,6 +100,10 @@ def _finding(text: str, hint: str | None, name: str) -> CheckMessage:
     except ConfigError:  # the environment is invalid, which another finding reports
         strict = False
     return (Error if strict else Warning)(text, hint=hint, id=name)
+
+
+def _of_finding(finding: Finding, name: str) -> CheckMessage:
+    return _finding(finding.message, None, name) if finding.weakens_limits else Warning(finding.message, id=name)
 
 
 def _middleware_indices() -> Sequence[int]:
@@ -136,6 +148,18 @@ def _reached_limits(views: Sequence[Any]) -> set[EndpointLimit]:
         for endpoint_limits, *_ in limits_by_level(view, method, "")
         for endpoint_limit in endpoint_limits
     }
+
+
+def _on_limits(routed: Sequence[tuple[Any, str]]) -> Sequence[Finding]:
+    """Return what the first requests to all views report about their limits."""
+    with suppress(ConfigError):  # reported by `check_settings`
+        rules = RuleSet(Settings.of(getattr(settings, SETTING_NAME, None), {}))
+        return rules.endpoint_findings(
+            (f"/{route}", partial(compile_limits, rules.compile_endpoint_limits, view, method, f"/{route}"))
+            for view, route in routed
+            for method in METHODS
+        )
+    return ()
 
 
 def _unrouted() -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.django.gates import SETTING_NAME
 from ratelimit_mw.engine.endpoint_misuse import reject_other_framework
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
-from ratelimit_mw.rules.rule_table import EndpointLevel
+from ratelimit_mw.rules.rule_table import EndpointLevel, EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
@@ -102,6 +102,14 @@ def limits_by_level(view: Any, method: str, route: str) -> Iterator[EndpointLeve
         yield of_handler, path, route
     else:
         yield of_handler, f"{path}.{getattr(handler, '__name__', '')}", f"{method} {route}"
+
+
+def compile_limits(compiled: Callable[..., EndpointRules], view: Any, method: str, route: str) -> EndpointRules:
+    """Compile the limits on a view. `compiled`: `compile_endpoint_limits` of a gate or of its rules."""
+    rules: EndpointRules = ()
+    for endpoint_limits, name, shown in limits_by_level(view, method, route):
+        rules += compiled(endpoint_limits, name, shown, siblings=rules)
+    return rules
 
 
 def _excluding(endpoint_limits: Any, others: EndpointLimits) -> EndpointLimits:

@@ -16,7 +16,7 @@ from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, limits_by_level
+from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, compile_limits, limits_by_level
 from ratelimit_mw.django.gates import SETTING_NAME, build_gate
 from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserNotLoaded, load_user, may_have_user
 from ratelimit_mw.django.responses import (
@@ -220,9 +220,9 @@ class RateLimitMiddleware:
 
     def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[EndpointRules, Gate | None]:
         view, method, route = endpoint
-        limits: EndpointRules = ()
-        for endpoint_limits, name, shown in limits_by_level(view, method, f"/{route}"):
-            limits += self._gate.compile_endpoint_limits(endpoint_limits, name, shown, siblings=limits)
+        limits = compile_limits(self._gate.compile_endpoint_limits, view, method, f"/{route}")
+        self._gate.rule_set.report_endpoint(limits)
+        for endpoint_limits, name, _ in limits_by_level(view, method, f"/{route}"):
             for endpoint_limit in () if self._is_async else endpoint_limits:
                 try:
                     endpoint_limit.reject_async_callables()

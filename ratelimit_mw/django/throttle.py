@@ -83,7 +83,7 @@ class Throttle:
         if not limits:
             return True
         gate = _gate(state)
-        endpoint_rules = _compiled(limits, gate)
+        endpoint_rules = gate.rule_set.report_endpoint(_compiled(limits, gate))
         django_request = _ThrottleRequest(raw, state, request)
         verdict = _admit(gate, django_request, endpoint_rules)
         if verdict is None:
@@ -267,13 +267,15 @@ class Use(NamedTuple):
     declared: bool
 
 
-def views_of(patterns: Sequence[Any]) -> Iterator[Any]:
-    """Yield all views of these URL patterns and of those that they include."""
+def views_of(patterns: Sequence[Any], above: str = "") -> Iterator[tuple[Any, str]]:
+    """Yield all views of these URL patterns and of those that they include, with the route to each."""
     for pattern in patterns:
+        own = str(pattern.pattern)
+        route = above + (own.removeprefix("^") if above else own)  # as in Django's `resolver_match.route`
         if hasattr(pattern, "url_patterns"):
-            yield from views_of(pattern.url_patterns)
+            yield from views_of(pattern.url_patterns, route)
         else:
-            yield pattern.callback
+            yield pattern.callback, route
 
 
 def uses_of(views: Sequence[Any]) -> Iterator[Use]:
@@ -330,7 +332,7 @@ def _report_idle(throttle: type[Throttle], view: object) -> None:
 
 @lru_cache(maxsize=16)
 def _idle_of(urls: Any) -> dict[tuple[type[Throttle], type], Idle]:
-    views = list(views_of(get_resolver(urls).url_patterns))
+    views = [view for view, _ in views_of(get_resolver(urls).url_patterns)]
     return {(idle.throttle, view): idle for idle in idle_throttles(views) for view in idle.views}
 
 

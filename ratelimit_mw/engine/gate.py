@@ -222,7 +222,8 @@ class AsyncGate(Flow):
 
         `all_limits`: all limits of the endpoint. `name`, `display_name`: see `RuleSet.compile_endpoint_limits`.
         """
-        compiled = zip(all_limits, self.compile_endpoint_limits(all_limits, name, display_name), strict=True)
+        all_rules = self.rule_set.report_endpoint(self.compile_endpoint_limits(all_limits, name, display_name))
+        compiled = zip(all_limits, all_rules, strict=True)
         endpoint_rules = tuple(rule for endpoint_limit, rule in compiled if endpoint_limit in endpoint_limits)
         needs_await = any(
             rule.limit_set.callables or rule.limit_set.may_delay or rule.limit_set.has_queue for rule in endpoint_rules

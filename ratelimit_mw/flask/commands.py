@@ -42,6 +42,7 @@ def _check(app: Flask) -> int:
     """Print what the start and the first request report. Return 1 if one of them fails, as it does with `strict`."""
     hooks = app.extensions["ratelimit_mw"]
     findings = [*hooks.gate.findings, *enforcement_findings(), *hooks.first_request.findings(app)]
+    findings += hooks.endpoint_findings()
     errors = [finding for finding in findings if finding.weakens_limits] if is_strict(app) else []
     counts = [(len(errors), "mistake"), (len(findings) - len(errors), "warning")]
     write_line(f"{app.name}: " + ", ".join(f"{count or 'no'} {name}{'s' * (count != 1)}" for count, name in counts))

@@ -1,13 +1,13 @@
 """The functions that Flask calls before and after each request."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from ratelimit_mw.core.errors import require
-from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.log import Finding, warn_throttled
 from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import Gate
@@ -223,11 +223,23 @@ class Hooks:
 
     def _limits_of_view(self, view: Any, endpoint: str, route: str, method: str, _: int) -> EndpointRules:
         """Return the same, uncached. The last argument, `EndpointLimit.version`, is only a part of the cache's key."""
+        return self.gate.rule_set.report_endpoint(self._compiled(view, endpoint, route, method))
+
+    def endpoint_findings(self) -> Sequence[Finding]:
+        """Return what the first requests to all views report about their limits."""
+        views = self._app.view_functions
+        return self.gate.rule_set.endpoint_findings(
+            (rule.endpoint, partial(self._compiled, views.get(rule.endpoint), rule.endpoint, rule.rule, method))
+            for rule in self._app.url_map.iter_rules()
+            for method in sorted(rule.methods or ())
+        )
+
+    def _compiled(self, view: Any, endpoint: str, route: str, method: str) -> EndpointRules:
         app = self._app
         methods = [
             allowed for rule in app.url_map.iter_rules(endpoint) if rule.rule == route for allowed in rule.methods or ()
         ]
-        blueprints = [app.blueprints[name] for name in request.blueprints if name in app.blueprints]
+        blueprints = [app.blueprints[name] for name in _blueprints_around(endpoint) if name in app.blueprints]
         levels = levels_of(view, endpoint, route, methods, method, blueprints)
         return self.gate.compile_endpoint_limits(*levels[0], *levels[1:]) if levels else ()
 
@@ -250,6 +262,12 @@ class Hooks:
                 call=refusal_handler.call,
             )
             return _RequestDecision(refusal=_flask_response(our_request, verdict, refusal, None))
+
+
+def _blueprints_around(endpoint: str) -> Sequence[str]:
+    """Return the names of the blueprints of an endpoint, the nearest first, as `request.blueprints` has them."""
+    names = endpoint.split(".")[:-1]
+    return [".".join(names[:end]) for end in range(len(names), 0, -1)]
 
 
 def _is_handled(status: int) -> bool:

@@ -1,10 +1,11 @@
 """Compiles the settings, and finds the limits of a request. Pure: no store, no clock, no I/O."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Final
 
+from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.http.callables import ENABLED_FAILURE, RequestCallable, evaluate_predicate, resolve_callable
 from ratelimit_mw.http.client_ip import ClientIPResolver
@@ -67,7 +68,8 @@ class RuleSet:
         self._warned = False  # whether UNDERSCORE_FINDING was logged
         self._proxy_check: ProxyHeaderCheck | None = ProxyHeaderCheck(finder)
         self._refresh_single_match()
-        self._endpoint_checks: Final = EndpointLimitChecks(app)
+        self._endpoint_checks: Final = EndpointLimitChecks(self.limit_sets)
+        self.report_endpoint: Final = lru_cache(maxsize=_CACHE_SIZE)(self._report_endpoint)
         self._matches_by_endpoint: Final = lru_cache(maxsize=_CACHE_SIZE)(self._endpoint_match)
         findings = startup_findings(
             rules, self.limit_sets, self._table.messages.limit_sets, ignore_case=settings.ignore_case
@@ -169,8 +171,28 @@ class RuleSet:
                 )
                 # a repeated limit is one limit; different limits get separate buckets
                 rules.append(repeated or (make_rule(base_bucket + "+" * len(overlapping)) if overlapping else compiled))
-        self._endpoint_checks.examine(compiled.limit_set for compiled in (*siblings, *rules))
         return tuple(rules)
+
+    def _report_endpoint(self, endpoint_rules: EndpointRules) -> EndpointRules:
+        """Warn of likely mistakes in all limits of an endpoint, and return the limits.
+
+        These are warnings even with `strict`, because the app is running.
+        """
+        warn_or_fail(self._endpoint_checks.findings(rule.limit_set for rule in endpoint_rules), strict=False)
+        return endpoint_rules
+
+    def endpoint_findings(self, endpoints: Iterable[tuple[str, Callable[[], EndpointRules]]]) -> Sequence[Finding]:
+        """Return what the first requests to some endpoints report about their limits.
+
+        `endpoints`: the name of each, and a function that compiles its limits.
+        """
+        checks, found = EndpointLimitChecks(self.limit_sets), dict[Finding, None]()
+        for name, compiled in endpoints:
+            try:
+                found |= dict.fromkeys(checks.findings(rule.limit_set for rule in compiled()))
+            except ConfigError as error:  # a request gets a 500
+                found |= {Finding(f"limits on {name}: {problem}", code=""): None for problem in error.problems}
+        return list(found)
 
     def match(self, request: Request, endpoint_rules: EndpointRules = ()) -> Match | None:
         """Return the limits of a request; None if it is safelisted or exempt, or if limiting is disabled.

@@ -101,31 +101,25 @@ def startup_findings(
 
 
 class EndpointLimitChecks:
-    """Checks each endpoint limit once, when it is compiled, as `startup_findings` checks rules.
+    """Checks each endpoint limit once, as `startup_findings` checks rules. `compiled`: as there."""
 
-    Findings are warnings even with `strict`, because the app is running. `app`: the limits of every request.
-    """
+    __slots__ = ("_compiled", "_seen")
 
-    __slots__ = ("_app", "_seen")
-
-    def __init__(self, app: LimitSet) -> None:
-        self._app: Final = app
+    def __init__(self, compiled: Sequence[LimitSet]) -> None:
+        self._compiled: Final = compiled
         self._seen: Final[set[str]] = set()
 
-    def examine(self, limit_sets: Iterable[LimitSet]) -> None:
-        """Warn about the limits of one endpoint."""
+    def findings(self, limit_sets: Iterable[LimitSet]) -> Iterator[Finding]:
+        """Yield the findings on the limits of one endpoint."""
         every = list(limit_sets)
-        is_enforced = any(map(_always_enforced, (self._app, *every)))
+        is_enforced = any(map(_always_enforced, (self._compiled[0], *every)))
         for limit_set in every:
             if limit_set.bucket in self._seen or limit_set.rule is None:
                 continue
             self._seen.add(limit_set.bucket)
             place = f"@limit {limit_set.name}"
-            findings = [
-                *_method_findings(limit_set.rule, place),
-                *_limit_findings(limit_set, "" if is_enforced else "add a limit with another key", place),
-            ]
-            warn_or_fail(findings, strict=False)
+            yield from _method_findings(limit_set.rule, place)
+            yield from _limit_findings(limit_set, "" if is_enforced else "add a limit with another key", place)
 
 
 def _exempt_findings(rules: Sequence[Rule], settings: Settings) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from django.core.management import call_command
@@ -18,7 +18,8 @@ from django.http import HttpResponse
 from django.test import Client, override_settings
 from django.urls import path
 from fastapi import Depends, FastAPI
-from flask import Flask, request
+from flask import Blueprint, Flask, request
+from flask.views import MethodView
 from httpx import ASGITransport, AsyncClient
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -213,6 +214,61 @@ def test_flask_checks_what_the_start_shows() -> None:
     )
     output = app.test_cli_runner().invoke(args=["ratelimit", "check"]).output
     assert output == f"shop: no mistakes, 1 warning\n  {text}\n"
+
+
+COSTS_NOTHING = "@limit {}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1"
+CHOSEN = (
+    "@limit {}: its key, header:x, is written by the client, which can use a new one for each request; add a limit "
+    "with another key"
+)
+SHARED = (
+    "@limit {}: all clients without header:y share one bucket of its limit, so one of them can use it up for the "
+    "others; set the key to header:y | ip, or set missing_key to exempt or deny"
+)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_flask_checks_what_the_first_requests_log(
+    strict: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(marks, "_unchecked", {})
+    monkeypatch.setattr(marks, "_limited_apps", set())
+
+    class View(MethodView):
+        decorators: ClassVar[Any] = [flask_limit("9/minute", key="ip", final=False)]
+
+        @flask_limit("5/minute", key="header:y", name="view", final=False)
+        def get(self) -> str:
+            return "got"
+
+    app, outer, inner = Flask("shop"), Blueprint("outer", __name__), Blueprint("inner", __name__)
+    rule = {"path": "/pro", "limits": {"pro": "5/minute"}, "tier": "ip"}
+    RateLimiter(app, limits="50/minute", key="ip", default_tier="pro", strict=strict, rules=[rule])
+    app.get("/free")(flask_limit("5/minute", cost=0)(lambda: "free"))
+    app.add_url_rule("/tiers", "tiers", flask_limit({"basic": "5/minute"}, tier="ip")(lambda: "by tier"))
+    app.add_url_rule("/pro", view_func=View.as_view("view"))
+    inner.add_url_rule("/in", "page", lambda: "inside")
+    flask_limit("5/minute", key="header:x", name="all")(outer).register_blueprint(inner)
+    app.register_blueprint(outer)
+    app.register_blueprint(outer, name="again", url_prefix="/again")
+
+    weak = [COSTS_NOTHING.format("GET_free"), CHOSEN.format("all")]
+    unknown = "limits on tiers: default_tier: got 'pro', expected one of basic"
+    run = app.test_cli_runner().invoke
+    for _ in range(2):
+        done = run(args=["ratelimit", "check"])
+        first, *lines = done.output.splitlines()
+        assert sorted(lines) == sorted(f"  {text}" for text in [*weak, unknown, SHARED.format("view")])
+        counts = "3 mistakes, 1 warning" if strict else "no mistakes, 4 warnings"
+        assert (first, done.exit_code) == (f"shop: {counts}", int(strict))
+    assert caplog.messages == []
+
+    client, keys = app.test_client(), {"X": "1", "Y": "1"}
+    paths = ("/free", "/pro", "/in", "/again/in", "/free")
+    assert [client.get(path, headers=keys).status_code for path in paths] == [200] * 5
+    logged = [text.removeprefix("ratelimit_mw: ") for text in caplog.messages]
+    assert sorted(logged) == sorted([*weak, SHARED.format("view")])
+    assert client.get("/tiers").status_code == 500
 
 
 def ruled_shop(rules: list[Any], **settings: Any) -> Flask:

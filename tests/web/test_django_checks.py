@@ -90,6 +90,31 @@ class Own(APIView):
 
 urlpatterns = [path("", Usual.as_view()), path("own", Own.as_view())]
 """
+WEAK = """
+from django.http import HttpResponse
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from ratelimit_mw.django import limit
+
+@limit("5/minute", cost=0)
+def free(request):
+    return HttpResponse("free")
+
+@limit({"basic": "5/minute"}, tier="ip")
+def tiers(request):
+    return HttpResponse("by tier")
+
+@method_decorator(limit("9/minute", key="ip", name="outer"), "dispatch")
+class Hello(View):
+    @limit("5/minute", key="header:y", name="hello")
+    def get(self, request):
+        return HttpResponse("hello")
+
+inner = [path("<int:number>", limit("5/minute", key="header:x")(lambda request, number: HttpResponse("in")))]
+urlpatterns = [path("free", free), path("tiers", tiers), path("hello", Hello.as_view()), path("in/", include(inner))]
+"""
 SERVED = "from django.core.wsgi import get_wsgi_application\napplication = get_wsgi_application()\n"
 OURS = "ratelimit_mw.django.RateLimitMiddleware"
 AUTH = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -235,6 +260,35 @@ def test_messages_that_django_does_not_see_are_reported(tmp_path: Path, strict: 
     )
     expected = ("E001", f"RATELIMIT_MW.{text}") if strict else ("W006", text)
     assert (done.returncode, told(done)) == (int(strict), [expected])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_the_first_requests_log_about_limits_is_reported(tmp_path: Path, strict: bool) -> None:
+    rule = {"path": "/hello", "limits": {"pro": "5/minute"}, "tier": "ip"}
+    own = {"limits": "9/minute", "key": "ip", "default_tier": "pro", "strict": strict, "rules": [rule]}
+    where = project(tmp_path, f"RATELIMIT_MW = {own}", OURS, urls=WEAK)
+    done = manage(where, "check")
+    weak = [
+        "@limit free: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1",
+        (
+            "@limit in_int_number: its key, header:x, is written by the client, which can use a new one for each "
+            "request; add a limit with another key"
+        ),
+    ]
+    shared = (
+        "@limit hello: all clients without header:y share one bucket of its limit, so one of them can use it up for "
+        "the others; set the key to header:y | ip, or set missing_key to exempt or deny"
+    )
+    unknown = "limits on /tiers: default_tier: got 'pro', expected one of basic"
+    assert sorted(told(done)) == sorted(("W008", text) for text in [*weak, unknown, shared])
+    assert done.stderr.count("ERRORS:") == done.returncode == int(strict)
+
+    code = "import served; from django.test import Client; client = Client(headers={'X': '1', 'Y': '1'}); "
+    code += "print([client.get(path).status_code for path in ('/free', '/hello', '/in/1', '/free')])"
+    served = manage(where, "shell", "-c", code)
+    assert "[200, 200, 200, 200]" in served.stdout
+    logged = [line.removeprefix("ratelimit_mw: ") for line in plain(served.stderr).splitlines()]
+    assert sorted(logged) == sorted([*weak, shared])
 
 
 def test_a_rule_for_a_path_without_a_url_is_reported(tmp_path: Path) -> None:
