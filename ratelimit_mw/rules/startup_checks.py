@@ -120,6 +120,9 @@ class EndpointLimitChecks:
             place = f"@limit {limit_set.name}"
             yield from _method_findings(limit_set.rule, place)
             yield from _limit_findings(limit_set, "" if is_enforced else "add a limit with another key", place)
+            # a rule of the settings may match the path, too
+            outer = self._compiled[:-1] if limit_set.rule.is_final else self._compiled
+            yield from _no_effect_findings(limit_set, place, (*every, *outer))
 
 
 def _exempt_findings(rules: Sequence[Rule], settings: Settings) -> Iterator[Finding]:

@@ -398,9 +398,9 @@ def test_a_first_tier_without_limits_is_not_for_all(
         assert caught.value.problems == tuple(warned)
 
 
-def in_flask(mark: Any, *above: Any) -> Any:
+def in_flask(mark: Any, *above: Any, **settings: Any) -> Any:
     app = Flask(__name__)
-    RateLimiter(app, limits=[], store=MemoryStore(clock=Clock()), strict=True)
+    RateLimiter(app, {"limits": [], "store": MemoryStore(clock=Clock()), "strict": True, **settings})
 
     def view() -> str:
         return "hello"
@@ -450,6 +450,52 @@ def test_a_key_that_clients_write_beside_another_on_an_endpoint(
         ask("/a", headers={"X": "a"})
     ours = [record.getMessage() for record in caplog.records if record.name == "ratelimit_mw"]
     assert ours == [f"ratelimit_mw: {shared('a', 'header:X', '@limit')}"]
+
+
+BAN: dict[str, Any] = {"penalty": "3 refusals per minute: 1 hour", "key": "ip", "name": "a"}
+FOR_ALL = {"limit": "5/minute", "key": "all"}
+WITH_KEY: dict[str, Any] = {"path": "/{x}", "limits": "9/minute", "key": "ip"}
+
+
+def told_of_endpoint(ask: Any, caplog: pytest.LogCaptureFixture) -> list[str]:
+    for _ in range(2):
+        ask("/a", headers={})
+    ours = [record.getMessage() for record in caplog.records if record.name == "ratelimit_mw"]
+    return [text.removeprefix("ratelimit_mw: @limit a: ") for text in ours]
+
+
+@pytest.mark.parametrize(("serve", "mark"), [(in_flask, flask.limit), (in_starlette, starlette.limit)])
+@pytest.mark.parametrize(
+    ("limits", "beside", "warned"),
+    [
+        (FOR_ALL, [], lambda: [no_key("a", "ip").removeprefix("rule a: ")]),
+        ({"limit": "5/minute", "shadow": True}, [], lambda: [ALL_SHADOW]),
+        ("5/minute", [], list),
+        (FOR_ALL, ["9/minute"], list),
+    ],
+)
+def test_a_penalty_on_an_endpoint_that_never_acts(
+    serve: Any, mark: Any, limits: Any, beside: Any, warned: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = serve(mark(limits, **BAN), *(mark(one, key="ip", name="b") for one in beside))
+    assert told_of_endpoint(ask, caplog) == warned()
+
+
+@pytest.mark.parametrize(
+    ("settings", "final", "acts"),
+    [
+        ({}, True, False),
+        ({"rules": [WITH_KEY]}, True, True),  # its path may be the view's
+        ({"app_limits": "9/minute"}, True, True),
+        ({"limits": "9/minute"}, True, False),
+        ({"limits": "9/minute"}, False, True),
+    ],
+)
+def test_a_penalty_on_a_view_counts_refusals_by_the_limits_around_it(
+    settings: dict[str, Any], final: bool, acts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = in_flask(flask.limit(FOR_ALL, **BAN, final=final), key="ip", **settings)
+    assert told_of_endpoint(ask, caplog) == ([] if acts else [no_key("a", "ip").removeprefix("rule a: ")])
 
 
 # rules that are dead
