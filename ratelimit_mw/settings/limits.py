@@ -16,6 +16,7 @@ from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.validation import build_checked, closest_match, option_checks, reject_reserved_name
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is_callable_name, resolve_callable
 from ratelimit_mw.http.keys import ANY_PREFIX, Key, KeyContext, KeySpec, check_key
+from ratelimit_mw.http.request import as_text
 
 
 class LimitOptions(TypedDict, total=False):
@@ -195,6 +196,7 @@ def check_list_buckets(place: str, specs: Sequence[LimitSpec], key: KeySpec) -> 
 
 _DEFAULT_TIER: Final = "default"
 NOT_BY_TIER: Final = "there are no limits by tier; expected limits such as {free = '60/hour', pro = '600/hour'}"
+_MAX_SHOWN: Final = 100  # characters of an unknown tier
 _CACHE_SIZE: Final = 1024  # parsed results of one callable
 
 
@@ -245,7 +247,24 @@ class TieredLimits(LimitSelector):
         """Return the limits of the tier that the key names, else of the default tier."""
         identity = self.key.identity(request, route, results) or ""
         # an identity escapes no character of a tier's name, so the text after `=` is that name
-        return self._tiers.get(identity.partition("=")[2], self._tiers[self._default])
+        specs = self._tiers.get(identity.partition("=")[2])
+        if specs is None:
+            self._report_unknown(results)
+            return self._tiers[self._default]
+        return specs
+
+    def _report_unknown(self, results: CallResults) -> None:
+        """Warn of a callable that names a tier which is not in the table. Other keys may have any text by intention."""
+        for call in self.callables:
+            name = as_text(results.get(call))
+            if name is not None and name not in self._tiers:
+                warn_throttled(
+                    f"tier {callable_place(call)}",
+                    "returned %s, expected None or one of %s: the tier %s applies",
+                    *(f"{name!r:.{_MAX_SHOWN}}", ", ".join(self._tiers), self._default),
+                    code="RL-215",
+                    call=call,
+                )
 
 
 class DynamicLimits(LimitSelector):

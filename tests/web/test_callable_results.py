@@ -9,6 +9,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, SlidingWindowCounter, asgi, wsgi
 from ratelimit_mw.core import log as notices
+from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings import limits as items
@@ -480,6 +481,43 @@ def test_an_answer_that_is_no_text_is_not_there_and_nobody_gets_an_error(face: s
     send, store = served(face, **(tiers if of == "tier" else {"limits": "5/hour", "key": says(answer)}))
     assert send(Step()).status == 200
     assert [name.partition(":")[0] for name, _ in charged(store)] == ["default"]
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ("Pro", "'Pro'"),
+        ("p\no" * 200, repr("p\no" * 200)[:100]),
+        (7, "'7'"),
+        ("pro", None),
+        (None, None),
+        ("", None),
+        (LookupError(), None),
+        (object(), None),
+    ],
+    ids=["case", "long", "number", "known", "None", "empty", "raised", "no text"],
+)
+def test_an_unknown_tier_is_told_once_a_minute(
+    face: str, answer: Any, shown: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def plan(request: Request) -> Any:
+        return says(answer)(request)
+
+    tiers = {"limits": {"free": "5/hour", "pro": "9/hour"}, "tier": plan, "key": "ip"}
+    send, store = served(face, **tiers)
+    assert [send(Step()).status for _ in range(2)] == [200, 200]
+    assert {charges[0].limit.quota for _, charges in store.calls} == {9 if answer == "pro" else 5}
+    text = f"returned {shown}, expected None or one of free, pro: the tier free applies"
+    told = [message for message in caplog.messages if "the tier free applies" in message]
+    assert told == ([] if shown is None else [f"ratelimit_mw: tier {callable_name(plan)}: {text}"])
+
+
+def test_an_unknown_tier_that_is_no_callable_is_told_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    tiers = {"free": "5/hour", "pro": "9/hour"}
+    send, _ = served("fastapi", limits=tiers, tier="header:x | ip", key="ip")
+    assert send(Step(headers={"X": "Pro"})).status == 200
+    assert [text for text in caplog.messages if "applies" in text] == []
 
 
 @pytest.mark.promise(10)
