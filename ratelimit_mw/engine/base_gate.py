@@ -23,6 +23,7 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
+from ratelimit_mw.rules.deployment_checks import switched_off
 from ratelimit_mw.rules.messages import unseen_messages
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.slot_checks import warn_of_unused_slot_options
@@ -75,7 +76,7 @@ class BaseGate:
         self._rules: Final = rules or RuleSet(settings)
         self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._rules.compile_endpoint_limits)
         self.keys: Final = self._rules.keys
-        findings = [] if rules or is_nested else [*self._rules.findings]
+        findings = [] if rules or is_nested else [*switched_off(settings), *self._rules.findings]
         if self._sees_no_messages and not (rules or is_nested):
             findings += unseen_messages(settings, self._sees_no_messages)
         if settings.store == "memory://" and (workers := configured_workers()) > 1:

@@ -10,6 +10,7 @@ from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.networks import Address, parse_address
 from ratelimit_mw.http.request import Request
+from ratelimit_mw.settings import Settings
 
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
 _MAX_REQUESTS: Final = 1000  # requests to examine; the check costs time
@@ -17,6 +18,22 @@ _MIN_PUBLIC_REQUESTS: Final = 100  # with a proxy's header; a client may send on
 _DJANGO_TEST_SERVER: Final = "testserver"  # the name of Django's test client, which sets wsgi.multiprocess
 _MAX_DEPTH: Final = 50  # nested apps
 _APP_ATTRIBUTES: Final = ("app", "application", "wsgi_app", "__wrapped__", "__self__")  # of middleware: the wrapped app
+
+
+def switched_off(settings: Settings) -> Iterator[Finding]:
+    """Yield a finding if a variable of the environment, perhaps a forgotten one, turns all limits off."""
+    for option, value, effect in (
+        ("enabled", False, "nothing is limited"),
+        ("shadow", True, "nothing is limited, and limits only report"),
+    ):
+        if option in settings.from_environment and getattr(settings, option) is value:
+            yield Finding(
+                f"RATELIMIT_MW_{option.upper()} is {str(value).lower()}, so {effect}; remove the variable, if this is "
+                "not meant",
+                weakens_limits=False,
+                code="RL-117",
+            )
+            return
 
 
 class ProcessCountCheck:

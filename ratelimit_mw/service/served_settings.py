@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.rules.deployment_checks import switched_off
 from ratelimit_mw.rules.messages import unseen_messages
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.features import has_concurrency
@@ -67,6 +68,7 @@ def _findings(settings: Settings, rules: list[Rule]) -> Iterator[Finding]:
         for option in ("settle", "count_status"):
             if getattr(one, option):
                 yield Finding(f"{place}{option}: {_NO_RESPONSE}", code="RL-132", weakens_limits=False)
+    yield from switched_off(settings)
     yield from unseen_messages(settings, "the service")
     if not settings.trusted_proxies:
         yield Finding(_NO_PROXIES, code="RL-134", weakens_limits=False)

@@ -1,6 +1,6 @@
 """Settings: the same options in keyword arguments, mappings, files and environment variables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from os import environ
 from pathlib import Path, PurePath
@@ -47,10 +47,11 @@ _MISPLACED_IN_RULES: Final = {
     },
     **LIMIT_TABLE_OPTIONS,
 }
+_FROM_ENVIRONMENT: Final = "from_environment"  # an attribute and no field, because it is no option
 _VALID_REST: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}  # what `check` adds to a part of the settings
 
 
-class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
+class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMeta):
     """The settings of one middleware. `Options` describes each field.
 
     Raises `ConfigError` with all problems, each with its field, the value and what is expected.
@@ -121,6 +122,12 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             values[field] = ["***" if isinstance(member, Mapping) else member for member in values[field]]
         return list(values.items())
 
+    @property
+    def from_environment(self) -> Collection[str]:
+        """The options whose values come from the environment. A copy by `replace` has none."""
+        found: Collection[str] = vars(self).get(_FROM_ENVIRONMENT, ())
+        return found
+
     def parsed_rules(self) -> list[Rule]:
         """Return the rules as parsed objects, in order. Raises `ConfigError` if two have the same name."""
         if isinstance(self.rules, (str, bytes, Mapping)) or not isinstance(self.rules, Sequence):
@@ -149,11 +156,11 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         `load`, the environment overrides the file.) A Settings object is complete, so the environment is not read.
         """
         if isinstance(settings, cls):
-            return (
-                settings
-                if not options
-                else build_checked(cls, {**asdict(settings), **options}, Options, _MISPLACED_OPTIONS)
-            )
+            if not options:
+                return settings
+            built = build_checked(cls, {**asdict(settings), **options}, Options, _MISPLACED_OPTIONS)
+            vars(built)[_FROM_ENVIRONMENT] = set(settings.from_environment) - set(options)
+            return built
         if settings is not None and not isinstance(settings, Mapping):
             text = isinstance(settings, str)
             preview = f"{settings!r:.100}" if text else type(settings).__name__
@@ -218,6 +225,7 @@ class Settings(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
             others = [problem for problem in error.problems if option_of(problem) not in env_problems]
             mistakes.add(with_location(problem, env_values, path) for problem in others)
         mistakes.raise_if_any()
+        vars(built)[_FROM_ENVIRONMENT] = set(env_values)
         return built
 
     @classmethod

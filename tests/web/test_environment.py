@@ -9,6 +9,7 @@ import pytest
 from msgspec import json
 
 from ratelimit_mw import ConfigError, asgi, wsgi
+from ratelimit_mw.service import service
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import App200
@@ -264,6 +265,58 @@ def test_a_secret_of_the_environment_is_in_no_error(monkeypatch: pytest.MonkeyPa
             Settings.of({"limits": []}, {})
         assert secret not in f"{caught.value} {caught.value!r} {caught.value.__cause__!r}"
         monkeypatch.delenv(P + name)
+
+
+# limits that are off
+
+OFF = "RATELIMIT_MW_ENABLED is false, so nothing is limited; remove the variable, if this is not meant"
+SHADOW = (
+    "RATELIMIT_MW_SHADOW is true, so nothing is limited, and limits only report; remove the variable, if this is not "
+    "meant"
+)
+
+
+@pytest.mark.parametrize(
+    ("variables", "given", "texts"),
+    [
+        ({"ENABLED": "false"}, {}, [OFF]),
+        ({"ENABLED": "no", "SHADOW": "yes"}, {"strict": True}, [OFF]),
+        ({"SHADOW": "1", "STRICT": "true"}, {}, [SHADOW]),
+        ({"ENABLED": "true", "SHADOW": "false"}, {}, []),
+        ({"ENABLED": "false"}, {"enabled": True}, []),
+        ({"ENABLED": "false"}, {"enabled": False}, []),
+        ({"SHADOW": "true"}, {"shadow": True}, []),
+        ({}, {"enabled": False}, []),
+        ({}, {"shadow": True}, []),
+    ],
+)
+@pytest.mark.parametrize("by", ["arguments", "object", "object and arguments"])
+def test_what_turns_all_limits_off_is_told(
+    by: str,
+    variables: dict[str, str],
+    given: dict[str, Any],
+    texts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loaded = of(monkeypatch, variables, limits="9/hour", **(given if by == "object" else {}))
+    settings = {"limits": "9/hour"} if by == "arguments" else loaded
+    for middleware, app in MIDDLEWARE:
+        middleware(app, settings, **({} if by == "object" else given))
+    assert caplog.messages == [f"ratelimit_mw: {text}" for text in texts] * len(MIDDLEWARE)
+
+
+def test_a_file_whose_limits_a_variable_turns_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text('limits = "9/hour"\ntrusted_proxies = ["192.0.2.7"]', "utf-8")
+    monkeypatch.setenv(P + "ENABLED", "false")
+    service(file)
+    settings = Settings.load(file)
+    assert settings == Settings(limits="9/hour", trusted_proxies=["192.0.2.7"], enabled=False)
+    asgi.RateLimitMiddleware(App200(), settings)
+    assert caplog.messages == [f"ratelimit_mw: {OFF}"] * 2
 
 
 # which goes before which
