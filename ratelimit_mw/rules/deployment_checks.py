@@ -39,20 +39,21 @@ def switched_off(settings: Settings) -> Iterator[Finding]:
 class ProcessCountCheck:
     """Warns once if a WSGI server has several processes, and `configured_workers` did not find them.
 
-    `done`: no more requests need to be examined. Only a request shows the problem, so it is a warning even with
-    `strict`.
+    `done`: no more requests need to be examined; false before the first one. Only a request shows the problem, so it is
+    a warning even with `strict`.
     """
 
-    __slots__ = ("done",)
+    __slots__ = ("_is_needless", "done")
 
     def __init__(self, store: object) -> None:
-        self.done = store != "memory://" or configured_workers() > 1
+        self._is_needless = store != "memory://" or configured_workers() > 1
+        self.done = False
 
     def examine(self, environ: Mapping[str, Any]) -> None:
         """Warn if this request shows several processes. All requests show the same, so one is enough."""
-        if environ.get("SERVER_NAME") != _DJANGO_TEST_SERVER:
+        if self._is_needless or environ.get("SERVER_NAME") != _DJANGO_TEST_SERVER:
             self.done = True
-            if environ.get("wsgi.multiprocess"):
+            if environ.get("wsgi.multiprocess") and not self._is_needless:
                 warn_or_fail([multiple_workers_finding(None)], strict=False)
 
 

@@ -502,10 +502,10 @@ def test_without_key_secret_a_cluster_is_warned_about(
         """Never called."""
 
     settings: dict[str, Any] = {"limits": "5/minute", "key_secret": secret}
-    RateLimitMiddleware(app, store="redis+cluster://127.0.0.1:1", **settings)
+    _ = RateLimitMiddleware(app, store="redis+cluster://127.0.0.1:1", **settings)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * warnings
     assert caplog.text.count("key_secret") == 2 * warnings
-    RateLimitMiddleware(app, store="redis://127.0.0.1:1", **settings)
+    _ = RateLimitMiddleware(app, store="redis://127.0.0.1:1", **settings)
     assert len(caplog.records) == warnings
 
 

@@ -301,9 +301,9 @@ def test_what_turns_all_limits_off_is_told(
 ) -> None:
     loaded = of(monkeypatch, variables, limits="9/hour", **(given if by == "object" else {}))
     settings = {"limits": "9/hour"} if by == "arguments" else loaded
-    for middleware, app in MIDDLEWARE:
-        middleware(app, settings, **({} if by == "object" else given))
-    assert caplog.messages == [f"ratelimit_mw: {text}" for text in texts] * len(MIDDLEWARE)
+    more = {} if by == "object" else given
+    made = [middleware(app, settings, **more) for middleware, app in MIDDLEWARE]
+    assert caplog.messages == [f"ratelimit_mw: {text}" for text in texts] * len(made)
 
 
 def test_a_file_whose_limits_a_variable_turns_off(
@@ -315,7 +315,7 @@ def test_a_file_whose_limits_a_variable_turns_off(
     service(file)
     settings = Settings.load(file)
     assert settings == Settings(limits="9/hour", trusted_proxies=["192.0.2.7"], enabled=False)
-    asgi.RateLimitMiddleware(App200(), settings)
+    _ = asgi.RateLimitMiddleware(App200(), settings)
     assert caplog.messages == [f"ratelimit_mw: {OFF}"] * 2
 
 

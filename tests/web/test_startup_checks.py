@@ -703,7 +703,7 @@ def test_memory_for_several_processes(
     else:
         monkeypatch.setattr("sys.argv", ["/usr/bin/gunicorn", "-w", "3"])
     app = hello if middleware is wsgi.RateLimitMiddleware else App200()
-    middleware(app, limits="9/hour", store=store or MemoryStore())
+    _ = middleware(app, limits="9/hour", store=store or MemoryStore())
     check(caplog, *warned)
 
 
@@ -1008,7 +1008,7 @@ def test_cors(middleware: list[Middleware], warned: list[str], caplog: pytest.Lo
 
 
 def test_cors_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
-    asgi.RateLimitMiddleware(CORSMiddleware(App200()), limits="9/hour")
+    _ = asgi.RateLimitMiddleware(CORSMiddleware(App200()), limits="9/hour")
     check(caplog, MIDDLEWARE_REGISTRY)
     caplog.clear()
     app = CORSMiddleware(asgi.RateLimitMiddleware(App200(), limits="9/hour"), allow_origins=["*"])
@@ -1017,7 +1017,7 @@ def test_cors_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_cors_in_an_app_inside(caplog: pytest.LogCaptureFixture) -> None:
-    asgi.RateLimitMiddleware(Starlette(middleware=[cors(expose_headers=EXPOSE)]), limits="9/hour")
+    _ = asgi.RateLimitMiddleware(Starlette(middleware=[cors(expose_headers=EXPOSE)]), limits="9/hour")
     check(caplog, MIDDLEWARE_REGISTRY)
 
 
@@ -1088,7 +1088,7 @@ def test_a_user_who_is_known_too_late_around_an_app_by_hand(caplog: pytest.LogCa
 def test_an_app_that_contains_itself_is_no_trap(caplog: pytest.LogCaptureFixture) -> None:
     app = App200()
     app.app = app  # type: ignore[attr-defined]  # it has none
-    asgi.RateLimitMiddleware(app, limits="9/hour")
+    _ = asgi.RateLimitMiddleware(app, limits="9/hour")
     check(caplog)
 
 

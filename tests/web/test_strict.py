@@ -59,11 +59,11 @@ ONLY_WARNED: list[dict[str, Any]] = [
 
 
 def over_asgi(**settings: Any) -> None:
-    asgi.RateLimitMiddleware(App200(), **settings)
+    _ = asgi.RateLimitMiddleware(App200(), **settings)
 
 
 def over_wsgi(**settings: Any) -> None:
-    wsgi.RateLimitMiddleware(hello, **settings)
+    _ = wsgi.RateLimitMiddleware(hello, **settings)
 
 
 BOTH = pytest.mark.parametrize("serve", [over_asgi, over_wsgi], ids=["asgi", "wsgi"])
