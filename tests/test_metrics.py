@@ -18,6 +18,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from ratelimit_mw import ConfigError
+from ratelimit_mw.core import log
+from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.metrics import PrometheusCollector, folder
 from ratelimit_mw.metrics.families import (
     DELAY_SECONDS,
@@ -32,6 +34,7 @@ from ratelimit_mw.metrics.families import (
 from ratelimit_mw.metrics.folder import CountFile, fold, prepare, read_folder
 from ratelimit_mw.metrics.recording import STORE_CALLS
 from ratelimit_mw.metrics.registry import MAX_SERIES, Registry
+from ratelimit_mw.settings import Settings
 
 ADMITTED = ("login", "admitted", "store")
 NO_PROMTOOL = "no promtool to check with; type: sudo apt-get install prometheus (macOS: brew install prometheus)"
@@ -426,6 +429,36 @@ class TestFolder:
         assert samples() == {name: 6.0}
         assert samples(collector=PrometheusCollector(tmp_path / "none")) == {}
         assert counts.folder is None
+
+
+def test_a_scrape_that_can_have_no_counts_is_told(
+    counts: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log, "_quiet_until", {})
+    monkeypatch.setattr(STORE_CALLS, "enabled", False)
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    none = tmp_path / "none"
+    for _ in range(2):
+        samples()
+        samples(collector=PrometheusCollector(none))
+    assert caplog.messages == [
+        (
+            "ratelimit_mw: metrics: are scraped, but no limiter of this process has metrics = true, so there are no "
+            "counts; set it"
+        ),
+        (
+            f"ratelimit_mw: metrics folder {none}: is scraped, but does not exist, so there are no counts; give "
+            "PrometheusCollector the metrics_folder of an app"
+        ),
+    ]
+    monkeypatch.setattr(log, "_quiet_until", {})
+    caplog.clear()
+    none.mkdir()
+    samples(collector=PrometheusCollector(none))
+    Gate(Settings(limits="5/minute", metrics=True))
+    samples()
+    assert caplog.messages == []
+    assert counts.folder is None
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ratelimit_mw.core.errors import require
+from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.metrics.families import BOUND_LABELS, FAMILIES, Family, Series
 from ratelimit_mw.metrics.folder import read_folder
+from ratelimit_mw.metrics.recording import STORE_CALLS
 from ratelimit_mw.metrics.registry import COUNTS, default_folder
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+
+_NO_APP: Final = "are scraped, but no limiter of this process has metrics = true, so there are no counts; set it"
+_NO_FOLDER: Final = (
+    "is scraped, but does not exist, so there are no counts; give PrometheusCollector the metrics_folder of an app"
+)
 
 __all__ = ["PrometheusCollector"]
 
@@ -52,8 +59,14 @@ class PrometheusCollector:
         if folder is None and COUNTS.folder is None:  # no app counts in this process
             folder = default_folder()
         if folder is None or folder == COUNTS.folder:
+            if not STORE_CALLS.enabled:
+                warn_throttled("metrics", _NO_APP, code="RL-246")
             return COUNTS.counts()
-        return read_folder(folder)[0] if folder.is_dir() else {}
+        if folder.is_dir():
+            return read_folder(folder)[0]
+        if self._folder is not None:
+            warn_throttled(f"metrics folder {folder}", _NO_FOLDER, code="RL-246")
+        return {}
 
 
 def _metric(family: Family, counts: Mapping[tuple[str, ...], int]) -> "Metric":
