@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ratelimit_mw.core.limit import Limit
-from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.core.log import Finding
 from ratelimit_mw.core.validation import closest_match
 from ratelimit_mw.http.keys import ANY_PREFIX, Key
 from ratelimit_mw.http.path_index import PARAMETER, fold

@@ -281,7 +281,7 @@ def test_what_a_callable_returned_is_named(face: str, answer: str, caplog: pytes
 
 
 def test_a_callable_with_other_parameters_is_named_by_its_place() -> None:
-    on_refused = lambda request: (429, {}, "")  # noqa: E731, ARG005  # its place is in the message
+    on_refused: Any = lambda request: (429, {}, "")  # noqa: E731, ARG005  # its place is in the message
     with pytest.raises(ConfigError) as caught:
         asgi.RateLimitMiddleware(App200(), limits="1/minute", on_refused=on_refused)
     name = "test_a_callable_with_other_parameters_is_named_by_its_place.<locals>.<lambda> at test_on_refused.py"
