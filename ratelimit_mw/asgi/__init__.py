@@ -1,6 +1,5 @@
 """Rate limiting middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and others."""
 
-import sys
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, Unpack
 
@@ -22,7 +21,7 @@ from ratelimit_mw.asgi.tracking import track
 from ratelimit_mw.core.discarded import watch_for_discard
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.runtime import in_event_loop
-from ratelimit_mw.core.signatures import ADD_THE_CLASS, check_app, check_registration
+from ratelimit_mw.core.signatures import ADD_THE_CLASS, check_app
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
@@ -64,7 +63,6 @@ class RateLimitMiddleware:
         self._routes_checked = False  # while false, requests take the general path, which checks the routes
         try:
             check_app(app, "ASGI")
-            check_registration(app, sys._getframe(2))  # noqa: SLF001  # the line that calls this class
             self._gate = AsyncGate(Settings.of(settings, options))
             self._gate.warn_of_unused_slot_options()
             warn_of_authentication(app, self._gate.keys, strict=self._gate.settings.strict)

@@ -1,13 +1,10 @@
 """Checks of callables in settings: which arguments they accept, and whether they are async."""
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature, unwrap
-from itertools import islice
-from linecache import getlines
 from pathlib import PurePath
 from types import FrameType
 from typing import Any, Final
@@ -29,7 +26,6 @@ _APPS: Final[Mapping[str, Sequence[str]]] = {
 }
 _MIDDLEWARE: Final = {kind: f"ratelimit_mw.{kind.lower()}.RateLimitMiddleware" for kind in _APPS}
 _LAMBDA: Final = "<lambda>"
-_REGISTERS_OBJECT: Final = re.compile(r"\.(?:add_middleware\(|middleware\(\s*['\"]http['\"]\s*\)\()\s*$")
 ADD_THE_CLASS: Final = (
     "got a RateLimitMiddleware object, and the app creates it: app.add_middleware(RateLimitMiddleware, "
     "limits='100/minute')"
@@ -154,21 +150,6 @@ def check_app(app: object, kind: str) -> None:
             f"{kind}; use {_MIDDLEWARE[other]}",
             code="RL-048",
         )
-
-
-def check_registration(app: object, caller: FrameType) -> None:
-    """Raise `ConfigError` if the call that `caller` executes is written as an argument of `app.add_middleware`.
-
-    Starlette would call the object as if it were the class, and report arguments that are missing.
-    """
-    if not hasattr(app, "add_middleware"):
-        return
-    positions = next(islice(caller.f_code.co_positions(), caller.f_lasti // 2, None), None)
-    if positions is not None and positions[0] is not None and positions[2] is not None:
-        lines = getlines(caller.f_code.co_filename, caller.f_globals)[: positions[0]]
-        before = "".join([*lines[:-1], *(line.encode()[: positions[2]].decode() for line in lines[-1:])])
-        if _REGISTERS_OBJECT.search(before):
-            raise ConfigError(ADD_THE_CLASS, code="RL-047")
 
 
 def reject_async(call: Callable[..., Any], context: str = "") -> None:
