@@ -11,7 +11,7 @@ from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import accepts, callable_name, is_async, parameters_of, reject_async
 from ratelimit_mw.engine.acquire import AsyncContext, SlotHolder, ThreadContext, acquire
-from ratelimit_mw.engine.endpoint_misuse import USE_FRAMEWORK_LIMIT, EndpointWatch, reject_registered
+from ratelimit_mw.engine.endpoint_misuse import USE_LIMIT, EndpointWatch, reject_registered
 from ratelimit_mw.engine.runtime import Runtime
 
 P = ParamSpec("P")
@@ -88,7 +88,7 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) 
     if is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is async, and Limiter would block its event loop; "
-            f"expected a plain function; for an async one use AsyncLimiter; {USE_FRAMEWORK_LIMIT}",
+            f"expected a plain function; for an async one use AsyncLimiter; {USE_LIMIT}",
             code="RL-046",
         )
     charges_for = options.charges_for(function)
@@ -124,7 +124,7 @@ def wrap_async(
     if not is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is not async and cannot await the store; "
-            f"expected an async function; for a plain one use Limiter; {USE_FRAMEWORK_LIMIT}",
+            f"expected an async function; for a plain one use Limiter; {USE_LIMIT}",
             code="RL-046",
         )
     charges_for = options.charges_for(function)

@@ -10,7 +10,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
 
-USE_FRAMEWORK_LIMIT: Final = "for web endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
+USE_LIMIT: Final = "for web endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
 _CALLERS: Final = {  # modules that call endpoints
     "fastapi.routing",
     "starlette.routing",
@@ -48,7 +48,7 @@ def reject_registered(function: object, caller: FrameType) -> None:
     if path is not None:
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is registered for {path} already, without this limit; "  # type: ignore[arg-type]  # it is a function
-            f"{USE_FRAMEWORK_LIMIT}, below what registers the route",
+            f"{USE_LIMIT}, below what registers the route",
             code="RL-046",
         )
 
@@ -102,7 +102,7 @@ class EndpointWatch:
         if module in _CALLERS or by_thread:
             text = (
                 f"limit of Limiter is on {self._name}, a web endpoint: all clients share its bucket, and a refused one "
-                f"gets 500; {USE_FRAMEWORK_LIMIT}"
+                f"gets 500; {USE_LIMIT}"
             )
             warn_or_fail([Finding(text, code="RL-136", weakens_limits=False)], strict=False)
 

@@ -25,7 +25,7 @@ from ratelimit_mw.engine.acquire import (
     with_timeout_as_max_delay,
 )
 from ratelimit_mw.engine.decorator import DecoratorOptions, P, R, wrap, wrap_async
-from ratelimit_mw.engine.endpoint_misuse import USE_FRAMEWORK_LIMIT
+from ratelimit_mw.engine.endpoint_misuse import USE_LIMIT
 from ratelimit_mw.engine.runtime import AsyncioRuntime, ThreadRuntime
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.url import open_async_store, open_store
@@ -38,13 +38,12 @@ Wait = bool | float  # True: for as long as it takes; a number: at most so many 
 
 _HINTS_FOR_INIT: Final = {
     **dict.fromkeys(("limits", "cost"), "into each call: hit(limits, key, cost)"),
-    "key": f"into each call: hit(limits, key); {USE_FRAMEWORK_LIMIT}",
+    "key": f"into each call: hit(limits, key); {USE_LIMIT}",
     "app": "into RateLimiter(app) of ratelimit_mw.flask, or call app.add_middleware(RateLimitMiddleware)",
 }
 _HINTS_FOR_LIMIT: Final = {
     **dict.fromkeys(
-        ("key_func", "key_function", "key_generator"),
-        f"into `key`, called with the function's arguments; {USE_FRAMEWORK_LIMIT}",
+        ("key_func", "key_function", "key_generator"), f"into `key`, called with the function's arguments; {USE_LIMIT}"
     ),
     **dict.fromkeys(
         ("methods", "per_method", "when", "exempt_when", "override_defaults", "scope", "error_message", "deduct_when"),
