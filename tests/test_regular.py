@@ -32,6 +32,7 @@ MADE_IN = {module.__file__: patterns for module, patterns in MADE.items()}
 BOUNDED = [  # what is never given a long text: test_bounds_of_clients.py, test_notation.py
     notation._RATE,  # 1,000 characters, of settings
     notation._IN_SECONDS,
+    notation._THOUSANDS,
     path_index._WHOLE_FLOAT,  # 64 characters
     addresses._ADDRESS,  # 64 characters
     hosts._AUTHORITY,  # 300 characters

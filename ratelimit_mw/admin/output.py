@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from ratelimit_mw.admin.buckets import Bucket, split_key
 from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.stores.inventory import Refusal
 
-_INVALID_CHOICE: Final = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
 _MAX_LENGTH: Final = 200  # characters of a value in a table
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))  # seconds
 _TABLE_ROWS: Final = 200  # rows that are aligned with each other, as a listing is written while it is read
@@ -26,8 +24,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message and exit."""
-        found = _INVALID_CHOICE.search(message)
-        hint = did_you_mean(found[1], re.findall(r"[\w-]+", found[2])) if found else ""
+        word, _, choices = message.partition("invalid choice: '")[2].partition("' (choose from ")
+        hint = did_you_mean(word, choices.rstrip(")").replace("'", "").split(", ")) if choices else ""
         super().error(f"{message}{hint}")
 
 

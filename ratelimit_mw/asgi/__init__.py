@@ -40,7 +40,7 @@ _NO_ASYNCIO: Final = (
 )
 _FIX: Final = "assign it: app = RateLimitMiddleware(app, ...)"
 _KINDS: Final = ("http", "websocket")
-_NOT_GIVEN: Final[Any] = None
+_NOT_GIVEN: Final[Any] = object()  # a marker for an argument that is missing
 
 
 class RateLimitMiddleware:

@@ -66,7 +66,7 @@ def end_on_close(request: HttpRequest, response: HttpResponseBase, tracker: Resp
         tracker.end("ended")
 
     def close() -> None:
-        vars(request).pop("close", None)  # cuts the cycle, so that body and files are freed without the collector
+        vars(request).pop("close", None)  # cuts the cycle, so that the body is freed without the collector
         try:
             end(response)
         finally:

@@ -10,8 +10,8 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import Rule
 
 _SIMILARITY: Final = 0.8  # of a segment to that of a route, from 0 to 1; from here on, it is a misspelling
-_ANGLES: Final = re.compile(r"<(?:([A-Za-z_]\w*)(?:\([^>]*\))?:)?[^>]*>")
-_OF_ONE_SEGMENT: Final = {None, "default", "string", "str", "slug", "any", "int", "float", "uuid"}
+_ANGLES: Final = re.compile(r"<([^<>]*)>")
+_OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any", "int", "float", "uuid"}
 
 
 class RouteShape(NamedTuple):
@@ -26,8 +26,12 @@ class RouteShape(NamedTuple):
 
 def shape_of_angles(template: str, methods: Iterable[str] = ()) -> RouteShape:
     """Return the shape of a route of Flask or Django, `/users/<int:id>`. An unknown converter may match a slash."""
-    path = _ANGLES.sub(lambda found: "{x}" if found[1] in _OF_ONE_SEGMENT else "{x:path}", template)
-    return RouteShape(path, frozenset(methods))
+
+    def shape(found: re.Match[str]) -> str:
+        converter = found[1].rpartition(":")[0].partition("(")[0]  # `int` of `int(min=1):number`
+        return "{x}" if converter in _OF_ONE_SEGMENT else "{x:path}"
+
+    return RouteShape(_ANGLES.sub(shape, template), frozenset(methods))
 
 
 def route_findings(
