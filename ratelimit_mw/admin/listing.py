@@ -94,7 +94,7 @@ class Listing:
         return Charge(f"{tag}}}:{end.partition(':')[0]}", limit)
 
     def _limit_of(self, end: str) -> Limit | None:
-        """Return the limit of a key by its end, `rule:limit-id`; None if the key is not that of a bucket."""
+        """Return the limit of a key by its end, `rule:bucket-id`; None if the key is not that of a bucket."""
         rule, colon, bucket = end.partition(":")
         return (self._known.get((rule, bucket)) or limit_of_bucket(bucket)) if rule and colon else None
 

@@ -18,7 +18,7 @@ from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import read_environment, read_file, with_location
 from ratelimit_mw.settings.options import Options
-from ratelimit_mw.stores.url import inspect_place, inspect_store, open_store, open_unchecked, redacted_url
+from ratelimit_mw.stores.url import inspect_store, inspect_store_file, open_store, open_unchecked, redacted_url
 
 _EXAMPLE_IP: Final = "192.0.2.1"  # an address for documentation (RFC 5737), not used by any network
 _REJECTED: Final = 1  # exit codes of --store
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     place = ""
     try:
-        place = inspect_place(settings.store) if isinstance(settings.store, str) else ""
+        place = inspect_store_file(settings.store) if isinstance(settings.store, str) else ""
     except ConfigError as error:  # not a mistake in the settings, because the app may run on another host
         warnings = [*warnings, *error.problems]
     count = len(settings.parsed_rules())
@@ -155,7 +155,7 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
     lines = [f"Store {redacted_url(store)}:"]
     if inspection is None:
         try:
-            place = inspect_place(store) or "in the memory of each process: there is nothing to connect to"
+            place = inspect_store_file(store) or "in the memory of each process: there is nothing to connect to"
         except ConfigError as error:
             return _REJECTED, [*lines, *(f"  rejects this app: {problem}" for problem in error.problems)]
         return 0, [*lines, f"  {place}"]

@@ -97,7 +97,7 @@ class StoreError(RateLimitError):
         return type(self)(*self.args, rejected=self.rejected)
 
 
-class StoreNotAsked(StoreError):
+class StoreNotQueried(StoreError):
     """The store was not queried: the circuit breaker is open, the queue is full, or the store was closed.
 
     Not counted as a failure of the store.

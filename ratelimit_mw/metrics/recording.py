@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from ratelimit_mw.core.errors import StoreError, StoreNotAsked
+from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.core.events import StoreEvent
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.metrics.families import (
@@ -75,7 +75,7 @@ class StoreCalls:
     def record(self, call: StoreCall, seconds: float, error: Exception | None = None) -> None:
         """Count a call that was replied to, or failed with an error."""
         if error is not None:
-            if not isinstance(error, StoreNotAsked):
+            if not isinstance(error, StoreNotQueried):
                 COUNTS.add(STORE_ERRORS, (call, error_kind(error)))
             return
         label = BOUND_LABELS[bisect_left(BOUNDS, seconds)]

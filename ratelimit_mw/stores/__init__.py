@@ -1,8 +1,8 @@
 """Stores keep the state of limits. A store runs `old state -> (decision, new state)` atomically.
 
-A store knows nothing about rules. `Store` and `AsyncStore` have the same verbs; names with an `a` in front are awaited.
-A store that decides a `take` without reading the state, for example from a cache, returns an `Answer`: a list of
-decisions with a `source`.
+A store knows nothing about rules. `Store` and `AsyncStore` have the same methods. Those of `AsyncStore` have an `a` in
+front of their names, and are awaited. A store that decides a `take` without reading the state, for example from a
+cache, returns an `Answer`: a list of decisions with a `source`.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Store(Protocol):
         ...
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Return what `take` would return now, and change nothing."""
+        """Return what `take` would return now, and charge nothing."""
         ...
 
     def settle(self, charges: Sequence[Charge]) -> object:
@@ -66,9 +66,9 @@ class AsyncStore(Protocol):
 
 
 def check_is_store(store: object) -> None:
-    """Raise `ConfigError` for a Limiter, for a class of stores, and for a client of Redis.
+    """Raise `ConfigError` for a Limiter, for a client of Redis, and for a store's class in place of an instance.
 
-    A limiter has other arguments, and is not a store.
+    These have methods of the same names as a store, but are not stores.
     """
     name = type(store).__name__
     if isinstance(store, type):

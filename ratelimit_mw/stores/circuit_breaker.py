@@ -2,14 +2,14 @@
 
 After `FAILURES_TO_OPEN` consecutive failures the breaker opens for a pause, in which each take and each peek raises a
 `StoreError` at once. After the pause one request probes the store. If the store replies, the breaker closes; if not,
-the next pause is twice as long. `CircuitBreaker.on_failure` counts the failures.
+the next pause is twice as long, up to `MAX_PAUSE`. `CircuitBreaker.on_failure` counts the failures.
 """
 
 from collections.abc import Callable, Sequence
 from random import uniform
 from typing import Final
 
-from ratelimit_mw.core.errors import StoreError, StoreNotAsked
+from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.core.events import Kind, StoreEvent
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import error_summary, warn
@@ -93,7 +93,7 @@ class CircuitBreaker(Layer):
 
     def on_failure(self, charges: Sequence[Charge], error: BaseException, started_at: float, now: float) -> None:  # noqa: ARG002
         """Count a failure of the store. Canceled requests and invalid charges do not count."""
-        if not isinstance(error, StoreError) or isinstance(error, StoreNotAsked):
+        if not isinstance(error, StoreError) or isinstance(error, StoreNotQueried):
             self._allow_next_probe(started_at)
         elif SCRIPT_ERROR in str(error):
             self._record_reply(now)
@@ -103,7 +103,7 @@ class CircuitBreaker(Layer):
     def _check(self, now: float) -> None:
         # If the end is further away than a pause can last, the clock has stepped back.
         if (end := self._pause_end) is not None and end - now <= 2 * MAX_PAUSE and now < end:
-            raise StoreNotAsked(f"not queried during a pause: {self._error}", rejected=self._rejected)
+            raise StoreNotQueried(f"not queried during a pause: {self._error}", rejected=self._rejected)
 
     def _allow_next_probe(self, started_at: float) -> None:
         """Let the next request be the probe, if this one was the probe and got no reply of the store."""

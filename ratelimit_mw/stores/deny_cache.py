@@ -180,7 +180,8 @@ def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
         retry_after=wait,
         next_after=_reduced(decision.next_after, until_full),  # it stays the same while the full quota is available
         reset_after=_reduced(decision.reset_after, until_full),
-        # for a bucket algorithm, the instant at which the bucket is empty, which does not move until then
+        # A window's `at` is the time of the decision. A bucket's `at` is the instant at which the bucket will be empty.
+        # This instant is fixed until the bucket is empty; from then on, it is the present time.
         at=decision.at + elapsed_us - (until_full if isinstance(charge.limit, DelayableLimit) else 0),
     )
 

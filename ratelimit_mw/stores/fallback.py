@@ -65,7 +65,7 @@ class FallbackStore(MemoryStore):
         return self._refuse(scaled_charges, refusals) if refusals else super().take(scaled_charges)
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Return what `take` would return now, and change nothing."""
+        """Return what `take` would return now, and charge nothing."""
         scaled_charges = self._scale(charges)
         refusals = self._active_refusals(charges)
         return self._refuse(scaled_charges, refusals) if refusals else super().peek(scaled_charges)

@@ -8,8 +8,8 @@ from ratelimit_mw.core.limit import Limit, State
 
 # States that a call of `expire_some` checks. The `set` before it adds at most one, so expiry catches up.
 _EXPIRE_PER_CALL: Final = 2
-# The most closed generations of a map, because a lookup may search all of them. If there are more, the oldest one is
-# emptied before it is due.
+# The maximum number of closed generations of a map, because a lookup may search all of them. If there are more, the
+# oldest one is emptied before it is due.
 _MAX_GENERATIONS: Final = 48
 
 
@@ -139,12 +139,12 @@ class GenerationalMap:
         return expired_count
 
     def find_evictable(self, now: int, protected: Container[str], probes: int) -> tuple[str | None, str | None]:
-        """Search a few keys, oldest first, for an expired and an idle one.
+        """Search a few keys, oldest first, for an expired one and for an evictable one.
 
-        Returns both; None for one that is not found. `MemoryStore` defines which keys are idle. Keys in `protected` are
-        skipped. Checked keys move to the current generation, so that they are not checked again soon.
+        Returns both; None for one that is not found. `MemoryStore` defines which unexpired keys are evictable. Keys in
+        `protected` are skipped. Checked keys move to the current generation, so that they are not checked again soon.
         """
-        idle = None
+        evictable = None
         for _ in range(min(probes, self.count)):
             if not self._older:
                 self._close(now)
@@ -156,10 +156,10 @@ class GenerationalMap:
             if key in protected:
                 continue
             if self.limit.expires(state) <= now:
-                return key, idle
-            if idle is None and not is_refused and self.limit.decide(state, now, 1, None)[0].allowed:
-                idle = key
-        return None, idle
+                return key, evictable
+            if evictable is None and not is_refused and self.limit.decide(state, now, 1, None)[0].allowed:
+                evictable = key
+        return None, evictable
 
     def _close(self, now: int) -> None:
         self._older.append(_Generation(now + self.limit.window_us, self.current, self.current_refusals))

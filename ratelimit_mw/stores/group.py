@@ -102,9 +102,10 @@ def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[
 
 
 def in_parts(units: int, limit: Limit) -> list[int]:
-    """Split the units of a correction into steps that the limit can settle. All parts have the sign of `units`.
+    """Split the units of a settlement into parts of at most `max_settle_units`. All parts have the sign of `units`.
 
-    Units beyond two quotas (a full window and the debt) have no effect. They are in the last part.
+    Units beyond two quotas (a full window and the debt) have no effect. The last part contains them as well, so it may
+    exceed `max_settle_units`.
     """
     most = limit.max_settle_units
     if -most <= units <= most:

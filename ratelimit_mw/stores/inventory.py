@@ -17,9 +17,11 @@ KEPT_REFUSALS: Final = 10_000  # about how many of the latest refusals a store k
 
 
 class KeyPage(Struct, frozen=True):
-    """Some keys of a store. `keys`: each is `{identity}:rule:limit-id`, that is, `f"{charge.key}:{limit.bucket}"`.
+    """Some keys of a store.
 
-    `seen`: the share of the store that was read so far, from 0.0 to 1.0; 1.0 on the last page only.
+    `keys`: each is a `Charge.key`, a colon and a bucket id (`Limit.bucket`), such as
+    `{ip=192.0.2.7}:login:5/60s_using_gcra`. The braces are part of the key. `seen`: the share of the store that was
+    read so far, from 0.0 to 1.0; 1.0 on the last page only.
     """
 
     keys: Sequence[str]
@@ -86,7 +88,7 @@ class RefusalFinder(Protocol):
     def list_refusing(self, limit_of: Callable[[str], Limit | None]) -> Iterator[KeyPage]:
         """Yield pages like `list_keys`, but omit most keys whose buckets would admit one unit.
 
-        `limit_of`: returns the limit of a key by its end, `rule:limit-id`; None for other keys.
+        `limit_of`: returns the limit of a key by its end, `rule:bucket-id`; None for other keys.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The interface of a layer, which is placed between a store and its callers. `layers` runs them."""
+"""The interface of a layer, which is placed between a store and its callers. `layered_store` runs the layers."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +21,9 @@ class Layer:
     """Base class with no-op hooks.
 
     Hooks must be thread-safe and do no I/O; time is passed in, in seconds. If `before_take` returns decisions or
-    raises, inner layers and the store are skipped. Otherwise exactly one of `after_take` and `on_failure` follows.
+    raises, inner layers and the store are skipped, and no layer gets another hook for this take. If all layers return
+    None, the store is called. Then each layer gets exactly one of `after_take` and `on_failure`, even if a batcher has
+    found decisions in a layer in the meantime (`LayeredStore.find_lookup`).
     """
 
     @property

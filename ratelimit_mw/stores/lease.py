@@ -1,9 +1,9 @@
 """Leases: a process takes units of a hot limit in advance and spends them without querying the store.
 
 The allotment of a bucket, its unspent units, never exceeds `lease`. The units expire `lease_time` seconds after they
-were taken, and are then refunded, as they are when the store is closed. A process can spend units in a window that it
-took before the window. So in any window each process admits at most `lease` units beyond the bound of the algorithm. It
-withholds at most `lease` units from other processes.
+were taken, and are then refunded, as they are when the store is closed. A process can spend, in one window,
+units that it took before that window began. So in any window each process admits at most `lease` units beyond the bound
+of the algorithm. It withholds at most `lease` units from other processes.
 """
 
 import asyncio

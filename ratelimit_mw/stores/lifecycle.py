@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 
 _numbers: Final = count()
 _locks: Final[dict[int, Callable[[], Any]]] = {}  # weak references to locks, by number
-_interrupted_writes: Final[dict[int, Callable[[], Any]]] = {}  # methods to call if that lock was held at the fork
+# by the number of a lock: the method to call in the child if that lock was held at the fork
+_on_interrupted_write: Final[dict[int, Callable[[], Any]]] = {}
 _methods: Final[dict[int, Callable[[], Any]]] = {}
 
 
@@ -30,15 +31,15 @@ def fork_safe_lock(on_interrupted_write: Callable[[], None] | None = None) -> Lo
     `on_interrupted_write`: a bound method that the child calls in that case, because the thread may have been writing.
     """
     lock = Lock()
-    number, locks, writers = next(_numbers), _locks, _interrupted_writes
+    number, locks, methods = next(_numbers), _locks, _on_interrupted_write
 
     def drop_references(_: object) -> None:
         locks.pop(number, None)
-        writers.pop(number, None)
+        methods.pop(number, None)
 
     locks[number] = weakref.ref(lock, drop_references)
     if on_interrupted_write is not None:
-        writers[number] = _weak(on_interrupted_write)
+        methods[number] = _weak(on_interrupted_write)
     return lock
 
 
@@ -69,12 +70,12 @@ def _reset_after_fork() -> None:
     live_locks = [lock for number in list(_locks) if (lock := _resolve(_locks, number)) is not None]
     interrupted = [
         number
-        for number in list(_interrupted_writes)
+        for number in list(_on_interrupted_write)
         if (lock := _resolve(_locks, number)) is not None and lock.locked()
     ]
     for lock in live_locks:
         lock._at_fork_reinit()  # noqa: SLF001  # as the standard library does with its own locks
-    for methods, numbers in ((_interrupted_writes, interrupted), (_methods, list(_methods))):
+    for methods, numbers in ((_on_interrupted_write, interrupted), (_methods, list(_methods))):
         for number in numbers:
             if (method := _resolve(methods, number)) is not None:
                 method()

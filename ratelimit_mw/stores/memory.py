@@ -27,10 +27,10 @@ class MemoryStore:
     """Keeps states in this process, for threads (`take`) and for asyncio (`atake`). A call never waits for I/O.
 
     `max_keys`: the maximum number of states, at least 1. Overflow buckets come on top, one per limit at most. In a full
-    store, a new key replaces an expired key or else an idle one. A key is idle if its last request was admitted and a
-    unit is left. So a flood of new keys never replaces an unexpired key whose last request was refused, whatever the
-    cost of that request. If a short search finds no key to replace, the new keys of a limit share one overflow bucket.
-    `clock`: a callable that returns seconds, for tests; None is `time.monotonic`.
+    store, a new key replaces an expired key or else an evictable one. A key is evictable if its last request was
+    admitted and a unit is left. So a flood of new keys never replaces an unexpired key whose last request was refused,
+    whatever the cost of that request. If a short search finds no key to replace, the new keys of a limit share one
+    overflow bucket. `clock`: a callable that returns seconds, for tests; None is `time.monotonic`.
     """
 
     has_own_timeout: ClassVar[bool] = True  # a call never waits, so callers need no timeout
@@ -43,7 +43,8 @@ class MemoryStore:
         self._configured_clock = self._clock = clock  # `testing` may replace `_clock`
         self._maps: dict[str, GenerationalMap] = {}  # by bucket id of the limit
         self._limit_was_added = False
-        # Roughly the map with the most keys: updated when a map grows, or when this one has shrunk below the average.
+        # A map with nearly the most keys: replaced when another grows past it, and in `_make_room` if it has fewer keys
+        # than the average.
         self._largest: GenerationalMap | None = None
         self._lock = fork_safe_lock(on_interrupted_write=self._clear)
         REGISTRY.register(self)
@@ -90,7 +91,7 @@ class MemoryStore:
             lock.release()
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Return what `take` would return now, and change nothing."""
+        """Return what `take` would return now, and charge nothing."""
         with self._lock:
             return self._take(charges, self._now(), commit=False)
 
@@ -319,22 +320,22 @@ class MemoryStore:
     ) -> tuple[GenerationalMap, str | None]:
         """Search for a key to drop, and return its map and the key; None as the key if it finds none.
 
-        Searches in this order: an expired key of the largest limit, an expired key of a few other limits, an idle key
-        of the largest limit. Then it checks more keys of the largest limit. Only the largest limit loses idle keys: a
-        flood makes its own limit the largest, so it does not displace the clients of others.
+        Searches in this order: an expired key of the largest limit, an expired key of a few other limits, an
+        evictable key of the largest limit. Then it checks more keys of the largest limit. Only the largest limit loses
+        evictable keys: a flood makes its own limit the largest, so it does not displace the clients of others.
         """
         others = [state_map for state_map in self._rotate(_OTHER_LIMITS) if state_map is not largest]
-        expired, idle = largest.find_evictable(now, protected, _PROBES)
+        expired, evictable = largest.find_evictable(now, protected, _PROBES)
         if expired is not None:
             return largest, expired
         for other in others:
             expired, _ = other.find_evictable(now, protected, _PROBES)
             if expired is not None:
                 return other, expired
-        if idle is None or idle == _OVERFLOW_KEY:
-            expired, idle = largest.find_evictable(now, protected, _MORE_PROBES)
-        for victim in (expired, idle):
-            # An idle overflow bucket stays. An expired one is left to the first search of the next call.
+        if evictable is None or evictable == _OVERFLOW_KEY:
+            expired, evictable = largest.find_evictable(now, protected, _MORE_PROBES)
+        for victim in (expired, evictable):
+            # An evictable overflow bucket stays. An expired one is left to the first search of the next call.
             if victim is not None and victim != _OVERFLOW_KEY:
                 return largest, victim
         return largest, None

@@ -59,10 +59,10 @@ def open_existing(url: str, timeout: float) -> Any:
     return open_store(url, timeout)
 
 
-def inspect_place(url: str) -> str:
-    """Return what a start would find at the path of a file, without a change; empty text for other URLs.
+def inspect_store_file(url: str) -> str:
+    """Report what the store would find at the path of its file, without a change to it; empty text for other URLs.
 
-    Raises `ConfigError` as a start does.
+    Raises `ConfigError` as the start of an app does.
     """
     if _scheme_of(url) != "sqlite":
         return ""
@@ -72,7 +72,7 @@ def inspect_place(url: str) -> str:
 
 
 def redacted_url(url: str) -> str:
-    """Return a URL that `open_store` accepts without its user, password and options."""
+    """Remove the user, the password and the options from a valid URL of a store."""
     scheme, _, rest = url.partition("://")
     ends = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
     path = rest[ends:].partition("?")[0].partition("#")[0]
@@ -99,7 +99,7 @@ def _scheme_of(url: str) -> str:
 
 def _guess(text: str) -> str:
     """Return `, did you mean ...?` for an address or a path without a scheme, else an empty text."""
-    if text in _LOCAL[:1]:
+    if text == "memory":
         meant = f"{text}://"
     elif found := _ADDRESS.fullmatch(text):
         meant = f"redis://{found[1]}{found[2] or ':6379'}{found[3] or '/0'}"

@@ -113,9 +113,9 @@ def _new_key_prefix() -> str:
 
 
 class RecordingStore(MemoryStore):
-    """A `MemoryStore` that records every call in `calls`, as (verb, charges).
+    """A `MemoryStore` that records every call in `calls`, as (name of the method, charges).
 
-    The verbs are `take`, `peek`, `settle` and `reset`, both for threads and for asyncio. If `error` is set, each call
+    The names are `take`, `peek`, `settle` and `reset`, both for threads and for asyncio. If `error` is set, each call
     raises it.
     """
 

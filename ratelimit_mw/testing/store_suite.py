@@ -55,7 +55,7 @@ class StoreSuite:
     store must read the time from this clock: `clock()` returns seconds. The tests move it forward and back. Wrap an
     `AsyncStore` in `ratelimit_mw.testing.blocking.blocking`.
 
-    The tests use only the four verbs of a store, also from several threads at once.
+    The tests use only `take`, `peek`, `settle` and `reset`, also from several threads at once.
     """
 
     @pytest.fixture

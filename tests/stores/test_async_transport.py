@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw.core.errors import StoreError, StoreNotAsked
+from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.stores.redis import async_transport
 from ratelimit_mw.stores.redis.async_transport import Call, Channel, drop
 from ratelimit_mw.stores.redis.protocol import NoScript
@@ -354,7 +354,7 @@ def test_what_was_asked_when_it_is_closed_fails() -> None:
         await until(lambda: server.peers and server.peers[0].scripts)
         await channel.close()
         errors: list[object] = await asyncio.gather(task, return_exceptions=True)
-        assert [(type(error), str(error)) for error in errors] == [(StoreNotAsked, "the store was closed")]
+        assert [(type(error), str(error)) for error in errors] == [(StoreNotQueried, "the store was closed")]
         await server.peers[0].closed.wait()
 
     run(work)

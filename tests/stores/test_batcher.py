@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from ratelimit_mw import Charge, Decision, FixedWindow, StoreError
-from ratelimit_mw.core.errors import StoreNotAsked
+from ratelimit_mw.core.errors import StoreNotQueried
 from ratelimit_mw.stores.redis import batcher as batching
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call
 from ratelimit_mw.stores.redis.batcher import Batcher
@@ -274,7 +274,7 @@ def test_requests_without_a_reply_are_bounded_and_each_leaves_its_place_once(mon
         for _ in range(3):
             replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(10)]
             await turns(1)  # all of them are sent
-            with pytest.raises(StoreNotAsked, match=r"^10 requests wait for the store already$"):
+            with pytest.raises(StoreNotQueried, match=r"^10 requests wait for the store already$"):
                 batcher.submit(group(10), DEFAULT_MODE)
             replies[3].cancel()
             way.open()
@@ -305,7 +305,7 @@ def test_requests_that_timed_out_leave_their_places(monkeypatch: pytest.MonkeyPa
         way.shut()
         for number in range(10):
             batcher.submit(group(number), DEFAULT_MODE)
-        with pytest.raises(StoreNotAsked, match=r"^10 requests wait for the store already$"):
+        with pytest.raises(StoreNotQueried, match=r"^10 requests wait for the store already$"):
             batcher.submit(group(10), DEFAULT_MODE)
 
     run(work, timeout=0.02)
@@ -375,7 +375,7 @@ def test_after_a_close_nothing_more_is_sent_and_nothing_connects() -> None:
             batcher.submit(group(number), DEFAULT_MODE).add_done_callback(lambda reply: reply.exception())
         await turns(1)
         batcher.close()
-        way.room, way.error = 0, StoreNotAsked("the store was closed")
+        way.room, way.error = 0, StoreNotQueried("the store was closed")
         way.open()
         await turns(5)
         assert (way.sizes, way.looked) == ([32, 32], 0)

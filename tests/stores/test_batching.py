@@ -14,7 +14,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from held_proxy import HeldProxy
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, Limit, StoreError, TokenBucket
-from ratelimit_mw.core.errors import StoreNotAsked
+from ratelimit_mw.core.errors import StoreNotQueried
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.stores.redis import batcher as batching
@@ -310,7 +310,7 @@ def test_who_waits_when_the_store_is_closed_hears_of_it_and_it_can_be_used_again
 
     with HeldProxy(redis_server.port) as proxy:
         failed, good = run(work, f"redis://127.0.0.1:{proxy.port}/0")
-    assert [(type(error), str(error)) for error in failed] == [(StoreNotAsked, "the store was closed")] * 100
+    assert [(type(error), str(error)) for error in failed] == [(StoreNotQueried, "the store was closed")] * 100
     assert good == answers_of(range(200, 210))
 
 

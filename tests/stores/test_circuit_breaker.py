@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, StoreError
-from ratelimit_mw.core.errors import StoreNotAsked
+from ratelimit_mw.core.errors import StoreNotQueried
 from ratelimit_mw.core.events import Hook, StoreEvent
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.circuit_breaker import FAILURES_TO_OPEN, INITIAL_PAUSE, MAX_PAUSE, CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layer import SCRIPT_ERROR
-from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.blocking import blocking
 
@@ -75,7 +75,7 @@ class Fixture:
         before = self.asked
         try:
             self.store.take([CHARGE])
-        except StoreNotAsked:
+        except StoreNotQueried:
             assert self.asked == before
             return True
         assert self.asked == before + 1
@@ -133,7 +133,7 @@ def test_a_pause_is_shortened_by_half_at_most() -> None:
     for now in (1.0, 2.0, 3.0):
         breaker.on_failure([CHARGE], DOWN, now, now)
     assert asked == [(INITIAL_PAUSE / 2, INITIAL_PAUSE)]
-    with pytest.raises(StoreNotAsked):
+    with pytest.raises(StoreNotQueried):
         breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE / 2 - US)
     breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE / 2)
     assert 2 * MAX_PAUSE <= 1.0  # two pauses, in the worst case, and it is back within a second
@@ -161,7 +161,7 @@ def test_of_many_threads_one_probes() -> None:
         together.wait()
         try:
             breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE)
-        except StoreNotAsked:
+        except StoreNotQueried:
             return
         passed.append(number)
 
@@ -183,7 +183,7 @@ def test_many_requests_that_one_lost_call_fails_are_one_failure() -> None:
         breaker.on_failure([CHARGE], DOWN, 1.05, 1.099)  # a thread that looked at the clock a moment before another one
     breaker.before_take([CHARGE], 1.1)
     breaker.on_failure([CHARGE], DOWN, 1.1, 1.15)
-    with pytest.raises(StoreNotAsked):
+    with pytest.raises(StoreNotQueried):
         breaker.before_take([CHARGE], 1.15)
 
 
@@ -208,7 +208,7 @@ def test_a_clock_that_steps_back_locks_nobody_out(it: Fixture) -> None:
     assert it.refused()
 
 
-@pytest.mark.parametrize("error", [ConfigError("cost"), StoreNotAsked("closed"), ZeroDivisionError()], ids=repr)
+@pytest.mark.parametrize("error", [ConfigError("cost"), StoreNotQueried("closed"), ZeroDivisionError()], ids=repr)
 def test_what_is_not_the_stores_fault_is_no_failure(it: Fixture, error: Exception) -> None:
     it.fail(5, error)
     assert not it.refused()
@@ -248,7 +248,7 @@ def test_a_probe_that_is_cancelled_lets_another_one_ask() -> None:
         it.clock.advance(INITIAL_PAUSE)
         probe = asyncio.create_task(store.atake([CHARGE]))
         await asyncio.sleep(0)
-        with pytest.raises(StoreNotAsked):
+        with pytest.raises(StoreNotQueried):
             await store.atake([CHARGE])
         probe.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -267,7 +267,7 @@ def test_what_comes_from_memory_meanwhile_is_no_answer_of_the_store() -> None:
     breaker.before_take([CHARGE], 3.1)
     breaker.after_take([CHARGE], Answer([], "remembered"), 3.1, lambda: 3.1)
     breaker.before_take([CHARGE], 3.1)  # another one probes
-    with pytest.raises(StoreNotAsked):
+    with pytest.raises(StoreNotQueried):
         breaker.before_take([CHARGE], 3.1)
 
 
@@ -285,7 +285,7 @@ def test_what_is_known_to_be_refused_stays_refused(it: Fixture) -> None:
 def test_a_peek_does_not_ask_and_corrections_do(it: Fixture) -> None:
     it.fail(3)
     before = it.asked
-    with pytest.raises(StoreNotAsked):
+    with pytest.raises(StoreNotQueried):
         it.store.peek([CHARGE])
     assert it.asked == before
     it.store.settle([Charge("k", CHARGE.limit, -1, at=0)])

@@ -29,7 +29,7 @@ from ratelimit_mw.core.limit import Role
 from ratelimit_mw.core.verdict import Answer, Source, verdict_of
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.layers import LayeredStore
+from ratelimit_mw.stores.layered_store import LayeredStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore, freeze
 from ratelimit_mw.testing.blocking import blocking

@@ -26,7 +26,7 @@ from ratelimit_mw.stores import lifecycle as forks
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.fallback import FallbackStore
-from ratelimit_mw.stores.layers import LayeredStore
+from ratelimit_mw.stores.layered_store import LayeredStore
 from ratelimit_mw.stores.redis.deadline import Deadline
 from ratelimit_mw.stores.redis.sync_transport import Pool
 from ratelimit_mw.stores.redis.thread_store import WorkerPool
@@ -255,11 +255,11 @@ def test_children_of_threads_at_work_in_a_memory_store() -> None:
 
 
 def test_what_is_gone_is_not_remembered_for_a_fork() -> None:
-    before = len(forks._locks), len(forks._interrupted_writes), len(forks._methods)
+    before = len(forks._locks), len(forks._on_interrupted_write), len(forks._methods)
     for _ in range(100):
         LayeredStore(MemoryStore(), [CircuitBreaker(), DenyCache(1.0)], 1.0)
         DelayCapacity(1), Queues(), SlotRegistry()
-    assert (len(forks._locks), len(forks._interrupted_writes), len(forks._methods)) == before
+    assert (len(forks._locks), len(forks._on_interrupted_write), len(forks._methods)) == before
 
 
 def test_every_lock_of_the_package_starts_over() -> None:

@@ -24,7 +24,7 @@ from ratelimit_mw import (
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from stores.processes import by_eight_processes

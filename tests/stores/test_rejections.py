@@ -14,7 +14,7 @@ import pytest
 
 import tls
 from ratelimit_mw import Charge, FixedWindow, StoreError
-from ratelimit_mw.core.errors import StoreNotAsked
+from ratelimit_mw.core.errors import StoreNotQueried
 from ratelimit_mw.stores.redis.rejections import as_store_error
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from redis_cluster import RedisCluster, free_cluster_port
@@ -360,8 +360,8 @@ def test_errors_of_several_requests_agree() -> None:
     error = StoreError("x", rejected=True)
     copy = error.copy()
     assert (str(copy), copy.rejected, copy is error) == ("x", True, False)
-    again = StoreNotAsked("closed").copy()
-    assert (type(again), str(again), again.rejected) == (StoreNotAsked, "closed", False)
+    again = StoreNotQueried("closed").copy()
+    assert (type(again), str(again), again.rejected) == (StoreNotQueried, "closed", False)
 
 
 @pytest.mark.parametrize(

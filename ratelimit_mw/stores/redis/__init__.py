@@ -19,7 +19,7 @@ from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layer import Layer
-from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_store import AsyncioStore
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, AsyncServerTransport, AsyncTransport, Call, Channel

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, cast
 
-from ratelimit_mw.core.errors import StoreError, StoreNotAsked
+from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.group import Group
@@ -150,7 +150,7 @@ class AsyncioStore(RedisCommands):
             self._transport.retire_late(self._timeout)
             raise StoreError(f"no answer within {self._timeout} seconds")
         if call.cancelled():
-            raise StoreNotAsked("the store was closed")
+            raise StoreNotQueried("the store was closed")
         return call.result()
 
     def _on_task_done(self, call: asyncio.Task[Any]) -> None:

@@ -16,7 +16,7 @@ import hiredis
 from redis.asyncio.connection import DefaultParser
 from redis.exceptions import InvalidResponse
 
-from ratelimit_mw.core.errors import StoreError, StoreNotAsked
+from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.stores.lifecycle import PerLoop, on_loop_shutdown
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, FIND_INTERVAL, LATE_WORK_TIMEOUT, timeout_without_stalls
 from ratelimit_mw.stores.redis.failures import (
@@ -222,7 +222,7 @@ class Channel:
         opening = self._open()
         await asyncio.wait({opening})
         if opening.cancelled():
-            raise StoreNotAsked("the store was closed")
+            raise StoreNotQueried("the store was closed")
         error = opening.result()
         if error is not None:
             raise no_connection_error(error) from error
@@ -260,7 +260,7 @@ class Channel:
     async def _close(self) -> None:
         opening, self._opening = self._opening, None
         for connection in list(self._open_connections):
-            connection.end(StoreNotAsked("the store was closed"))
+            connection.end(StoreNotQueried("the store was closed"))
         if opening is not None:  # waits, because asyncio leaks the socket if a TLS handshake is canceled too early
             await asyncio.wait({opening}, timeout=_OPENING_GRACE)
             opening.cancel()

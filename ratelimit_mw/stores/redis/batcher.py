@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from ratelimit_mw.core.errors import StoreError, StoreNotAsked
+from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.metrics.recording import STORE_CALLS
 from ratelimit_mw.stores.layer import SCRIPT_ERROR, Lookup
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport, Call
@@ -83,10 +83,10 @@ class Batcher:
     def submit(self, encoded_group: EncodedGroup, mode: TakeMode) -> "asyncio.Future[Any]":
         """Enqueue a group and return a future of its decisions. Cancel it to withdraw a request that is not sent yet.
 
-        Raises `StoreNotAsked` if too many requests wait; the future raises `StoreError`.
+        Raises `StoreNotQueried` if too many requests wait; the future raises `StoreError`.
         """
         if self._waiting_count >= _MAX_WAITING:
-            raise StoreNotAsked(f"{_MAX_WAITING} requests wait for the store already")
+            raise StoreNotQueried(f"{_MAX_WAITING} requests wait for the store already")
         self._waiting_count += 1
         if not self._flush_scheduled:
             self._schedule_flush()
@@ -101,7 +101,7 @@ class Batcher:
     def close(self) -> None:
         """Fail all requests."""
         for take in self._by_deadline:
-            self._resolve(take, StoreNotAsked("the store was closed"))
+            self._resolve(take, StoreNotQueried("the store was closed"))
         self._queue.clear()  # otherwise the end of a call in flight would send the rest, and connect again
         for task in self._tasks:
             task.cancel()

@@ -2,7 +2,7 @@
 -- changed.
 -- args[4]: 1 if one command can read several keys. The two values of a charge that depend on the script: cost, max_delay
 -- in us.
--- ARGV[2] to ARGV[4]: cursor, pattern and count of SCAN. Then the end of a key, `rule:limit-id`, for each charge.
+-- ARGV[2] to ARGV[4]: cursor, pattern and count of SCAN. Then the end of a key, `rule:bucket-id`, for each charge.
 -- Returns the next cursor, the keys of the buckets that would refuse, and the keys that the client has to examine: those
 -- with another end, and those that this server may not read, because their slot is moving to another server.
 --

@@ -13,7 +13,7 @@ _MAX_KINDS: Final = 250  # limits of one call: each is about 100 bytes, and Lua 
 
 S = TypeVar("S")
 Cursor = int | str | bytes
-LimitOf = Callable[[str], Limit | None]  # returns the limit of a key by its end, `rule:limit-id`
+LimitOf = Callable[[str], Limit | None]  # returns the limit of a key by its end, `rule:bucket-id`
 
 
 def pattern_of(prefix: str) -> bytes:

@@ -12,7 +12,7 @@ from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.layer import Layer, Listener
-from ratelimit_mw.stores.layers import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.sqlite.database import FileUse
 from ratelimit_mw.stores.sqlite.file_store import FileStore
 from ratelimit_mw.stores.sqlite.opening import checked_path
@@ -66,7 +66,7 @@ class SQLiteStore:
         return self._for_threads.take(charges)
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Return what the file would decide now, and change nothing. Leased units count as charged."""
+        """Return what the file would decide now, and charge nothing. Leased units count as charged."""
         return self._for_threads.peek(charges)
 
     def settle(self, charges: Sequence[Charge]) -> None:

@@ -1,4 +1,4 @@
-"""The store in a file, without layers. Has the verbs for threads and for asyncio."""
+"""The store in a file, without layers. Has the methods for threads and for asyncio."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from ratelimit_mw.stores.sqlite.table import StateTable, Work
 
 
 class FileStore:
-    """Runs the verbs on a `StateTable`, for threads and for asyncio.
+    """Runs the methods of a store on a `StateTable`, for threads and for asyncio.
 
     `timeout`: seconds for a call, more than 0. In asyncio, calls run in the event loop. While another process writes, a
     `Batcher` tries again later. A thread of the store closes the file, and writes data that no request waits for.
@@ -47,7 +47,7 @@ class FileStore:
         return decisions
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Return what `take` would return now, and change nothing."""
+        """Return what `take` would return now, and charge nothing."""
         decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, self._timeout)
         return decisions
 

@@ -1,4 +1,4 @@
-"""Keeps the table of states within `max_keys` rows: deletes expired rows, and idle ones if it is full."""
+"""Keeps the table of states within `max_keys` rows: deletes expired rows, and evictable ones if it is full."""
 
 from collections.abc import Container, Sequence
 from sqlite3 import Connection
@@ -23,7 +23,7 @@ REFUSED: Final = b"\1"
 _ROWS_PER_WRITE: Final = 9
 _WRITES_PER_TIDY: Final = 32  # a statement takes as long as a few rows, so writes are checked together
 _PROBES: Final = 32  # rows to search for one that a new key can replace
-_MAX_LIMITS: Final = 4096  # remembered limits; a limit is needed to tell which of its rows are idle
+_MAX_LIMITS: Final = 4096  # remembered limits; a limit is needed to tell which of its rows are evictable
 _ALL: Final = b""
 
 _COUNT: Final = "UPDATE limits SET keys = keys + ? WHERE bucket IN (?, x'')"
@@ -126,7 +126,7 @@ class Room:
     ) -> bool:
         """Return whether a row outside `protected` can make room for a new key of a limit.
 
-        Only the limit with the most rows loses idle rows, because a flood makes its own limit the largest. If this
+        Only the limit with the most rows loses evictable rows, because a flood makes its own limit the largest. If this
         process does not know that limit, the limit of the new key loses them. `evict`: delete the row, which a peek
         must not do.
         """
@@ -156,7 +156,10 @@ class Room:
     def _victim(
         self, bucket: bytes, rows: Sequence[tuple[bytes, bytes, int]], protected: Container[bytes], now: int
     ) -> bytes | None:
-        """Return the key of an expired row, or of an idle one: its last request was admitted, and a unit is left."""
+        """Return the key of an expired row, or else of an evictable one; None without either.
+
+        A row is evictable if its last request was admitted and a unit is left.
+        """
         candidates = [row for row in rows if row[0] not in protected]
         for key, _, expires in candidates:
             if expires <= now:

@@ -97,7 +97,7 @@ class StateTable:
         return results
 
     def peek(self, connection: Connection, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Return what `take` would return now, and change nothing. It does not wait for a writer."""
+        """Return what `take` would return now, and charge nothing. It does not wait for a writer."""
         group = Group(charges)
         connection.execute("BEGIN")
         connection.execute(_FIRST_READ).fetchone()  # before the clock is read, so that no state is later than `now`
