@@ -63,7 +63,7 @@ class Ban(Limit, frozen=True, kw_only=True):
             rest = ban_end - now
             retry = rest if cost else 0
             if state is not None and cost and state.until != ban_end:
-                # a state from the future would lock clients out
+                # the clock stepped back: the old state would ban for longer than `ban`
                 state = BanState(count, start, ban_end)
         elif cost:
             count = min(count + cost, self.quota)

@@ -3,7 +3,8 @@
 `stores/redis/bucket.lua` has the Lua code that these algorithms share. Its first lines list which functions there and
 here are the same.
 
-The level of a bucket is what was taken and has not drained yet. A new bucket is empty. An idle bucket expires.
+The level of a bucket is what was taken and has not drained yet. A new bucket is empty. A bucket that has drained
+expires.
 """
 
 from collections.abc import Iterable
@@ -138,7 +139,7 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         undrained = (at // clock - step) * drain
         refund = min(-delta * unit, undrained)  # drained units cannot be refunded
         if level > full:
-            refund -= max(0, level - undrained)  # later reservations stay
+            refund -= max(0, level - undrained)  # keep the part of delayed requests that were admitted later
         return min(level, max(0, level - refund))
 
 

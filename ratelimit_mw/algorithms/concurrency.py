@@ -62,7 +62,7 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
         else:
             retry_after = self.retry if cost <= quota else math.inf
             if state is not None and state.last[0] > now + self.window_us:
-                # slots from the future would outlive their holders
+                # the clock stepped back: unchanged, the slots would outlive their holders
                 state = self._with_slots(state, now, ())
         remaining = quota - used if used < quota else 0
         return Decision(allowed, quota, remaining, retry_after, self.retry, self.retry * (used > 0), 0.0, at), state

@@ -3,8 +3,8 @@
 -- Numbers of the limit: length (us), quota (units).
 
 if decide.fixed_window then
-  -- Returns count and start of the window at `now`, whether the state is from the future, and whether it is from this
-  -- window.
+  -- Returns count and start of the window at `now`, whether the state is later than `now`, and whether it is from
+  -- this window.
   local function read(key, now, length)
     local count, start = load(key)
     if not start or now - start >= length then return 0, now, false, false end

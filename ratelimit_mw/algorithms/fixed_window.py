@@ -51,7 +51,8 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
         else:
             retry_after = rest / MICROSECONDS if cost <= quota else math.inf
             if state is not None and state.start > now:
-                state = WindowState(count, start)  # a state from the future would lock clients out
+                # the clock stepped back: the old state would refuse until the clock reaches its time
+                state = WindowState(count, start)
         remaining = quota - count if count < quota else 0
         next_after = rest / MICROSECONDS
         return Decision(

@@ -73,7 +73,8 @@ class GCRA(BucketLimit, frozen=True, kw_only=True):
                 else:
                     level = new_level
                     delay = self.wait(now, level - full) / MICROSECONDS
-                if allowed or ahead:  # even if refused: a state from the future would lock clients out
+                # also if refused, when the clock stepped back: the old state would refuse until its time
+                if allowed or ahead:
                     state = start + level if level <= full else GcraOverfullState(start + level, step)
         # in clock steps: the wait until one unit more than `remaining` fits, and the wait until all has drained
         free = full - level

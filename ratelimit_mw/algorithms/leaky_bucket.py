@@ -12,7 +12,7 @@ from ratelimit_mw.core.memo import cached_property
 
 
 class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
-    """Admits if the cost fits into the bucket, which leaks at quota / window, and is due in time.
+    """Admits if the cost fits into the bucket, which leaks at quota / window, and the wait is at most `max_delay`.
 
     With a `max_delay` the bucket is a queue. Each request is delayed until all but `at_once` of the units before it
     have leaked. It is refused if that takes longer than `max_delay` seconds. For nginx's `limit_req` with `burst=B`,
@@ -48,11 +48,12 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
             if admission[0]:
                 level += cost * unit
             if admission[0] or (state is not None and state[1] > step):
-                state = level, step  # even if refused: a state from the future would lock clients out
+                # also if refused, when the clock stepped back: the old state would refuse until its time
+                state = level, step
         return self.decision(now, level, admission, self._units_at_once * unit), state
 
     def with_max_delay(self, max_delay: float | None) -> Limit:
-        """See `Limit.with_max_delay`. All units queue, even for 0 s, unless `at_once` is set."""
+        """See `Limit.with_max_delay`. If `at_once` is not set, it becomes 0, whatever the `max_delay`."""
         return (
             super().with_max_delay(max_delay)
             if self.at_once is not None

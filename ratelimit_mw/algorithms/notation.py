@@ -24,7 +24,8 @@ _SHORT: Final = {"s": "second", "sec": "second", "m": "minute", "min": "minute",
 
 _SEPARATORS = re.compile(r"[;,|]")
 _RATE = re.compile(r"\s*([0-9]+)\s*(?:/|per)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-z]+)\b(.*)", re.DOTALL)
-# a rate without a period, whose group () is empty; only options may follow, so that no period is taken for one
+# `100/60`: a number alone means seconds. The empty group is in the place of the missing period. Only the word of an
+# option may follow, so `100/60 minutes` does not match here.
 _WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word in algorithm.words)}
 _IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")

@@ -53,15 +53,15 @@ if decide.sliding_window_counter then
     return write_state("<" .. string.rep("d", buckets + 2), unpack(c, 1, buckets + 2)), expires
   end
 
-  -- Returns the clock steps until at most `room` units count, with `extra` units added to the newest count.
-  local function wait(c, units, extra, elapsed, room, length, buckets, strict)
+  -- Returns the clock steps until at most `max_used` units count, with `extra` units added to the newest count.
+  local function wait(c, units, extra, elapsed, max_used, length, buckets, strict)
     local counted, oldest, i = units + extra, 0, buckets + 2
     if strict == 0 then
       oldest = c[i]
       counted = counted - oldest
       i = i - 1
     end
-    while counted > room and i >= 2 do -- the oldest leaves, and the next one becomes the oldest
+    while counted > max_used and i >= 2 do -- the oldest leaves, and the next one becomes the oldest
       oldest = (c[i] or 0) + (i == 2 and extra or 0)
       counted = counted - oldest
       if strict == 1 then oldest = 0 end
@@ -70,7 +70,7 @@ if decide.sliding_window_counter then
     end
     local steps = -elapsed
     if oldest > 0 then
-      local fits = (room - counted + 1) * length - 1
+      local fits = (max_used - counted + 1) * length - 1
       local overlap = (fits - fits % oldest) / oldest
       if overlap < length then steps = length - 1 - overlap - elapsed end
     end

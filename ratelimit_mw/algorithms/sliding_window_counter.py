@@ -19,14 +19,14 @@ _MAX_BUCKETS = 1000
 class SubWindowState(Struct, frozen=True, gc=False, array_like=True):
     """Units per sub-window.
 
-    It has three fields instead of a tuple, so that a state of two counters, the default, costs the garbage collector
-    nothing.
+    `newest` and `oldest` are fields of their own, not items of one tuple. With the default `buckets` of 1, `between` is
+    the shared empty tuple, so the garbage collector need not track the state.
     """
 
     start: int  # clock steps; the start of the newest sub-window
     newest: int
     oldest: int
-    between: tuple[int, ...] = ()  # newest first; empty unless `buckets` is 2 or more
+    between: tuple[int, ...] = ()  # newest sub-window first; empty unless `buckets` is 2 or more
 
 
 class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
                 wait = self._wait(elapsed, newest, between, oldest, quota - cost)
                 retry_after = (wait * clock - now % clock) / MICROSECONDS
             if state is not None and state.start > step:
-                # a state from the future would lock clients out
+                # the clock stepped back: the old state would refuse until the clock reaches its time
                 state = SubWindowState(start, newest, oldest, between)
         remaining = room if room > 0 else 0
         filled = newest + remaining
@@ -203,8 +203,8 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             oldest = oldest * (length - elapsed - 1) // length
         return newest + sum(between) + oldest if between else newest + oldest
 
-    def _wait(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int, room: int) -> int:
-        """Return the clock steps until at most `room` units count, if nothing more is taken."""
+    def _wait(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int, max_used: int) -> int:
+        """Return the clock steps until at most `max_used` units count, if nothing more is taken."""
         length = self.steps[1]
         strict = self.strict
         if strict:  # like one more full sub-window, and no weighted one
@@ -213,15 +213,15 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         if between:
             counted += sum(between)
             for count in reversed(between):  # the oldest no longer counts, and the next one becomes the oldest
-                if counted <= room:
+                if counted <= max_used:
                     break
                 counted -= count
                 elapsed -= length
                 oldest = 0 if strict else count
-        if counted > room:
+        if counted > max_used:
             counted = 0
             elapsed -= length
             oldest = 0 if strict else newest
-        overlap = ((room - counted + 1) * length - 1) // oldest if oldest else length
+        overlap = ((max_used - counted + 1) * length - 1) // oldest if oldest else length
         wait = length - 1 - overlap - elapsed if overlap < length else -elapsed
         return wait if wait > 0 else 0

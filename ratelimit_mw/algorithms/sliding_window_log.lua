@@ -38,7 +38,7 @@ if decide.sliding_window_log then
     return (is_int(instant) and min(instant, now) or now) + length - now
   end
 
-  -- Adds `units` at `now`, drops expired units, and moves units from the future to `now`. `used`: units that counted.
+  -- Adds `units` at `now`, drops expired units, and moves units with later times to `now`. `used`: units that counted.
   local function add(key, now, length, used, newest, last, units)
     if not last or used == 0 then
       -- frees its memory without blocking the server; a new key has none, and after any write a full server (OOM) would

@@ -85,7 +85,8 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
             if cost <= self.most:
                 retry_after = self._seconds_until_gone(state, now, used, used + cost - quota)
             if state is not None and state.newest > now:
-                state = self._clamped_to_now(state, now)  # a state from the future would lock clients out
+                # the clock stepped back: the old state would refuse until the clock reaches its time
+                state = self._clamped_to_now(state, now)
         remaining = quota - used if used < quota else 0
         next_after = self._seconds_until_gone(state, now, used, used + remaining + 1 - quota)
         reset_after = self._seconds_until_gone(state, now, used, used) if used else 0.0

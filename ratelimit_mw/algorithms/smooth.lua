@@ -1,7 +1,7 @@
 -- Guava's RateLimiter: the Lua implementation of smooth.py, with the same steps on the same whole numbers.
 -- State: wait (ticks until the next free ticket), stored (ticks), delayed_ticks (ticks of the wait that are the price
 -- of delayed charges), updated (clock steps), drain (ticks per clock step), clock (us per clock step).
--- A negative `stored` of -x (the wait is for units of x ticks that were not stored) is written as full + x.
+-- A negative `stored`, for charges that took more ticks than were stored, is written as full - stored.
 -- Numbers of the limit: clock (us per clock step), drain and unit (ticks, before the scale of a warm-up), quota
 -- (units), idle (us that can be stored), cold (factor; 0 without a warm-up).
 
@@ -63,7 +63,7 @@ if decide.smooth then
     return -((wait + -wait % scale) / scale * storage_scale)
   end
 
-  -- Returns wait, stored and delayed_ticks in the ticks of this limit, and whether the state is from the future.
+  -- Returns wait, stored and delayed_ticks in the ticks of this limit, and whether the state is later than `now`.
   local function current(key, now, clock, idle, cold)
     local wait, stored, delayed_ticks, updated, drain, its_clock = load(key)
     if not its_clock or drain < 1 or its_clock < 1 then return 0, full, 0, false end

@@ -29,7 +29,9 @@ class SmoothState(Struct, frozen=True, gc=False, array_like=True):
     """The next free ticket and the stored time at an instant, in the ticks of the rate at that time."""
 
     wait: int  # ticks until the next free ticket
-    stored: int  # ticks; -x if the wait is for units of x ticks that were not stored (Lua writes full + x)
+    # Ticks of stored idle time. Below 0: charges took -stored ticks more than were stored, and the wait is for these.
+    # Lua writes full - stored in this case.
+    stored: int
     delayed_ticks: int  # ticks of the wait that are the price of delayed charges
     updated: int  # clock steps
     drain: int  # ticks per clock step
@@ -99,7 +101,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
                 before, (wait, stored) = wait, self._after_charge(wait, stored, cost)
                 delayed_ticks = delayed_ticks + wait - before if before else 0
             if allowed or (state is not None and state.updated * state.clock > now):
-                # even if refused: a state from the future would lock clients out
+                # also if refused, because the clock stepped back: the old state would refuse until its time
                 state = SmoothState(wait, stored, delayed_ticks, now // clock, drain, clock)
         return self._decision(now, wait, stored, (allowed, retry_after, delay)), state
 

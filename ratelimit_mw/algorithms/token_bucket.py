@@ -33,7 +33,9 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
             drained = (step - updated) * drain
             if drained >= 0:
                 level = level - drained if drained < level else 0
-            elif cost:  # even if refused: after a clock step back, nothing drains until the state's time is reached
+            elif cost:
+                # The clock stepped back. Write the present time, even if the charge is refused. Otherwise nothing would
+                # drain until the clock reaches the old time again.
                 state = level, step
         allowed = True
         retry_after = delay = 0.0

@@ -63,7 +63,7 @@ def is_pure(limit: Limit, walk: Walk) -> bool:
 
 
 def changes_nothing_for_cost_0(limit: Limit, walk: Walk) -> bool:
-    """Check that cost 0 is admitted and returns the same state object, even if it is None or from the future."""
+    """Check that cost 0 is admitted and returns the same state object, even if it is None or later than `now`."""
     state, now = walk.end(limit)
     for stored in (None, state):
         for instant in (now, now - 10 * limit.window_us, now + limit.window_us // 3):

@@ -176,7 +176,7 @@ def test_all_killed_is_success() -> None:
 
 
 def test_one_that_survives_is_named_and_so_is_one_that_does_not_run() -> None:
-    harmless = replace(REFILLS, number=2, why="a comment", old="# even if refused:", new="# even if refused,")
+    harmless = replace(REFILLS, number=2, why="a comment", old="# The clock stepped", new="# The clock steps")
     breaks = replace(REFILLS, number=3, why="a typo", old="def decide(", new="def decides(")
     lost = replace(REFILLS, number=4, why="no Python", old="def decide(", new="def decide")
     code, said = told([harmless, REFILLS, breaks, lost])

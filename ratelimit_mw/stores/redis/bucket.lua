@@ -42,7 +42,7 @@ if decide.gcra or decide.token_bucket or decide.leaky_bucket then
   if settle then
     local floor, max, min = math.floor, math.max, math.min
 
-    -- Returns the level after a correction.
+    -- Returns the level after a settlement.
     function settled_level(level, step, delta, at, clock, drain, unit, burst, quota)
       local full = burst * unit
       if delta > 0 then
@@ -50,7 +50,7 @@ if decide.gcra or decide.token_bucket or decide.leaky_bucket then
       end
       local undrained = (floor(at / clock) - step) * drain
       local refund = min(-delta * unit, undrained) -- drained units cannot be refunded
-      if level > full then refund = refund - max(0, level - undrained) end -- later reservations remain
+      if level > full then refund = refund - max(0, level - undrained) end -- keep the part of later delayed requests
       return min(level, max(0, level - refund))
     end
   end
