@@ -288,7 +288,7 @@ def _tail(args: argparse.Namespace, target: Target) -> int:
 def _mention_rules(name: str, target: Target, more: Iterable[str], place: str) -> None:
     """If no known rule has this name, print the known names. `more`: those of `place`, which may lack some."""
     limit_sets = target.rules.all_limit_sets
-    known = {limit_set.bucket for limit_set in limit_sets if limit_set.known_limits or limit_set.callables}
+    known = {limit_set.bucket_name for limit_set in limit_sets if limit_set.known_limits or limit_set.callables}
     known.update(more)
     if not any(name in rule_spellings(rule) for rule in known):
         names = ", ".join(map(printable, sorted(known))) or "none"

@@ -131,7 +131,7 @@ class Pace:
 def known_limits(target: Target) -> Mapping[tuple[str, str], Limit]:
     """Return the limits of the settings by rule and bucket id, as keys name them."""
     return {
-        (limit_set.bucket, compiled.policy.limit.bucket): compiled.policy.limit
+        (limit_set.bucket_name, compiled.policy.limit.bucket): compiled.policy.limit
         for limit_set in target.rules.all_limit_sets
         for compiled in limit_set.known_limits
     }

@@ -26,7 +26,7 @@ from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
 from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
-from ratelimit_mw.rules.route_checks import RouteShape, route_findings, shape_of_angles
+from ratelimit_mw.rules.route_checks import RouteShape, route_findings, shape_of_bracket_template
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
@@ -179,9 +179,9 @@ def _shapes_of(patterns: Sequence[Any], above: str) -> Iterator[RouteShape]:
         if not isinstance(one.pattern, RoutePattern):
             yield RouteShape(above + _literal_segments(text) + "{x:path}")
         elif hasattr(one, "url_patterns"):
-            yield from _shapes_of(one.url_patterns, above + shape_of_angles(text).path)
+            yield from _shapes_of(one.url_patterns, above + shape_of_bracket_template(text).path)
         else:
-            yield shape_of_angles(above + text)
+            yield shape_of_bracket_template(above + text)
 
 
 def _literal_segments(regex: str) -> str:

@@ -24,7 +24,7 @@ from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
 from ratelimit_mw.rules.deployment_checks import switched_off
-from ratelimit_mw.rules.messages import unseen_messages
+from ratelimit_mw.rules.message_limits import unseen_messages
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.slot_checks import warn_of_unused_slot_options
 from ratelimit_mw.settings import Settings

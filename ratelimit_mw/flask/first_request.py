@@ -7,7 +7,7 @@ from typing import Any, Final
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.flask.endpoint_limits import CONFIG
-from ratelimit_mw.rules.route_checks import route_findings, shape_of_angles
+from ratelimit_mw.rules.route_checks import route_findings, shape_of_bracket_template
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
 
@@ -42,7 +42,7 @@ class FirstRequestCheck:
         """Yield a finding for each setting written since, and for each rule whose path or methods no route has."""
         yield from self._late_settings(app.config)
         if not (app.url_map.host_matching or app.subdomain_matching):  # else a path has a route on some hosts only
-            routes = [shape_of_angles(rule.rule, rule.methods or ()) for rule in app.url_map.iter_rules()]
+            routes = [shape_of_bracket_template(rule.rule, rule.methods or ()) for rule in app.url_map.iter_rules()]
             yield from route_findings(self._settings, routes, partial(_has_route, app))
 
     def _late_settings(self, config: Mapping[str, Any]) -> Iterator[Finding]:

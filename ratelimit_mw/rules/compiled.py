@@ -38,20 +38,21 @@ class CompiledLimit:
     """
 
     __slots__ = (
-        *(
-            "is_penalty",
-            "charge",
-            "cost",
-            "key",
-            "local_policy",
-            "missing_key",
-            "on_store_error",
-            "policy",
-            "queue",
-            "queue_timeout",
-            "shadow",
-        ),
-        *("min_cost", "missing_key_tag", "may_delay", "tag_of"),
+        "charge",
+        "cost",
+        "is_penalty",
+        "key",
+        "local_policy",
+        "may_delay",
+        "min_cost",
+        "missing_key",
+        "missing_key_tag",
+        "on_store_error",
+        "policy",
+        "queue",
+        "queue_timeout",
+        "shadow",
+        "tag_of",
     )
 
     def __init__(
@@ -86,7 +87,7 @@ class CompiledLimit:
         self.tag_of: Final = limit_set.tag_of
         self.missing_key_tag: Final = self.tag_of(encode([("missing", self.key.text)]))  # for requests without a key
         role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
-        limit, lease, lease_time, suffix = spec.limit, spec.lease, spec.lease_time, f":{limit_set.bucket}"
+        limit, lease, lease_time, suffix = spec.limit, spec.lease, spec.lease_time, f":{limit_set.bucket_name}"
 
         def charge(tag: str, cost: int) -> Charge:
             return Charge(tag + suffix, limit, cost, None, role, None, lease, lease_time)
@@ -101,8 +102,8 @@ class CompiledLimit:
 class LimitSet:
     """The limits of one rule: fixed, as `fixed_limits`, or chosen for each request by tier or callable.
 
-    `name`: the name in headers. `rule`: None for limits of the global settings. `bucket`: the name in bucket keys, if
-    it differs from `name`. `concurrent`: the number of concurrency slots; 0 without such a limit.
+    `name`: the name in headers. `rule`: None for limits of the global settings. `bucket_name`: the name in bucket
+    keys, if it differs from `name`. `concurrent`: the number of concurrency slots; 0 without such a limit.
 
     `callables`: all callables of the limits. `may_delay`: whether a request may be delayed. `settles`: whether a charge
     may be settled after the response. `has_slots`: whether a request may hold slots until its response has ended.
@@ -115,11 +116,11 @@ class LimitSet:
         name: str,
         settings: Settings,
         rule: Rule | None = None,
-        bucket: str | None = None,
+        bucket_name: str | None = None,
         concurrent: int = 0,
     ) -> None:
         self.name: Final = name
-        self.bucket: Final = bucket or name
+        self.bucket_name: Final = bucket_name or name
         self.settings: Final = settings
         self.rule: Final = rule
         self._key: Final = settings.key if rule is None or rule.key is None else rule.key
@@ -167,7 +168,7 @@ class LimitSet:
 
     @property
     def unlimited_default(self) -> str | None:
-        """The tier without limits of clients without a tier, if the settings do not name the default tier."""
+        """See `TieredLimits.unlimited_default`; None without limits by tier."""
         return self._selector.unlimited_default if isinstance(self._selector, TieredLimits) else None
 
     @property
@@ -192,7 +193,8 @@ class LimitSet:
     def _compile(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
         labels = [self.name if index == 0 else f"{self.name}-{index + 1}" for index in range(len(specs))]
         names = [spec.limit.name or label for spec, label in zip(specs, labels, strict=True)]
-        if not isinstance(self._selector, DynamicLimits):  # a callable may name a limit after a client
+        # a callable may name a limit after a client, so metrics must not have such names
+        if not isinstance(self._selector, DynamicLimits):
             labels = names.copy()
         slots = [f"{self.name}-concurrent"] * len(self._slots)
         named = zip((*specs, *self._slots), names + slots, labels + slots, strict=True)
@@ -233,9 +235,10 @@ def check_no_async_callables(limit_sets: Iterable[LimitSet]) -> None:
     mistakes = ErrorCollector()
     for limit_set in limit_sets:
         owner = "app_limits" if limit_set.name == "app" else f"rule {limit_set.name}"
-        is_global = limit_set.name in ("", "default")  # without a name: an endpoint limit, whose line is known
+        # An endpoint limit has no name here; the traceback shows its line. The global limits have the name "default".
+        needs_no_owner = limit_set.name in ("", "default")
         for setting, call in limit_set.named_callables():
-            with mistakes.collect(setting if is_global else f"{setting} of {owner}"):
+            with mistakes.collect(setting if needs_no_owner else f"{setting} of {owner}"):
                 reject_async(call, _WSGI)
     mistakes.raise_if_any()
 

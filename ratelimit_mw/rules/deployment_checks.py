@@ -76,7 +76,7 @@ class ProxyHeaderCheck:
     def examine(self, request: Request) -> None:
         """Warn at the first request that shows such a proxy. `request.client` is the socket's peer."""
         self._seen += 1
-        if self.done:  # another gate of the same app shares this object
+        if self.done:  # several rule sets of an app share this object, see `RuleSet.share_with_outer`
             return
         self.done = self._seen >= _MAX_REQUESTS
         sent = {name: values for name in self._names if (values := request.header_lines(name))}

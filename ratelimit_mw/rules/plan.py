@@ -141,7 +141,8 @@ class Match:
             charges = tuple([limit.charge(tag, limit.cost_of({})) for limit in limits])
             return Plan(charges, limits, self.policies, None, self, _is_single(charges))
         by_address = self._plan(None, client, None)
-        return by_address if by_address.match is self else replace(by_address, match=self)  # if a key is missing
+        # a plan without a key, from `_plan_without`, has no match
+        return by_address if by_address.match is self else replace(by_address, match=self)
 
     def _plan_for_caller(self, caller: tuple[str | None, str | None, str | None]) -> "Plan":
         return self._plan(*caller)
@@ -168,9 +169,10 @@ class _PlanContext(Struct, frozen=True, gc=False):
 class Plan(Struct, frozen=True, gc=False):
     """The charges of a request, each with its limit and policy.
 
-    `denied_source`: the source of the verdict if the request is refused without a query of the store. `match`: set at
-    least in plans by client address. `is_single`: whether there is one charge, and it can refuse; may be false for
-    other plans, where this is not examined.
+    `denied_source`: the source of the verdict if the request is refused without a query of the store. `match`: always
+    set in plans by client address; in others, None if a callable chose the limits or a key is missing. `is_single`:
+    true only if there is exactly one charge, of the role `limit`; false also if a callable chose the limits or a key is
+    missing.
     """
 
     charges: Sequence[Charge]
@@ -218,7 +220,7 @@ class PlanCache(Memo[str | None, Plan]):
         return super().__missing__(client)
 
 
-# The settings refuse the request with a 403. The source is the default one.
+# The settings refuse the request with a 403. `store` is also the source if no store was queried, see `Source`.
 _DENIED: Final = Plan((), (), (), denied_source="store")
 # The limits are unknown, because a callable failed: the request gets a 503, as if the store had failed.
 _UNKNOWN_LIMITS: Final = Plan((), (), (), denied_source="denied_on_error")
@@ -279,7 +281,7 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
             if limit.missing_key == "deny" and not limit.shadow:
                 return _DENIED
             if (
-                limit.is_penalty
+                limit.is_penalty  # all clients without the key share a bucket, so one could get all of them banned
                 or limit.missing_key == "deny"
                 or (
                     limit.missing_key == "exempt"
@@ -287,7 +289,7 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
                     and not limit.key.is_ambiguous(request)  # otherwise a client could repeat a header to be exempt
                 )
             ):
-                continue  # otherwise the refusals of one client without the key would ban all of them
+                continue
         tag = limit.missing_key_tag if identity is None else limit.tag_of(identity)
         charges.append(limit.charge(tag, limit.cost_of(results)))
         compiled_limits.append(limit)
@@ -346,8 +348,10 @@ def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:
 def plan_on_store_error(charge_plan: Plan) -> tuple[Source, Plan]:
     """Return what replaces the failed store: the source of the verdict, and the plan for the fallback store.
 
-    The strictest `on_store_error` of the limits applies. The charges of the plan are unchanged, because a
-    `FallbackStore` scales them. Its policies are those of the scaled limits.
+    If a limit has `on_store_error = "deny"`, the request is refused. Otherwise, the limits with `local` are decided in
+    this process, and those with `allow` are skipped. The `deny` of a shadow limit has no effect. The
+    charges of the plan are unchanged, because a `FallbackStore` scales them. Its policies are those of the scaled
+    limits.
     """
     modes = {limit.on_store_error for limit in charge_plan.compiled_limits if not limit.shadow}
     if "deny" in modes:

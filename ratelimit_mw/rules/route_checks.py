@@ -9,8 +9,9 @@ from ratelimit_mw.core.log import Finding
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import Rule
 
-_SIMILARITY: Final = 0.8  # of a segment to that of a route, from 0 to 1; from here on, it is a misspelling
-_ANGLES: Final = re.compile(r"<([^<>]*)>")
+# A segment that is at least this similar to a route's segment counts as a misspelling. 1 is equality.
+_SIMILARITY: Final = 0.8
+_BRACKETS: Final = re.compile(r"<([^<>]*)>")
 _OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any", "int", "float", "uuid"}
 
 
@@ -24,23 +25,25 @@ class RouteShape(NamedTuple):
     methods: frozenset[str] = frozenset()
 
 
-def shape_of_angles(template: str, methods: Iterable[str] = ()) -> RouteShape:
+def shape_of_bracket_template(template: str, methods: Iterable[str] = ()) -> RouteShape:
     """Return the shape of a route of Flask or Django, `/users/<int:id>`. An unknown converter may match a slash."""
 
     def shape(found: re.Match[str]) -> str:
         converter = found[1].rpartition(":")[0].partition("(")[0]  # `int` of `int(min=1):number`
         return "{x}" if converter in _OF_ONE_SEGMENT else "{x:path}"
 
-    return RouteShape(_ANGLES.sub(shape, template), frozenset(methods))
+    return RouteShape(_BRACKETS.sub(shape, template), frozenset(methods))
 
 
 def route_findings(
     settings: Settings, routes: Sequence[RouteShape], has_route: Callable[[str], bool]
 ) -> Iterator[Finding]:
-    """Yield a finding for each path of a rule that no route has, and for each rule with methods that no route accepts.
+    """Yield findings on the paths of rules that no route has, and on methods that no route accepts.
 
-    `has_route`: looks up a path without parameters in the app's router. A path with parameters has a finding only if no
-    route can have any such path. With `ignore_case`, rules match paths that routers do not, so there is no finding.
+    A rule gets one finding for each path that resembles a route, and one for all its other paths without a route. Its
+    methods are checked only if all its paths have routes. `has_route`: looks up a path without parameters in the app's
+    router. A path with parameters has a finding only if no route can have any such path. With `ignore_case`, rules
+    match paths that routers do not, so there is no finding.
     """
     for index, rule in enumerate(() if settings.ignore_case else settings.parsed_rules()):
         if rule.exempt:

@@ -61,7 +61,7 @@ class RuleSet:
         self._table: Final = RuleTable(rules, app, default, preflight, settings)
         self._blocklist: Final = Match((), "blocklist", "unmatched", denied=True)
         self._lost_peer: Final = Match((), "unmatched", "unmatched", denied=True)
-        self.names: Counter[str] = Counter()  # how many limits of rules have a name; endpoint limits get other names
+        self.names: Counter[str] = Counter()  # limits, by the name of their rule; for names of endpoint limits
         for rule in self._table.rules:
             self.names[rule.name] += len(rule.limit_set.fixed_limits or (rule,))
         self.limit_sets: Final = [app, *(rule.limit_set for rule in self._table.rules), default]
@@ -108,7 +108,10 @@ class RuleSet:
         return any(limit_set.has_queue for limit_set in self.limit_sets)
 
     def share_with_outer(self, outer: "RuleSet") -> None:
-        """Use the limit names and the proxy check of an outer gate's rules, because an app needs each only once."""
+        """Use the limit names and the proxy check of `outer`, because an app needs each only once.
+
+        `outer`: the rules of the middleware. This object has those of an endpoint limit with a store of its own.
+        """
         self.names, self._proxy_check = outer.names, outer._proxy_check  # noqa: SLF001  # the same class
         self._refresh_single_match()
 
@@ -130,7 +133,7 @@ class RuleSet:
         `endpoint`: the text that bucket names are made from. `display_name`: the text that names in headers are made
         from (the route); if empty, `endpoint`. Both are for limits without a name. `outer`: the limits of the groups
         that contain the endpoint, nearest first; a level applies unless a final limit of a nearer level does.
-        `siblings`: other endpoint limits of the same request, whose names are not available.
+        `siblings`: other endpoint limits of the same request, whose names are taken.
         """
         rules: list[CompiledRule] = []
         for level, (level_limits, bucket_name, limit_name) in enumerate(
@@ -144,6 +147,7 @@ class RuleSet:
                     if compiled.base_name == base_name and not compiled.is_exempt
                 ]
                 number = 1 + sum(len(compiled.limit_set.fixed_limits or (compiled,)) for compiled in namesakes)
+                # a name that was made from the route may be the name of a rule, whose limits are numbered first
                 number += 0 if endpoint_limit.rule.name else self.names[base_name]
                 name = base_name if number == 1 else f"{base_name}-{number}"
                 # unique: rules of the settings have no @ in their names, and no name has brackets
@@ -247,11 +251,10 @@ class RuleSet:
         return finder.resolve(request.client, lambda name: unambiguous_values(name, request.header_lines(name)))
 
     def plans_for(self, method: str, path: str) -> PlanCache | None:
-        """Return the plans by client address of requests with this method and path.
+        """Return the cache of plans, by client address, for requests with this method and URL path.
 
-        Returns None if these requests need the general path, that is, `match` and `plan`. For other requests the
-        general path returns the same plan. `path`: as received, without a root path. `client_of` returns the address
-        for the lookup.
+        Returns None if these requests need `match` and `plan`. For other requests these return the same plan, but more
+        slowly. `path`: as received, without a root path. `client_of` returns the address for the lookup.
         """
         if self.plans_by_address is not None:
             return None if method == "OPTIONS" else self.plans_by_address
@@ -265,7 +268,7 @@ class RuleSet:
         return None if forwarded is None or self._finder is None else self._finder.resolve_ipv4(peer, forwarded)
 
     def plans_by_address_at(self, endpoint_rules: EndpointRules) -> PlanCache | None:
-        """Return `plans_by_address` for an endpoint with these limits; None if a request needs the general path."""
+        """Return `plans_by_address` for an endpoint with these limits; None if a request needs `match` and `plan`."""
         match = None if self.single_match is None else self._matches_by_endpoint(endpoint_rules)
         return None if match is None else match.plans_by_address
 

@@ -11,7 +11,7 @@ from ratelimit_mw.http.paths import Forms, Paths, is_normal
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
-from ratelimit_mw.rules.messages import MessageLimits
+from ratelimit_mw.rules.message_limits import MessageLimits
 from ratelimit_mw.rules.plan import Match, PlanCache
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import Rule
@@ -33,25 +33,29 @@ NO_RULES: Final = MatchedRules()
 class CompiledRule:
     """A compiled rule without its path.
 
-    `name`, `bucket`: set for an endpoint limit only. `base_name`, `base_bucket`: its name and bucket before a suffix
-    made them unique. `level`: 0 for a limit on the endpoint itself, 1 for one on its nearest group, and so on.
-    `preflight`: the rule applies to CORS preflights only.
+    The arguments `name` and `bucket_name` are given for an endpoint limit only; otherwise, both come from the rule.
+    `base_name`, `base_bucket`: its name and the name of its bucket before a suffix made them unique. `level`: 0 for a
+    limit on the endpoint itself, 1 for one on its nearest group, and so on. `preflight`: the rule applies to CORS
+    preflights only.
     """
 
     __slots__ = (
-        *(
-            "_limit_set_in_bucket",
-            "_preflight_limits",
-            "is_unconditional",
-            "base_name",
-            "is_final",
-            "is_exempt",
-            "hosts",
-            "level",
-            "bucket_ids",
-            "limit_set",
-        ),
-        *("methods", "name", "base_bucket", "preflight", "definition", "when"),
+        "_limit_set_in_bucket",
+        "_preflight_limits",
+        "base_bucket",
+        "base_name",
+        "bucket_ids",
+        "definition",
+        "hosts",
+        "is_exempt",
+        "is_final",
+        "is_unconditional",
+        "level",
+        "limit_set",
+        "methods",
+        "name",
+        "preflight",
+        "when",
     )
 
     def __init__(
@@ -59,7 +63,7 @@ class CompiledRule:
         rule: Rule,
         settings: Settings,
         name: str | None = None,
-        bucket: str | None = None,
+        bucket_name: str | None = None,
         *,
         base_name: str = "",
         base_bucket: str = "",
@@ -76,7 +80,7 @@ class CompiledRule:
             LimitSet, limits, self.name, settings, rule, concurrent=rule.concurrent
         )
         self._preflight_limits: LimitSet | None = None
-        self.limit_set: Final = self._limit_set_in_bucket(bucket=bucket)
+        self.limit_set: Final = self._limit_set_in_bucket(bucket_name=bucket_name)
         self.preflight: Final = rule.preflight
         self.methods: Final = rule.all_methods
         self.hosts: Final = Hosts("host", rule.host) if rule.host else None
@@ -103,7 +107,7 @@ class CompiledRule:
             return self.limit_set
         if self._preflight_limits is None:
             # the slash keeps the bucket unique: names do not contain one
-            self._preflight_limits = self._limit_set_in_bucket(bucket=f"{self.limit_set.bucket}/preflight")
+            self._preflight_limits = self._limit_set_in_bucket(bucket_name=f"{self.limit_set.bucket_name}/preflight")
         return self._preflight_limits
 
     def is_same_limit(self, other: "CompiledRule") -> bool:
@@ -152,8 +156,8 @@ class RuleTable:
     def plans_for(self, method: str, path: str) -> PlanCache | None:
         """Return the plans by client address of requests with this method and path, if nothing else matters.
 
-        Returns None if `match` must decide, because a rule needs a header, its path can match loosely, or the path has
-        several forms.
+        Returns None if `match` must decide, because a rule needs a header, the path has several forms, or only some of
+        the supported routers would match it with the path of a rule.
         """
         if method not in _METHODS or not is_normal(path):
             return None
@@ -234,10 +238,10 @@ class RuleTable:
     ) -> MatchedRules:
         """Return the rules that apply, up to and including the first final one.
 
-        `indices`: the rules whose path matches; ~index for a loose match. `preflight`: whether to consider only the
-        rules for preflights, or only the others. `when_results`: the results of `when` for this request, by rule;
-        missing ones are added. If `when` failed, the host cannot be read, or the path matches loosely, the rule
-        applies, but does not end the search.
+        `indices`: the rules whose path matches; ~index for a loose match, that is, if only some of the supported
+        routers would match the path. `preflight`: whether to consider only the rules for preflights, or only the
+        others. `when_results`: the results of `when` for this request, by rule; missing ones are added. If `when`
+        failed, the host cannot be read, or the match is loose, the rule applies, but does not end the search.
         """
         matches: list[int] = []
         for number in indices:

@@ -15,7 +15,8 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import NOT_BY_TIER
 from ratelimit_mw.settings.rule import PathSpec, Rule
 
-_MAX_QUOTAS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}  # in any window
+# quotas that an algorithm admits in the worst window
+_WORST_WINDOW_QUOTAS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}
 _LONG_TIMEOUT: Final = 5.0  # seconds; a larger store_timeout was probably meant in milliseconds
 _EVERY_PATH: Final = "/{rest:path}"
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
@@ -114,9 +115,9 @@ class EndpointLimitChecks:
         every = list(limit_sets)
         is_enforced = any(map(_always_enforced, (self._compiled[0], *every)))
         for limit_set in every:
-            if limit_set.bucket in self._seen or limit_set.rule is None:
+            if limit_set.bucket_name in self._seen or limit_set.rule is None:
                 continue
-            self._seen.add(limit_set.bucket)
+            self._seen.add(limit_set.bucket_name)
             place = f"@limit {limit_set.name}"
             yield from _method_findings(limit_set.rule, place)
             yield from _limit_findings(limit_set, "" if is_enforced else "add a limit with another key", place)
@@ -205,10 +206,10 @@ def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
 def _rule_findings(limit_set: LimitSet, fix: str) -> Iterator[Finding]:
     """Yield findings on the limits of one rule. `fix`: see `_limit_findings`."""
     yield from _limit_findings(limit_set, fix, f"rule {limit_set.name}")
-    for idle, other in _redundant_limits(limit_set.fixed_limits or ()):
+    for redundant, other in _redundant_limits(limit_set.fixed_limits or ()):
         yield Finding(
-            f"rule {limit_set.name}: {idle.policy.limit.notation} never refuses what {other.policy.limit.notation} "
-            "admits; remove it, or make it the smaller one",
+            f"rule {limit_set.name}: {redundant.policy.limit.notation} never refuses what "
+            f"{other.policy.limit.notation} admits; remove it, or make it the smaller one",
             weakens_limits=False,
             code="RL-126",
         )
@@ -241,10 +242,11 @@ def _admits_all_of(limit: Limit, other: Limit) -> bool:
         same_options = all(getattr(limit, word) == getattr(other, word) for word in options)
         if same_options and limit.quota >= other.quota and limit.most >= other.most and limit.window <= other.window:
             return True
-    if other.algorithm not in _MAX_QUOTAS or limit.algorithm not in _MAX_QUOTAS:
+    if other.algorithm not in _WORST_WINDOW_QUOTAS or limit.algorithm not in _WORST_WINDOW_QUOTAS:
         return False
-    at_once, rate = _MAX_QUOTAS[other.algorithm] * other.quota, other.quota / other.window
-    return 2 * at_once + rate * limit.window <= limit.quota  # a counter may add all of the last window to the new one
+    most_per_window, rate = _WORST_WINDOW_QUOTAS[other.algorithm] * other.quota, other.quota / other.window
+    # Twice, because a sliding window counter adds units of the window before. So it can count two worst windows.
+    return 2 * most_per_window + rate * limit.window <= limit.quota
 
 
 def _no_effect_findings(limit_set: LimitSet, place: str, of_request: Sequence[LimitSet]) -> Iterator[Finding]:

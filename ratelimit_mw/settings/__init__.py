@@ -48,7 +48,8 @@ _MISPLACED_IN_RULES: Final = {
     **LIMIT_TABLE_OPTIONS,
 }
 _FROM_ENVIRONMENT: Final = "from_environment"  # an attribute and no field, because it is no option
-_VALID_REST: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}  # what `check` adds to a part of the settings
+# valid values that `check` adds to a part of the settings, in place of missing ones
+_REQUIRED_DEFAULTS: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}
 
 
 class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMeta):
@@ -179,8 +180,8 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
 
     @classmethod
     def check(cls, given: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` for problems in a part of the settings, which no other part could solve."""
-        build_checked(cls, {**_VALID_REST, **given}, Options, _MISPLACED_OPTIONS)
+        """Check some of the options alone. Raise `ConfigError` for problems that the other options could not solve."""
+        build_checked(cls, {**_REQUIRED_DEFAULTS, **given}, Options, _MISPLACED_OPTIONS)
 
     @classmethod
     def load(cls, path: str | Path) -> "Settings":

@@ -239,7 +239,7 @@ class TieredLimits(LimitSelector):
 
     @property
     def unlimited_default(self) -> str | None:
-        """The first tier if it is the default one only because it is the first, and others alone have limits."""
+        """The default tier, if it is only the first in the table and has no limits, although another has; else None."""
         is_chosen = self._is_default_chosen or self._tiers[self._default] or not any(self._tiers.values())
         return None if is_chosen else self._default
 

@@ -167,10 +167,10 @@ def test_the_usual_request_takes_it(face: str) -> None:
         fast, _ = both(rules, face, (path, method, "10.0.0.1", "x-forwarded-for", ["192.0.2.1"]))
         assert fast is not None
         found[f"{method} {path}"] = [charge.key.partition(":")[2] for charge in fast.charges]
-    users, static, things = (rule.limit_set.bucket for rule in rules._table.rules[1:])
+    users, static, things = (rule.limit_set.bucket_name for rule in rules._table.rules[1:])
     assert found == {
         "GET /login": ["app", "default"],
-        "POST /login": ["app", rules._table.rules[0].limit_set.bucket],
+        "POST /login": ["app", rules._table.rules[0].limit_set.bucket_name],
         "GET /users/7": ["app", users],
         "POST /users/7": ["app", users],
         "GET /static/a/b.css": ["app", static],

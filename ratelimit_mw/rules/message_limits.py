@@ -43,7 +43,7 @@ class MessageLimits:
         self._settings: Final = settings
         tiers = settings.tier, settings.default_tier
         default = parse_limits(_NAME, settings.messages, *tiers)
-        self._global: Final = {
+        self._global: Final = {  # the rules here exist only to carry `on_store_error`
             mode: LimitSet(default, _NAME, settings, Rule(path="/", limits=[], on_store_error=mode), f"/{_NAME}")
             for mode in _STRICTEST_FIRST
         }
@@ -70,15 +70,16 @@ class MessageLimits:
             for index in matched
             if (limit_set := self._by_rule[index]) is not None and limit_set.fixed_limits != []
         }
-        takes_global = (
+        # the final rules for which the global `messages` apply; None for a form without a final rule
+        global_for = (
             [] if self._has_no_global else [index for index in finals if index is None or self._by_rule[index] is None]
         )
-        modes = {self._policy_of(index).on_store_error for index in takes_global} or {self._settings.on_store_error}
+        modes = {self._policy_of(index).on_store_error for index in global_for} or {self._settings.on_store_error}
         default = self._global[next(mode for mode in _STRICTEST_FIRST if mode in modes)]
-        limit_sets = [*by_rule.values(), *([default] if takes_global else [])]
+        limit_sets = [*by_rule.values(), *([default] if global_for else [])]
         if not limit_sets:
             return None
-        refusing = [*takes_global, *(index for index in by_rule if not self._rules[index].shadow)]
+        refusing = [*global_for, *(index for index in by_rule if not self._rules[index].shadow)]
         closes = any(self._policy_of(index).on_message_refused == "close" for index in refusing)
         return Match(limit_sets, name, route, default, closes=closes)
 
