@@ -257,9 +257,9 @@ def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
         (
             'limits = "call:shop_of_check:none"',
             (
-                "  limits none: returned no valid limits; the default limits apply, and if these come from it or are "
-                "[], the request gets 503: limits: got None, expected text such as '100/minute', a Limit, a table or "
-                "a list of these"
+                "  limits none: returned no valid limits; the default limits apply, and if these come from the same "
+                "callable or are [], the request gets 503: limits: got None, expected text such as '100/minute', a "
+                "Limit, a table or a list of these"
             ),
         ),
         (

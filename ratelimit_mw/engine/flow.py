@@ -30,7 +30,7 @@ from ratelimit_mw.rules.rule_table import EndpointRules
 _NO_RESULTS: Final[CallResults] = {}
 _CALLABLE_RAISED: Final = (
     "raised an error: a key or tier counts as missing, a cost as 1; in place of limits, the default limits apply, "
-    "and if these come from it or are [], the request gets 503"
+    "and if these come from the same callable or are [], the request gets 503"
 )
 
 

@@ -140,7 +140,7 @@ def _exempt_findings(rules: Sequence[Rule], settings: Settings) -> Iterator[Find
 
 def _method_findings(rule: Rule, place: str) -> Iterator[Finding]:
     for method, hint in unknown_methods(rule.methods):
-        text = f"{place}: methods has {method}, which no server knows"
+        text = f"{place}: methods has {method}, which is not a known HTTP method"
         # a method without a hint may be a custom method, which is allowed
         yield Finding(
             f"{text}; {hint or 'if clients do not send it, remove it'}", weakens_limits=hint is not None, code="RL-121"
@@ -167,7 +167,7 @@ def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Findi
         )
     if (default := limit_set.unlimited_default) is not None:
         yield Finding(
-            f"{place}: clients without one of these tiers are in the first one, {default}, which has no "
+            f"{place}: clients whose tier is missing or unknown are in the first one, {default}, which has no "
             f"limits; set default_tier, to {default!r} if this is meant",
             code="RL-138",
         )
@@ -347,7 +347,7 @@ def exempting_all(rules: Sequence[Rule]) -> int | None:
 
 
 def unknown_methods(methods: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each method that no server knows, with a hint at the likely intention; None without a hint."""
+    """Yield each method that is not a known HTTP method, with a hint at the likely intention; None without a hint."""
     for method in methods:
         if method in _METHOD_HINTS:
             yield method, _METHOD_HINTS[method]

@@ -285,8 +285,8 @@ class DynamicLimits(LimitSelector):
         except Exception as error:  # noqa: BLE001  # an invalid result must not exempt the request
             warn_throttled(
                 f"limits {callable_place(self._call)}",
-                "returned no valid limits; the default limits apply, and if these come from it or are [], the request "
-                "gets 503: %s",
+                "returned no valid limits; the default limits apply, and if these come from the same callable or are "
+                "[], the request gets 503: %s",
                 error,
                 code="RL-219",
                 call=self._call,

@@ -98,7 +98,9 @@ class Options(TypedDict, total=False):
     key: Annotated[KeySpec, "selects the bucket, unless the limit or the rule has its own key", check_key]
     tier: Annotated[KeySpec, "a key that names the client's tier, for limits by tier", check_key]
     default_tier: Annotated[
-        str, "the tier of clients without one; else the tier named `default`, else the first", check_tier_name
+        str,
+        "the tier of clients whose tier is missing or unknown; by default the one named `default`, or else the first",
+        check_tier_name,
     ]
     settle: Annotated[
         SettleSpec,
@@ -113,7 +115,7 @@ class Options(TypedDict, total=False):
     penalty: Annotated[
         PenaltySpec,
         "`10 refusals per minute: 15 minutes`: refuses a client everywhere for that time after so many refusals by "
-        "limits with this key",
+        "limits with the global `key`",
         check_penalty,
     ]
     store: Annotated[

@@ -97,7 +97,9 @@ class EndpointLimitOptions(TypedDict, total=False):
         "units that a request takes, or a callable of the request; an invalid result counts 1",
     ]
     tier: Annotated[KeySpec, "a key that names the client's tier, instead of the global one", check_key]
-    default_tier: Annotated[str, "the tier of clients without one, instead of the global one", check_tier_name]
+    default_tier: Annotated[
+        str, "the tier of clients whose tier is missing or unknown, instead of the global one", check_tier_name
+    ]
     settle: Annotated[
         SettleSpec,
         "a callable of the request and its response that returns the true cost, instead of the global one",
@@ -114,7 +116,11 @@ class EndpointLimitOptions(TypedDict, total=False):
         "the rule's key",
         check_penalty,
     ]
-    on_store_error: Annotated[OnStoreError, "instead of the global one; if several rules match, the strictest counts"]
+    on_store_error: Annotated[
+        OnStoreError,
+        "instead of the global one; if several rules match, `deny` of one refuses the request, and otherwise the "
+        "limits with `allow` are skipped",
+    ]
     shadow: Annotated[bool, "decides and reports, but never refuses, and is never final"]
     final: Annotated[bool, "ends the search for rules"]
     concurrent: Annotated[
@@ -133,13 +139,15 @@ class RuleOptions(EndpointLimitOptions, total=False):
 
     path: Annotated[PathSpec, "required: `/users/{id}`, `/api/{rest:path}`; several paths share one bucket"]
     limits: Annotated[
-        LimitsValue, "required, unless the rule has `concurrent` or `exempt`; `[]`: no limits; not with `exempt`"
+        LimitsValue,
+        "required, unless the rule has `concurrent` or `exempt`; `[]`: no limits; cannot be combined with `exempt`",
     ]
     host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`", Hosts]
     preflight: Annotated[bool, "only for CORS preflights"]
     exempt: Annotated[bool, "skips the default limits, but not `app_limits`"]
     messages: Annotated[
-        LimitsValue, "for messages of websockets, instead of the global limits; `[]`: no limits; not with `exempt`"
+        LimitsValue,
+        "for messages of websockets, instead of the global limits; `[]`: no limits; cannot be combined with `exempt`",
     ]
     on_message_refused: Annotated[OnMessageRefused, "instead of the global one; if several rules match, `close` counts"]
 

@@ -361,7 +361,7 @@ def test_callables_that_fail_are_logged_once_and_name_themselves(face: str, capl
         "cost weight: returned str, not a whole number, 0 or more: the request costs 1",
         "key group: returned float, not text: the key counts as missing",
     }
-    effect = "the default limits apply, and if these come from it or are [], the request gets 503"
+    effect = "the default limits apply, and if these come from the same callable or are [], the request gets 503"
     assert any(f"limits {place}.plan_of: returned no valid limits; {effect}: " in one for one in caplog.messages)
     assert len(caplog.messages) == len(set(caplog.messages)) == 4  # and that the key is not there
 

@@ -153,7 +153,7 @@ def test_an_awaited_key_that_raises_frees_nobody(missing_key: Any, caplog: pytes
         assert [charge.key for charge in verdict.charges] == [f"{{missing=call:{__name__}:async_raises}}:default"]
     counts = (
         "an error: a key or tier counts as missing, a cost as 1; in place of limits, the default limits apply, and if "
-        "these come from it or are [], the request gets 503"
+        "these come from the same callable or are [], the request gets 503"
     )
     assert caplog.messages[0] == f"ratelimit_mw: async_raises: raised {counts}"
 

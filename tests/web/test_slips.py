@@ -583,7 +583,7 @@ def test_the_line_about_failing_limits_tells_the_status(by: str, caplog: pytest.
     assert status_with(limits=[], rules=[rule]) == 503
     assert status_with(limits="5/minute", rules=[rule]) == 200
     (line,) = [text for text in caplog.messages if "limits_of" in text]
-    assert "the default limits apply, and if these come from it or are [], the request gets 503" in line
+    assert "the default limits apply, and if these come from the same callable or are [], the request gets 503" in line
 
 
 def test_under_another_loop_each_request_tells_the_reason() -> None:

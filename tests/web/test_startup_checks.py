@@ -363,7 +363,7 @@ def test_what_clients_write(
 
 def unlimited(place: str, tier: str) -> str:
     return (
-        f"{place}: clients without one of these tiers are in the first one, {tier}, which has no limits; set "
+        f"{place}: clients whose tier is missing or unknown are in the first one, {tier}, which has no limits; set "
         f"default_tier, to {tier!r} if this is meant"
     )
 
@@ -436,7 +436,7 @@ def test_a_key_that_clients_write_on_an_endpoint_is_reported_once(
         ask("/a", headers={"X": "a"})
     ours = [record.getMessage() for record in caplog.records if record.name == "ratelimit_mw"]
     assert ours == [
-        "ratelimit_mw: @limit a: methods has GTE, which no server knows; did you mean GET?",
+        "ratelimit_mw: @limit a: methods has GTE, which is not a known HTTP method; did you mean GET?",
         f"ratelimit_mw: @limit{forgeable('a', 'header:X').removeprefix('rule').removesuffix(', or app_limits')}",
     ]
 
@@ -511,7 +511,7 @@ def exempted(index: int, name: str) -> str:
 
 
 def odd(method: str, text: str) -> str:
-    return f"rule login: methods has {method}, which no server knows; {text}"
+    return f"rule login: methods has {method}, which is not a known HTTP method; {text}"
 
 
 ZERO = "rule {}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1"
