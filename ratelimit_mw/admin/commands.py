@@ -202,7 +202,7 @@ def _confirmed(found: RequestBuckets, buckets: list[Bucket]) -> bool:
     """Ask the user whether to forget these buckets. Raises `ConfigError` without a terminal."""
     if not sys.stdin.isatty():
         raise ConfigError(
-            "reset: there is no terminal to ask for confirmation; to forget the buckets, add --yes", code="RL-051"
+            "reset: cannot ask for confirmation without a terminal; to forget the buckets, add --yes", code="RL-051"
         )
     _show(found, buckets, as_json=False)
     return input("Forget what is counted there? [y/N] ").strip().lower() in ("y", "yes")

@@ -3,7 +3,7 @@
 Requests that need slots of the same buckets form a FIFO queue. Several queues may share a bucket: for example, each
 client has its queue, and all need slots of a limit with the key `all`. The queue with the oldest request then goes
 first. It is passed over while its oldest request waits for a slot of another bucket, so that no request waits behind
-one that cannot proceed anyway. Each process has its own queues. There is no order between processes.
+one that cannot proceed anyway. Each process has its own queues, and processes have no common order.
 """
 
 import math

@@ -99,7 +99,7 @@ def widest_gap(peaks: Sequence[int]) -> tuple[float, int, int]:
 
 
 def limit_like(limit: Limit, quota: int, window: int) -> Limit | None:
-    """Return a limit of the same algorithm with another quota and window; None if there is no such limit."""
+    """Return a limit of the same algorithm with another quota and window; None if its algorithm cannot have them."""
     changes: dict[str, Any] = {"quota": quota, "window": float(window)}
     changes |= {word: None for word in ("burst", "at_once") if hasattr(limit, word)}
     try:

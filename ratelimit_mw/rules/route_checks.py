@@ -43,7 +43,7 @@ def route_findings(
     A rule gets one finding for each path that resembles a route, and one for all its other paths without a route. Its
     methods are checked only if all its paths have routes. `has_route`: looks up a path without parameters in the app's
     router. A path with parameters has a finding only if no route can have any such path. With `ignore_case`, rules
-    match paths that routers do not, so there is no finding.
+    match paths that routers do not, so nothing is yielded.
     """
     for index, rule in enumerate(() if settings.ignore_case else settings.parsed_rules()):
         if rule.exempt:
@@ -103,7 +103,7 @@ def _may_meet(one: str, other: str) -> bool:
 
 
 def _misspelled(path: str, routes: Iterable[RouteShape]) -> str | None:
-    """Return the path of a route that differs from `path` by the spelling of one segment; None if there is none."""
+    """Return the path of a route that differs from `path` by the spelling of one segment, or None."""
     segments = _segments(path)
     for route in routes:
         others = _segments(route.path)

@@ -133,7 +133,7 @@ class ProxyRequests:
     def _peer(self, scope: Scope) -> tuple[str, int] | None:
         """Return the address of the caller. Raises `Rejected` if it is not a trusted proxy."""
         client: Any = scope.get("client")
-        if not client and is_peer_lost(scope):  # it is no unix socket, which `trusted_proxies` may list
+        if not client and is_peer_lost(scope):  # not a unix socket, which `trusted_proxies` may list
             raise Rejected(_FORBIDDEN, LOST)
         distrust = self._access.distrust(client[0] if client else None)
         if distrust is not None:

@@ -47,7 +47,7 @@ _MISPLACED_IN_RULES: Final = {
     },
     **LIMIT_TABLE_OPTIONS,
 }
-_FROM_ENVIRONMENT: Final = "from_environment"  # an attribute and no field, because it is no option
+_FROM_ENVIRONMENT: Final = "from_environment"  # an attribute and not a field, because users cannot set it
 # valid values that `check` adds to a part of the settings, in place of missing ones
 _REQUIRED_DEFAULTS: Final[Mapping[str, Any]] = {"limits": [], "tier": "ip"}
 

@@ -68,7 +68,7 @@ class MemoryStore:
                             current_map = self._maps[limit.bucket]
                             states = current_map.current
                             old = states[key]
-                        except KeyError:  # there is no map of the limit, or the key is not in the current generation
+                        except KeyError:  # the limit has no map, or the key is not in the current generation
                             current_map = None  # `states` is an older generation
                             states, old = self._find_older(limit, key, now)
                         if old is not None:

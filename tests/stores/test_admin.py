@@ -389,7 +389,7 @@ def test_reset_asks_first(app: App, file: str, capsys: Any, monkeypatch: pytest.
     assert run(capsys, *words) == (
         1,
         "",
-        "ratelimit_mw: reset: there is no terminal to ask for confirmation; to forget the buckets, add --yes\n",
+        "ratelimit_mw: reset: cannot ask for confirmation without a terminal; to forget the buckets, add --yes\n",
     )
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     for answer, code, left in (("", 1, 4), ("n", 1, 4), ("yes", 0, 5)):

@@ -111,7 +111,7 @@ def test_a_url_may_escape_characters(tmp_path: Path) -> None:
         ("sqlite://", "path '', expected that of a file"),
         ("sqlite:///run/app/", "path '/run/app/', expected that of a file"),
         ("sqlite:///run/app/x.db?max_keys=5", "sqlite:// has no options; create a SQLiteStore with them"),
-        ("sqlite:///no/such/folder/x.db", "there is no folder /no/such/folder; create it, with write permission"),
+        ("sqlite:///no/such/folder/x.db", "folder /no/such/folder does not exist; create it, with write permission"),
         ("sqlite:///usr/bin", "/usr/bin is a folder, expected the path of a file"),
         (
             "sqlite:///limits.db",

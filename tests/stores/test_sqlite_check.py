@@ -55,13 +55,13 @@ def test_a_folder_for_metrics_is_not_created(tmp_path: Path, options: tuple[str,
 
 def test_a_folder_that_is_not_there_is_a_warning(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.parent.rmdir()
-    problem = "store: there is no folder FOLDER; create it, with write permission for the app's user"
+    problem = "store: folder FOLDER does not exist; create it, with write permission for the app's user"
     expected = ["FILE: no mistakes; 0 rules, 1 warning", f"  {problem}"]
     assert check(path, capsys) == (0, expected)
     report = ["", "Store sqlite://FOLDER/limits.db:", f"  rejects this app: {problem}"]
     assert check(path, capsys, "--store") == (1, [*expected, *report])
     assert not path.parent.exists()
-    with pytest.raises(ConfigError, match="there is no folder"):
+    with pytest.raises(ConfigError, match=r"folder .* does not exist"):
         SQLiteStore(path)
 
 

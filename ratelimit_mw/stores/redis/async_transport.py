@@ -232,7 +232,7 @@ class Channel:
     def send(self, calls: Sequence[Call]) -> None:
         """See `AsyncTransport.send`."""
         if self._connection is None:
-            raise StoreError("there is no connection")
+            raise StoreError("no connection is open")
         self._connection.send(calls)
         if self._find and time.monotonic() - self._last_find > FIND_INTERVAL:
             self._open()

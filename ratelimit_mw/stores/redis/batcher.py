@@ -2,7 +2,7 @@
 
 A take is sent at the end of the turn, even while other calls are in flight, except in three cases:
 
-- There is no connection. All takes wait until one is open, or until their deadlines.
+- No connection is open. All takes wait until one is open, or until their deadlines.
 - The user passed a redis-py client to the store, not one for a cluster. Such a client gets at most two calls at once.
   The other takes wait for a reply.
 - More than `_MAX_GROUPS_AT_ONCE` groups are taken in one turn. The rest wait for the first reply, after which the deny

@@ -126,7 +126,7 @@ def check_place(path: Path) -> None:
         )
     if not folder.is_dir():
         raise ConfigError(
-            f"store: there is no folder {folder}; create it, with write permission for the app's user", code="RL-061"
+            f"store: folder {folder} does not exist; create it, with write permission for the app's user", code="RL-061"
         )
     kind = file_system(folder)
     if kind in _NETWORK:
