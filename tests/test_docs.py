@@ -228,20 +228,28 @@ def in_a_shell(lines: str, settings: str) -> str:
     return output.getvalue()
 
 
+MOST_CALLS = 1_000
+
+
 def call_often(app: Any) -> list[int]:
-    """Statuses of a hundred calls and some more: what the docs show refuses in the end.
+    """The statuses of calls until one is refused: what the docs show refuses a hundred calls and some more in the end.
 
-    The first ones may be counted in this process, while connections are opened.
+    On a busy machine, any call may be counted in this process, because Redis did not reply in time.
     """
+    statuses: list[int] = []
     if hasattr(app, "wsgi_app"):
-        return [Client(app).get("/").status_code for _ in range(110)]
+        while 429 not in statuses and len(statuses) < MOST_CALLS:
+            statuses.append(Client(app).get("/").status_code)
+        return statuses
 
-    async def call() -> list[int]:
+    async def call() -> None:
         transport = httpx.ASGITransport(app=app)
         async with serving(app), httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return [(await client.get("/")).status_code for _ in range(110)]
+            while 429 not in statuses and len(statuses) < MOST_CALLS:
+                statuses.append((await client.get("/")).status_code)
 
-    return asyncio.run(call())
+    asyncio.run(call())
+    return statuses
 
 
 @contextlib.asynccontextmanager
