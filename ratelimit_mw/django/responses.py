@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable
 from typing import Any, Final
-from weakref import ref
 
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse
@@ -53,27 +52,22 @@ def replace_response(refusal: HttpResponse, response: HttpResponseBase) -> HttpR
 
 
 def end_on_close(request: HttpRequest, response: HttpResponseBase, tracker: ResponseTracker) -> None:
-    """Report the end when the server closes the response, after other middleware has run.
+    """Report the end when Django closes the request, which it does when the server closes the last response.
 
-    Middleware outside may replace the response without closing it, as Django's own does for a redirect or a 304. So the
-    end is also reported when Django closes the request, which it does when the server closes the last response.
+    The middleware's own response may never be closed: middleware outside may replace it, as Django's own does for a
+    redirect or a 304. The app may also return one response object to many requests, so it gets no reference to them.
     """
-    close_request, of_response = request.close, ref(response)
-
-    def end(ended: HttpResponseBase | None) -> None:
-        if ended is not None:
-            tracker.response.started(ended.status_code, list(ended.items()))
-        tracker.end("ended")
+    close_request = request.close
 
     def close() -> None:
         vars(request).pop("close", None)  # cuts the cycle, so that the body is freed without the collector
         try:
-            end(response)
+            tracker.response.started(response.status_code, list(response.items()))
+            tracker.end("ended")
         finally:
             close_request()
 
-    request.close = close  # type: ignore[method-assign]  # Django calls it when the last response is closed
-    response._resource_closers.append(lambda: end(of_response()))  # type: ignore[attr-defined]  # noqa: SLF001  # called on close
+    request.close = close  # type: ignore[method-assign]  # an attribute of this object
 
 
 def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: HeaderStyle) -> None:

@@ -23,6 +23,7 @@ from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.wsgi.send import headers_without_body, send_refusal
+from ratelimit_mw.wsgi.tracking import end_on_close
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -35,6 +36,7 @@ with require("flask"):
     from werkzeug.datastructures import Headers
     from werkzeug.exceptions import HTTPException, default_exceptions
     from werkzeug.routing import Rule
+    from werkzeug.wsgi import ClosingIterator
 
 _MAX_CACHED_ENDPOINTS: Final = 4096
 _ATTRIBUTE: Final = "_ratelimit_mw"  # set on Flask's request and response
@@ -297,6 +299,11 @@ def _end_on_close(response: Response, tracker: ResponseTracker) -> None:
         tracker.end("ended")
 
     response.call_on_close(close)
+    if response.direct_passthrough:  # werkzeug gives the server a file as it is, and the server closes only that
+        tracker.response.started(response.status_code, response.headers.to_wsgi_list())
+        body: Any = response.response
+        if not end_on_close(body, tracker):
+            response.response = ClosingIterator(body, close)
 
 
 def _add_headers(

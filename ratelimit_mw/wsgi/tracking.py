@@ -30,7 +30,7 @@ def call_tracked(
         tracker.response.started(_ERROR, ())  # nothing was sent yet: servers respond with 500
         tracker.end("raised")
         raise
-    if _is_file(body, environ) and _end_on_close(body, tracker):
+    if _is_file(body, environ) and end_on_close(body, tracker):
         return body  # unwrapped: the server recognizes the class and may use sendfile
     return _SizedBody(body, tracker) if isinstance(body, Sized) else _TrackedBody(body, tracker)
 
@@ -40,7 +40,7 @@ def _is_file(body: object, environ: "WSGIEnvironment") -> bool:
     return isinstance(kind, type) and isinstance(body, kind)
 
 
-def _end_on_close(body: Any, tracker: ResponseTracker) -> bool:
+def end_on_close(body: Any, tracker: ResponseTracker) -> bool:
     """Report the end when a file is closed. Return False if its `close` cannot be replaced."""
     close_body = getattr(body, "close", None)
 

@@ -4,13 +4,14 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from typing import Any
 
 import pytest
 from django.http import FileResponse, HttpRequest, HttpResponse
 from django.urls import path
 from fastapi import Depends, FastAPI
-from flask import Flask, Response
+from flask import Flask, Response, send_file
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -75,6 +76,97 @@ def test_flask_returns_another_response_after_the_extension() -> None:
         with client.get("/") as answer:
             answers.append((answer.status_code, answer.get_data(as_text=True)))
     assert answers == [(200, "another")] * 3
+
+
+class Wrapper:
+    """What a server calls `wsgi.file_wrapper`. It sends such an object without reading it in Python."""
+
+    def __init__(self, file: Any, _: int = 8192) -> None:
+        self.file = file
+        self.closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([self.file.read()])
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Slotted:
+    """A body that takes no other attribute."""
+
+    __slots__ = ("closed",)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([b"hello"])
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _file() -> Response:
+    return send_file(BytesIO(b"hello"), "text/plain")
+
+
+def _passed_through(body: Any) -> Response:
+    return Response(body, direct_passthrough=True)
+
+
+FILES: dict[str, Callable[[], Response]] = {
+    "file": _file,
+    "iterator": lambda: _passed_through(iter([b"hello"])),
+    "slotted": lambda: _passed_through(Slotted()),
+}
+
+
+@pytest.mark.promise(7)
+@pytest.mark.parametrize("wrapped", [True, False], ids=["wrapper of the server", "wrapper of werkzeug"])
+@pytest.mark.parametrize("body", FILES)
+def test_flask_sends_a_file(body: str, wrapped: bool) -> None:
+    """Werkzeug gives it to the server as it is, and the server closes only the file, not Flask's response."""
+    store = RecordingStore(clock=Clock())
+    app = Flask("shop")
+    limiter = RateLimiter(app, store=store, **SLOTS)
+
+    @app.get("/")
+    @limiter.limit("9/hour", count_status=[401], final=False)
+    def file() -> Response:
+        return FILES[body]()
+
+    for _ in range(3):
+        environ = create_environ("/", environ_overrides={"REMOTE_ADDR": "192.0.2.1"})
+        if wrapped:
+            environ["wsgi.file_wrapper"] = Wrapper
+        statuses: list[str] = []
+        sent = app.wsgi_app(environ, lambda status, _, statuses=statuses: statuses.append(status) or len)
+        assert (statuses, b"".join(sent)) == (["200 OK"], b"hello")
+        assert isinstance(sent, Wrapper) == (wrapped and body == "file")  # recognized by the server
+        sent.close()  # type: ignore[attr-defined]  # as a server does
+        assert not isinstance(sent, Wrapper) or sent.closed
+    settled = [charge.cost for verb, charges in store.calls if verb == "settle" for charge in charges]
+    assert settled == [-1] * 6  # of each request the slot, and the charge, because its status does not count
+
+
+SAME = HttpResponse("fine")
+
+
+@pytest.mark.promise(7)
+def test_django_returns_one_response_object_to_many_requests() -> None:
+    """The object does not keep the requests in memory, not even if only other responses are ever closed."""
+    requests: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def same(request: HttpRequest) -> HttpResponse:
+        requests.add(request)
+        return SAME
+
+    settings = {"limits": "99/hour", "count_status": [404], "key": "all", "store": RecordingStore(clock=Clock())}
+    app = wsgi_site([path("", same)], settings, (CONDITIONAL, OURS))
+    for _ in range(20):
+        body = app(create_environ("/", headers={"If-None-Match": "*"}), _started)
+        body.close()
+        del body
+    gc.collect()
+    assert (len(requests), len(SAME._resource_closers)) == (0, 0)  # type: ignore[attr-defined]  # Django's
 
 
 # memory: each maker returns a function that serves one request, and closes its response if told to
