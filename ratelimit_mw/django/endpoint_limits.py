@@ -15,7 +15,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.django.gates import SETTING_NAME
-from ratelimit_mw.engine.endpoint_misuse import reject_other_framework
+from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
 from ratelimit_mw.rules.rule_table import EndpointLevel, EndpointRules
 from ratelimit_mw.settings import Settings
@@ -44,7 +44,7 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Calla
     place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
 
     def decorate(view: View) -> View:
-        reject_other_framework(view, sys._getframe(1), "ratelimit_mw.django")  # noqa: SLF001  # finds the app
+        warn_of_other_framework(view, sys._getframe(1), "ratelimit_mw.django")  # noqa: SLF001  # finds the app
         LOCATIONS.setdefault(endpoint_limit, place)
         if not MIDDLEWARE_LOADED.is_set():
             request_started.connect(_warn, dispatch_uid=_warn)

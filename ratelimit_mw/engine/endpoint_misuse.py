@@ -21,6 +21,7 @@ _CALLERS: Final = {  # modules that call endpoints
     "django.views.generic.base",
 }
 _THREADS: Final = "anyio"  # the package whose threads run plain endpoints of Starlette, and also other functions
+_WORKER: Final = "WorkerThread.run"  # of that package; its event loop calls other functions
 _REGISTRIES: Final = {("starlette", "Starlette"), ("starlette", "Router"), ("flask", "Flask")}
 _FLASK: Final = {("flask", "Flask"), ("flask", "Blueprint")}
 _DEPENDENCIES: Final = "fastapi.dependencies.utils"  # the module that calls dependencies
@@ -53,21 +54,22 @@ def reject_registered(function: object, caller: FrameType) -> None:
         )
 
 
-def reject_other_framework(function: object, caller: FrameType, package: str) -> None:
-    """Raise `ConfigError` if `limit` of this package is on a function of an app that is not of its framework.
+def warn_of_other_framework(function: object, caller: FrameType, package: str) -> None:
+    """Warn if `limit` of this package seems to be on an endpoint of an app that is not of its framework.
 
     That is, if a variable of `caller` has an app or router of Starlette or FastAPI, and none has one of Flask. A
-    decorator looks there, because no code of this package runs later in an app without a middleware.
+    decorator looks there, because no code of this package runs later in an app without a middleware. It is a warning,
+    because a module may import such an app for another purpose.
     """
     if not isfunction(function) or "starlette" not in sys.modules:
         return
     kinds = {kind for known in {**caller.f_globals, **caller.f_locals}.values() for kind in _kinds_of(known)}
     if not kinds.isdisjoint(_REGISTRIES - _FLASK) and kinds.isdisjoint(_FLASK):
-        raise ConfigError(
+        text = (
             f"@limit on {callable_name(function)}: got limit of {package} in a module with an app of Starlette or "
-            "FastAPI, so nothing enforces it; use limit of ratelimit_mw.starlette or ratelimit_mw.fastapi",
-            code="RL-063",
+            "FastAPI, which does not enforce it; there use limit of ratelimit_mw.starlette or ratelimit_mw.fastapi"
         )
+        warn_or_fail([Finding(text, code="RL-139", weakens_limits=False)], strict=False)
 
 
 def is_made_by_dependency(caller: FrameType | None) -> bool:
@@ -76,7 +78,8 @@ def is_made_by_dependency(caller: FrameType | None) -> bool:
         if caller is None:
             return False
         module = str(caller.f_globals.get("__name__"))
-        if module == _DEPENDENCIES or module.partition(".")[0] == _THREADS:
+        is_worker = module.partition(".")[0] == _THREADS and caller.f_code.co_qualname == _WORKER
+        if module == _DEPENDENCIES or is_worker:
             return True
         caller = caller.f_back
     return False

@@ -9,7 +9,7 @@ from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name, check_parentheses
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.engine.endpoint_misuse import reject_other_framework
+from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
 from ratelimit_mw.rules.rule_table import EndpointLevel
 from ratelimit_mw.settings import Settings
@@ -55,7 +55,7 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Calla
     EndpointLimit(limits, **options).reject_async_callables()  # raises here, in the line of the mistake
 
     def decorate(target: Target) -> Target:
-        reject_other_framework(target, sys._getframe(1), "ratelimit_mw.flask")  # noqa: SLF001  # finds the app
+        warn_of_other_framework(target, sys._getframe(1), "ratelimit_mw.flask")  # noqa: SLF001  # finds the app
         return _attach(EndpointLimit(limits, **options), target, "limit")
 
     return decorate

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
+from itertools import islice
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.log import Finding
@@ -11,8 +12,12 @@ from ratelimit_mw.settings.rule import Rule
 
 # A segment that is at least this similar to a route's segment counts as a misspelling. 1 is equality.
 _SIMILARITY: Final = 0.8
+_MAX_COMPARED: Final = 200  # segments, for each one of a rule; a comparison takes some microseconds
+_ANY: Final = "{}"  # a segment with a parameter
 _BRACKETS: Final = re.compile(r"<([^<>]*)>")
 _OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any", "int", "float", "uuid"}
+
+Gapped = tuple[str | None, ...]  # the segments of a template; None is the gap
 
 
 class RouteShape(NamedTuple):
@@ -45,27 +50,62 @@ def route_findings(
     router. A path with parameters has a finding only if no route can have any such path. With `ignore_case`, rules
     match paths that routers do not, so nothing is yielded.
     """
-    for index, rule in enumerate(() if settings.ignore_case else settings.parsed_rules()):
+    index = _RouteIndex(routes)
+    for number, rule in enumerate(() if settings.ignore_case else settings.parsed_rules()):
         if rule.exempt:
             continue
         paths = [rule.path] if isinstance(rule.path, str) else rule.path
-        place = f"rules[{index}] ({rule.full_name})"
-        unrouted = [path for path in paths if not _is_routed(path, routes, has_route)]
-        yield from _path_findings(place, unrouted, routes)
-        if not unrouted:
-            reached = [route for route in routes if any(_may_meet(route.path, path) for path in paths)]
-            yield from _method_findings(place, rule, reached)
+        place = f"rules[{number}] ({rule.full_name})"
+        unrouted = [path for path in paths if not _is_routed(path, index, has_route)]
+        yield from _path_findings(place, unrouted, index)
+        if rule.methods and not unrouted:
+            yield from _method_findings(place, rule, [route for path in paths for route in index.meeting(path)])
 
 
-def _is_routed(path: str, routes: Sequence[RouteShape], has_route: Callable[[str], bool]) -> bool:
+class _RouteIndex:
+    """Finds routes by the segments of their templates, so that a rule is compared with few of them."""
+
+    def __init__(self, routes: Sequence[RouteShape]) -> None:
+        self._by_first: dict[str, list[tuple[RouteShape, Sequence[str]]]] = {}  # by the first segment; {} for any
+        # By the other segments, with a gap: the texts that routes have in the gap, each with the path of the route.
+        self._by_others: dict[Gapped, dict[str, str]] = {}
+        for route in routes:
+            segments = _segments(route.path)
+            self._by_first.setdefault(_kind(segments[0]), []).append((route, segments))
+            for segment, others in _gaps(segments):
+                self._by_others.setdefault(others, {}).setdefault(segment, f"/{'/'.join(segments)}")
+
+    def meeting(self, path: str) -> Iterator[RouteShape]:
+        """Yield the routes that may have a path in common with this template."""
+        segments = _segments(path)
+        first = _kind(segments[0])
+        firsts = self._by_first if first == _ANY else (first, _ANY)
+        for known in firsts:
+            for route, others in self._by_first.get(known, ()):
+                if _may_meet(segments, others):
+                    yield route
+
+    def misspelled(self, path: str) -> str | None:
+        """Return the path of a route that differs by the spelling of one segment, or None."""
+        for segment, others in _gaps(_segments(path)):
+            matcher = SequenceMatcher(None, b=segment, autojunk=False)
+            for text, meant in islice(self._by_others.get(others, {}).items(), _MAX_COMPARED):
+                matcher.set_seq1(text)
+                ratios = matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio  # the cheapest first
+                if all(ratio() >= _SIMILARITY for ratio in ratios):
+                    return meant
+        return None
+
+
+def _is_routed(path: str, index: _RouteIndex, has_route: Callable[[str], bool]) -> bool:
     if "{" in path:
-        return any(_may_meet(path, route.path) for route in routes)
+        return next(index.meeting(path), None) is not None
     bare = path.rstrip("/")  # rules match with and without a slash at the end
     return has_route(bare or "/") or has_route(f"{bare}/")
 
 
-def _path_findings(place: str, paths: Sequence[str], routes: Sequence[RouteShape]) -> Iterator[Finding]:
-    meant = {path: similar for path in paths if (similar := _misspelled(path, routes)) is not None}
+def _path_findings(place: str, paths: Sequence[str], index: _RouteIndex) -> Iterator[Finding]:
+    meant = {path: similar for path in paths if (similar := index.misspelled(path)) is not None}
     for path, similar in meant.items():
         yield Finding(f"{place}: no route has the path {path}; did you mean {similar}?", code="RL-137")
     others = [path for path in paths if path not in meant]
@@ -80,7 +120,7 @@ def _path_findings(place: str, paths: Sequence[str], routes: Sequence[RouteShape
 
 def _method_findings(place: str, rule: Rule, routes: Sequence[RouteShape]) -> Iterator[Finding]:
     accepted = {method for route in routes for method in route.methods}
-    if not rule.methods or not routes or not all(route.methods for route in routes):
+    if not routes or not all(route.methods for route in routes):
         return
     implicit = {"OPTIONS", *(["HEAD"] if "GET" in accepted else [])}  # middleware may answer OPTIONS
     if rule.all_methods.isdisjoint(accepted | implicit):
@@ -91,9 +131,9 @@ def _method_findings(place: str, rule: Rule, routes: Sequence[RouteShape]) -> It
         )
 
 
-def _may_meet(one: str, other: str) -> bool:
+def _may_meet(one: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether two templates may have a path in common. True if that is uncertain."""
-    first, second = sorted((_segments(one), _segments(other)), key=len)
+    first, second = sorted((one, other), key=len)
     for a, b in zip(first, second, strict=False):
         if ":path}" in a or ":path}" in b:
             return True
@@ -102,17 +142,16 @@ def _may_meet(one: str, other: str) -> bool:
     return len(first) == len(second) or ":path}" in second[len(first)]
 
 
-def _misspelled(path: str, routes: Iterable[RouteShape]) -> str | None:
-    """Return the path of a route that differs from `path` by the spelling of one segment, or None."""
-    segments = _segments(path)
-    for route in routes:
-        others = _segments(route.path)
-        different = [(a, b) for a, b in zip(segments, others, strict=False) if a != b and not (a[:1] == b[:1] == "{")]
-        if len(others) == len(segments) and len(different) == 1:
-            a, b = different[0]
-            if "{" not in a + b and SequenceMatcher(None, a, b).ratio() >= _SIMILARITY:
-                return f"/{'/'.join(others)}"
-    return None
+def _gaps(segments: Sequence[str]) -> Iterator[tuple[str, Gapped]]:
+    """Yield each segment of text, with the kinds of all segments, where None replaces this one."""
+    kinds = tuple(map(_kind, segments))
+    for position, segment in enumerate(segments):
+        if "{" not in segment:
+            yield segment, (*kinds[:position], None, *kinds[position + 1 :])
+
+
+def _kind(segment: str) -> str:
+    return _ANY if "{" in segment else segment
 
 
 def _segments(template: str) -> Sequence[str]:
