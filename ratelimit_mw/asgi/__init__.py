@@ -81,7 +81,7 @@ class RateLimitMiddleware:
                 self.track_all()
             warn_of_cors(app, None)
             self._gate.adapt_to_router(app)
-        self._unused = watch_for_discard(self, _FIX, 3)
+        self._unused = watch_for_discard(self, _FIX)
 
     def _fail(self, error: ConfigError) -> None:
         """From now on, fail the lifespan startup and every request with this error."""

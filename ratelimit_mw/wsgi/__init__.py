@@ -54,7 +54,7 @@ class RateLimitMiddleware:
         self._gate.adapt_to_router(app)
         self._gate.warn_of_unused_slot_options()
         self._processes = ProcessCountCheck(settings_in_use.store)
-        self._unused = watch_for_discard(self, _FIX, 3)
+        self._unused = watch_for_discard(self, _FIX)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Admit or refuse one request. The app's iterable is wrapped only if its end must be tracked."""

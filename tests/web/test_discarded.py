@@ -1,8 +1,11 @@
 """Middleware that a statement creates and throws away is told there, and no other middleware is."""
 
+import _thread
 import gc
 import subprocess
 import sys
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +66,20 @@ def test_what_is_assigned_may_stay_unused(kind: Any, app: Any, fix: str, caplog:
     last()
     gc.collect()
     assert (caplog.messages, fix[:3]) == ([], "app")
+
+
+@KINDS
+def test_an_object_that_is_dropped_outside_of_python_code(
+    kind: Any, app: Any, fix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server in C, such as uWSGI, may drop an app while no Python function runs, as this thread does."""
+    raised: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    holder, dropped = [kind(app, limits="9/hour")], threading.Event()
+    weakref.finalize(holder[0], dropped.set)
+    _thread.start_new_thread(holder.clear, ())
+    assert dropped.wait(60)
+    assert (raised, caplog.messages, fix[:3]) == ([], [], "app")
 
 
 @pytest.mark.parametrize("enabled", [True, False])
