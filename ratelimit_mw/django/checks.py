@@ -153,13 +153,18 @@ def _reached_limits(views: Sequence[Any]) -> set[EndpointLimit]:
 def _on_limits(routed: Sequence[tuple[Any, str]]) -> Sequence[Finding]:
     """Return what the first requests to all views report about their limits."""
     with suppress(ConfigError):  # reported by `check_settings`
-        rules = RuleSet(Settings.of(getattr(settings, SETTING_NAME, None), {}))
+        rules = RuleSet(_own_settings())
         return rules.endpoint_findings(
             (f"/{route}", partial(compile_limits, rules.compile_endpoint_limits, view, method, f"/{route}"))
             for view, route in routed
             for method in METHODS
         )
     return ()
+
+
+def _own_settings() -> Settings:
+    """Return what `RATELIMIT_MW` sets. Raises `ConfigError` if it is invalid."""
+    return Settings.of(getattr(settings, SETTING_NAME, None), {})
 
 
 def _unrouted() -> Iterator[Finding]:
@@ -170,7 +175,7 @@ def _unrouted() -> Iterator[Finding]:
         return
     with suppress(ConfigError):  # reported by `check_settings`
         routes = list(_shapes_of(patterns, ""))
-        yield from route_findings(Settings.of(getattr(settings, SETTING_NAME, None), {}), routes, _has_route)
+        yield from route_findings(_own_settings(), routes, _has_route)
 
 
 def _shapes_of(patterns: Sequence[Any], above: str) -> Iterator[RouteShape]:

@@ -1,7 +1,7 @@
 """Finds decorators that limit nothing on a web endpoint, or all its clients together. Imports no framework."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from inspect import isfunction
 from types import FrameType
 from typing import Any, Final
@@ -35,8 +35,8 @@ def registered_path(function: object, caller: FrameType) -> str | None:
     """
     if not isfunction(function) or not {"starlette", "flask"} & sys.modules.keys():
         return None
-    for known in {**caller.f_globals, **caller.f_locals}.values():
-        if not _REGISTRIES.isdisjoint(_kinds_of(known)):
+    for known in _variables_of(caller):
+        if not _REGISTRIES.isdisjoint(_names_of(type(known))):
             path = next((path for path, endpoint in _endpoints_of(known) if endpoint is function), None)
             if path is not None:
                 return path
@@ -63,8 +63,9 @@ def warn_of_other_framework(function: object, caller: FrameType, package: str) -
     """
     if not isfunction(function) or "starlette" not in sys.modules:
         return
-    kinds = {kind for known in {**caller.f_globals, **caller.f_locals}.values() for kind in _kinds_of(known)}
-    if not kinds.isdisjoint(_REGISTRIES - _FLASK) and kinds.isdisjoint(_FLASK):
+    kinds = {id(type(known)): type(known) for known in _variables_of(caller)}.values()  # each once, as most are alike
+    names = {name for kind in kinds for name in _names_of(kind)}
+    if not names.isdisjoint(_REGISTRIES - _FLASK) and names.isdisjoint(_FLASK):
         text = (
             f"@limit on {callable_name(function)}: got limit of {package} in a module with an app of Starlette or "
             "FastAPI, which does not enforce it; there use limit of ratelimit_mw.starlette or ratelimit_mw.fastapi"
@@ -110,9 +111,13 @@ class EndpointWatch:
             warn_or_fail([Finding(text, code="RL-136", weakens_limits=False)], strict=False)
 
 
-def _kinds_of(thing: object) -> set[tuple[str, str]]:
-    """Return the classes of an object, each as the package and the name."""
-    return {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(thing).__mro__}
+def _variables_of(caller: FrameType) -> Iterable[object]:
+    return {**caller.f_globals, **caller.f_locals}.values()
+
+
+def _names_of(kind: type) -> set[tuple[str, str]]:
+    """Return the package and the name of a class, and of each of its bases."""
+    return {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
 
 
 def _is_request(argument: object) -> bool:
