@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Annotated, Any
 
 import anyio
@@ -30,6 +31,8 @@ from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, limit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
+from ratelimit_mw.rules import route_checks
+from ratelimit_mw.rules.route_checks import RouteShape, route_findings
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import RateLimit as RouteLimit
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
@@ -314,6 +317,26 @@ def test_a_misspelled_path_is_an_error_with_strict(path: Any) -> None:
     app = RateLimitMiddleware(Starlette(routes=[Route("/login", home)]), limits=[], rules=rules, strict=True)
     with pytest.raises(ConfigError, match=r"^rules\[0\] \(r\): no route has the path /logni; did you mean /login\?"):
         talk(app, HTTP)
+
+
+def test_a_rule_is_compared_with_few_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise hundreds of rules without a route hold the start of an app with thousands of routes for minutes."""
+    compared: list[str] = []
+
+    class Counted(SequenceMatcher[str]):
+        def set_seq1(self, a: Any) -> None:
+            compared.append(a)
+            super().set_seq1(a)
+
+    monkeypatch.setattr(route_checks, "SequenceMatcher", Counted)
+    routes = [RouteShape(f"/section/{{x}}/report-{number:04}") for number in range(1000)]
+    rules = [
+        {"path": f"/section/{{x}}/{number:02}-other", "limits": "1/minute", "name": f"r{number}"}
+        for number in range(10)
+    ]
+    findings = list(route_findings(Settings(limits=[], rules=rules), routes, lambda _: False))
+    assert [finding.weakens_limits for finding in findings] == [False] * 10
+    assert len(compared) - compared.count("") == 10 * 200  # a matcher begins with an empty text
 
 
 RULE_METHODS: dict[str, tuple[list[str], str, list[str]]] = {  # methods and path of a rule; methods of the routes
