@@ -18,6 +18,7 @@ from starlette.routing import Route
 from werkzeug.test import create_environ
 
 from ratelimit_mw import asgi, wsgi
+from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY
 from ratelimit_mw.core.events import DecisionEvent
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
@@ -29,6 +30,13 @@ from web.django_site import OURS, asgi_site, wsgi_site
 CONDITIONAL = "django.middleware.http.ConditionalGetMiddleware"
 COMMON = "django.middleware.common.CommonMiddleware"
 SLOTS: dict[str, Any] = {"limits": [], "concurrent": 1, "key": "all"}
+
+
+@pytest.fixture(autouse=True)
+def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on an endpoint here makes no middleware of other tests track responses."""
+    monkeypatch.setattr(MIDDLEWARE_REGISTRY, "tracking_required", False)
+    monkeypatch.setattr(MIDDLEWARE_REGISTRY, "_middleware", weakref.WeakSet())
 
 
 def report(_: HttpRequest) -> HttpResponse:
