@@ -1,7 +1,7 @@
 """Sends commands to a server, for asyncio. Each event loop pipelines its commands on one connection.
 
 redis-py opens a connection, with TLS, AUTH and SELECT. Its work for each command would take longer than the work of the
-server. So commands bypass it: all calls of a turn of the event loop are one write and one read.
+server. So commands bypass it: the calls of a turn of the event loop need one or two writes and reads.
 """
 
 import asyncio

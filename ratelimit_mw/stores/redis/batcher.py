@@ -1,6 +1,9 @@
 """Sends the takes of one turn of the event loop together, because a call takes as long as several groups in it.
 
-A take is sent at the end of the turn, even while other calls are in flight, except in three cases:
+The first `_FIRST_GROUPS` of a turn are sent at once, so that the server decides them while the app handles the rest of
+the turn. Otherwise the app would be idle while the server decides a large batch.
+
+Other takes are sent at the end of the turn, even while other calls are in flight, except in three cases:
 
 - No connection is open. All takes wait until one is open, or until their deadlines.
 - The user passed a redis-py client to the store, not one for a cluster. Such a client gets at most two calls at once.
@@ -29,7 +32,8 @@ from ratelimit_mw.stores.redis.scripts import read_decisions_by_group
 
 _MAX_GROUPS: Final = 32  # in one call; with more, client and server would wait for each other
 _MAX_CHARGES: Final = 128  # in one call, because a script blocks the server; a single group may have more
-_MAX_GROUPS_AT_ONCE: Final = 64  # sent at the end of one turn
+_MAX_GROUPS_AT_ONCE: Final = 64  # sent in one turn
+_FIRST_GROUPS: Final = 12  # sent before the end of a turn
 _MAX_WAITING: Final = 10_000  # requests without a reply
 
 Outcome = Sequence[object] | StoreError
@@ -73,6 +77,7 @@ class Batcher:
         self._by_deadline: deque[PendingTake] = deque()
         self._waiting_count = 0
         self._flush_scheduled = False  # whether a flush is scheduled for the end of this turn
+        self._turn_groups = 0  # sent in this turn
         self._turn_deadline = 0.0  # the deadline of the requests of this turn
         self._waiting_for_room: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,6 +101,8 @@ class Batcher:
         self._by_deadline.append(take)
         if not self._check_scheduled:
             self._check_deadlines()
+        if self._turn_groups == 0 and len(self._queue) >= _FIRST_GROUPS and (room := self._transport.room):
+            self._send(room)
         return reply
 
     def close(self) -> None:
@@ -108,14 +115,20 @@ class Batcher:
 
     def _schedule_flush(self) -> None:
         self._flush_scheduled = True
+        self._turn_groups = 0
         self._turn_deadline = self._clock.now() + self._timeout
         self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Send waiting requests, as many as the transport has room for. If it has none, wait for room in a task."""
         self._flush_scheduled = False
-        room = self._transport.room
-        batches = self._next_batches(room) if room else []
+        if room := self._transport.room:
+            self._send(room)
+        elif self._queue and self._waiting_for_room is None:
+            self._waiting_for_room = self._spawn(self._flush_when_ready())
+
+    def _send(self, room: int) -> None:
+        batches = self._next_batches(room)
         on_reply = self._on_reply if not STORE_CALLS.enabled else partial(self._count_reply, perf_counter())
         try:
             calls = [
@@ -131,8 +144,6 @@ class Batcher:
         except Exception as error:  # noqa: BLE001  # the waiting requests must receive any error
             for batch in batches:
                 self._finish(batch, StoreError(f"{type(error).__name__}: {error}"))
-        if not room and self._queue and self._waiting_for_room is None:
-            self._waiting_for_room = self._spawn(self._flush_when_ready())
 
     async def _flush_when_ready(self) -> None:
         try:
@@ -151,9 +162,9 @@ class Batcher:
         """Dequeue requests for at most `room` calls. Drop canceled ones, and answer those that `lookup` knows."""
         batches: list[list[PendingTake]] = []
         batch: list[PendingTake] = []
-        groups, charges, mode = 0, 0, DEFAULT_MODE
+        charges, mode = 0, DEFAULT_MODE
         queue, lookup = self._queue, self._find_lookup()
-        while queue and groups < _MAX_GROUPS_AT_ONCE:
+        while queue and self._turn_groups < _MAX_GROUPS_AT_ONCE:
             take = queue.popleft()
             if take.reply.done():
                 self._resolve(take, None)
@@ -171,7 +182,7 @@ class Batcher:
                 batch, charges, mode = [], group.weight, take.mode
                 batches.append(batch)
             batch.append(take)
-            groups += 1
+            self._turn_groups += 1
         return batches
 
     def _count_reply(self, started: float, batch: Sequence[PendingTake], reply: Any) -> None:
