@@ -126,16 +126,18 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it does not come to that")
 
 
-def test_requests_of_a_turn_are_calls_of_32_in_one_write_whatever_is_under_way() -> None:
+def test_requests_of_a_turn_are_calls_of_at_most_32_groups_in_two_writes() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.shut()
-        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(50)]
+        replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(11)]
         assert way.sizes == []
+        replies += [batcher.submit(group(number), DEFAULT_MODE) for number in range(11, 50)]
+        assert way.sizes == [12]
         await turns(1)
-        assert (way.sizes, way.writes) == ([32, 18], 1)
+        assert (way.sizes, way.writes) == ([12, 32, 6], 2)
         replies += [batcher.submit(group(50), DEFAULT_MODE)]
         await turns(1)
-        assert (way.sizes, way.writes) == ([32, 18, 1], 2)
+        assert (way.sizes, way.writes) == ([12, 32, 6, 1], 3)
         way.open()
         assert limits(await asyncio.gather(*replies)) == list(range(51))
 
@@ -147,13 +149,13 @@ def test_of_a_crowd_64_are_sent_and_the_others_when_the_first_call_is_answered()
         way.shut()
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(200)]
         await turns(5)
-        assert way.sizes == [32, 32]
+        assert way.sizes == [12, 32, 20]
         way._answer(way._kept.pop(0))
         await turns(5)
-        assert way.sizes == [32, 32, 32, 32]
+        assert way.sizes == [12, 32, 20, 32, 32]
         way.open()
         assert limits(await asyncio.gather(*replies)) == list(range(200))
-        assert way.sizes == [32, 32, 32, 32, 32, 32, 8]
+        assert way.sizes == [12, 32, 20, 32, 32, 32, 32, 8]
 
     run(work)
 
@@ -167,8 +169,8 @@ def test_a_crowd_whose_first_calls_are_lost_is_sent_all_the_same() -> None:
         way._kept.pop(0).on_reply(StoreError("lost"))
         way.open()
         found = await asyncio.gather(*replies, return_exceptions=True)
-        assert [str(error) for error in found[:32]] == ["lost"] * 32
-        assert limits([one for one in found[32:] if isinstance(one, list)]) == list(range(32, 200))
+        assert [str(error) for error in found[:12]] == ["lost"] * 12
+        assert limits([one for one in found[12:] if isinstance(one, list)]) == list(range(12, 200))
 
     run(work)
 
@@ -201,21 +203,21 @@ def test_no_more_calls_are_sent_than_there_is_room_for_and_the_rest_goes_when_th
         way.room = 1
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(100)]
         await turns(1)
-        assert way.sizes == [32]
+        assert way.sizes == [12, 32]
         way.room = 0
         for number in (100, 101):
             replies.append(batcher.submit(group(number), DEFAULT_MODE))
             await turns(3)
-            assert (way.sizes, way.looked) == ([32], 1)  # one task waits for room, however many turns there are
+            assert (way.sizes, way.looked) == ([12, 32], 1)  # one task waits for room, however many turns there are
         way.make_room(1)
-        while len(way.sizes) < 2:
+        while len(way.sizes) < 3:
             await turns(1)
         way.room = 0
         await turns(3)
-        assert (way.sizes, way.looked) == ([32, 32], 2)
+        assert (way.sizes, way.looked) == ([12, 32, 32], 2)
         way.make_room()
         assert limits(await asyncio.gather(*replies)) == list(range(102))
-        assert (way.sizes, way.looked) == ([32, 32, 32, 6], 2)
+        assert (way.sizes, way.looked) == ([12, 32, 32, 26], 2)
 
     run(work)
 
@@ -360,7 +362,7 @@ def test_all_who_wait_when_it_is_closed_hear_of_it() -> None:
         assert all(reply.done() for reply in replies)
         assert {str(reply.exception()) for reply in replies} == {"the store was closed"}
         await turns(2)
-        assert way.sizes == [32, 8]
+        assert way.sizes == [12, 28, 12]
 
     run(work)
 
@@ -378,7 +380,7 @@ def test_after_a_close_nothing_more_is_sent_and_nothing_connects() -> None:
         way.room, way.error = 0, StoreNotQueried("the store was closed")
         way.open()
         await turns(5)
-        assert (way.sizes, way.looked) == ([32, 32], 0)
+        assert (way.sizes, way.looked) == ([12, 32, 20], 0)
 
     run(work)
 
@@ -398,7 +400,7 @@ def test_a_call_of_which_nothing_was_done_is_sent_again() -> None:
         way.error = NoScript()
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(40)]
         assert limits(await asyncio.gather(*replies)) == list(range(40))
-        assert (way.sizes, way.again) == ([32, 8], [32, 8])
+        assert (way.sizes, way.again) == ([12, 28], [12, 28])
 
     run(work)
 
