@@ -1,4 +1,4 @@
-"""match, plan and conclude: what a request is asked, and under which names."""
+"""`match`, `plan` and `conclude`: the charges of a request, and their keys and names."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -175,7 +175,7 @@ def test_a_missing_key_of_a_callable_is_logged_with_its_place(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "_quiet_until", {})
-    call = lambda _: None  # noqa: E731  # one that has no name
+    call = lambda _: None  # noqa: E731  # a callable without a name
     for _ in range(2):
         planned(rules(key=call), PlainRequest(), {call: None})
     (text,) = caplog.messages
@@ -253,9 +253,9 @@ def test_a_callable_without_limits_frees_nobody_where_there_are_no_default_limit
 
 @pytest.mark.promise(2, 9)
 def test_limits_of_one_name_that_no_store_can_sum_count_in_buckets_of_their_own() -> None:
-    """Callables give them, so that they are not known at start: both limit, and no request gets an error."""
+    """Callables return the limits, so they are not known at startup. Both limits apply, and no request fails."""
     given = ["5/minute using gcra", {"limit": "5/minute using gcra", "max_delay": 3}, "5/minute using gcra"]
-    marks = [EndpointLimit(partial(str, index), name="own", final=False) for index in range(3)]  # only told apart
+    marks = [EndpointLimit(partial(str, index), name="own", final=False) for index in range(3)]  # distinct callables
     compiled = rules(limits=[], key="ip")
     match = compiled.match(PlainRequest(), compiled.compile_endpoint_limits(tuple(marks), "place"))
     assert match is not None

@@ -1,4 +1,4 @@
-"""CORS preflights: what is one, and which limits it meets."""
+"""CORS preflights: which requests are preflights, and which limits apply to them."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def test_a_handshake_is_none() -> None:
 @ALL
 @pytest.mark.promise(9)
 def test_preflights_have_the_limits_of_a_rule_in_a_bucket_of_their_own(face: str) -> None:
-    """A browser's questions leave a page's own limits whole, and its requests leave theirs."""
+    """Preflights and other requests for the same page do not use up each other's quota."""
     store = RecordingStore(clock=Clock())
     rule = {"path": "/{rest:path}", "limits": "3/hour", "name": "page"}
     send = FACES[face]({"limits": "2/hour", "store": store, "rules": [rule]})
@@ -99,7 +99,7 @@ def test_with_slots_a_preflight_takes_one_of_its_own(face: str) -> None:
 @ALL
 @pytest.mark.promise(9)
 def test_announced_methods_of_any_kind_are_looked_for_once(face: str) -> None:
-    """However many an attacker writes, the first counts, and none takes a limit away."""
+    """A long or invalid announced method matches no rule, and the default limits of preflights still apply."""
     store = RecordingStore(clock=Clock())
     rules = [{"path": "/{rest:path}", "methods": [method], "limits": "9/hour"} for method in ("GET", "POST", "PUT")]
     send = FACES[face]({"limits": "8/hour", "store": store, "rules": rules})
@@ -216,7 +216,7 @@ def test_a_preflight_is_charged_to_the_limit_of_the_endpoint_that_it_reaches(whe
     asked = [Step(method="OPTIONS", lines=(ORIGIN, ("Access-Control-Request-Method", each))) for each in announced]
     assert [send(step).status for step in asked] == [200] * 5 + [429] * 7
     assert [send(Step(method="POST")).status for _ in range(7)] == [200] * 5 + [429] * 2
-    assert send(Step(method="OPTIONS")).status == 429  # no preflight: it is an ordinary request
+    assert send(Step(method="OPTIONS")).status == 429  # not a preflight, but an ordinary request
 
 
 @pytest.mark.promise(9)
@@ -258,7 +258,7 @@ def test_a_wrong_rule(rule: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(("outside", "names"), [(True, ["default"]), (False, ["preflight", "default"])])
 def test_with_starlettes_own_cors(outside: bool, names: list[str]) -> None:
-    """Outside it answers preflights itself; inside, they are counted before."""
+    """Outside the rate limiter, `CORSMiddleware` answers preflights first; inside it, they are counted first."""
     store = RecordingStore(clock=Clock())
     ours = Middleware(asgi.RateLimitMiddleware, limits="9/hour", store=store)
     cors = Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["PUT"], expose_headers=["*"])

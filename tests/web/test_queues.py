@@ -1,4 +1,4 @@
-"""`queue` on a rule: who finds all slots taken waits for one, the oldest first."""
+"""`queue`: a request that finds all slots in use waits for one. Waiting requests are admitted in FIFO order."""
 
 import asyncio
 import threading
@@ -19,12 +19,12 @@ from web.plain_request import PlainRequest
 from web.waits import GONE, PART, REST, WHOLE, Waits
 from web.wsgi_talk import Server, limited
 
-LONG = 60.0  # seconds: nobody waits for that long here
+LONG = 60.0  # seconds; no request here waits that long
 WAITING: dict[str, Any] = {"limits": [], "concurrent": 1, "queue": 10, "queue_timeout": LONG}
 
 
 class Turns:
-    """An app: who is at work, in order, until it is told to go on."""
+    """An app that records the paths of its requests. A request is in progress until `end` is called with its path."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
@@ -46,13 +46,13 @@ class Turns:
 
 
 async def settled() -> None:
-    """Every task has gone on as far as it can by itself."""
+    """Let all tasks run until they wait for an event."""
     for _ in range(30):
         await asyncio.sleep(0)
 
 
 async def asked(app: Any, *names: str) -> tuple[list[Talk], list["asyncio.Task[Talk]"]]:
-    """Requests, one after the other."""
+    """Start requests for these paths in order, and return their talks and tasks."""
     talks, tasks = [], []
     for name in names:
         talks.append(talk := Talk())
@@ -104,7 +104,7 @@ def test_as_many_wait_as_may_and_one_more_is_refused_at_once() -> None:
 
 
 def test_who_comes_later_does_not_overtake() -> None:
-    """Not even when a slot is free, and whoever waits for it has not been woken yet."""
+    """It waits even if a slot is free, while the request before it has not been woken yet."""
 
     async def run() -> None:
         turns = Turns()
@@ -144,14 +144,14 @@ def test_who_is_cancelled_leaves_the_line_and_the_others_move_up() -> None:
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("given", [[WHOLE], [REST], []])
 def test_a_client_that_goes_away_leaves_the_line_at_once_and_is_not_served(given: list[Any]) -> None:
-    """Its server says `http.disconnect`, and no more. It is in nobody's way, first in line or behind."""
+    """The server sends only `http.disconnect`. The request leaves its place, whether it is the first or the last."""
 
     async def run() -> None:
         turns = Turns()
         app = RateLimitMiddleware(turns, **{**WAITING, "queue": 2})
         first, second, third = [await Waits(app, *given, path=path).goes_on() for path in ("/a", "/b", "/c")]
         assert (await Waits(app, WHOLE, path="/full").goes_on()).status == 429
-        for one in (third, second):  # the last of the line, and the first
+        for one in (third, second):  # the last in the queue, then the first
             one.queue.put_nowait(GONE)
             await one.goes_on()
             assert (one.task.done(), one.status, one.talk.types[1:]) == (True, 499, ["http.response.body"])
@@ -186,7 +186,7 @@ def test_who_stands_behind_a_client_that_left_has_its_turn() -> None:
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("given", [[WHOLE], [PART, PART, REST], [REST]])
 def test_of_a_body_one_message_is_heard_while_one_waits_and_the_app_gets_all_of_it(given: list[Any]) -> None:
-    """However often it wakes meanwhile: what is heard is kept, and a whole body would be much."""
+    """It reads at most one, however often it wakes up: messages are kept, and a whole body may be large."""
 
     async def run() -> None:
         got: list[Any] = []
@@ -206,7 +206,7 @@ def test_of_a_body_one_message_is_heard_while_one_waits_and_the_app_gets_all_of_
         middleware = RateLimitMiddleware(app, **WAITING)
         ahead = await Waits(middleware, WHOLE, path="/first").goes_on()
         waits = await Waits(middleware, *given).goes_on()
-        for _ in range(5):  # each time it wakes, and asks in vain
+        for _ in range(5):  # each time it wakes up, and gets no slot
             middleware._gate._queues.wake([_bucket_of(middleware)])
             await waits.goes_on()
         assert (waits.receives, waits.status) == (1 if given[0] is PART else 2, None)
@@ -220,7 +220,7 @@ def test_of_a_body_one_message_is_heard_while_one_waits_and_the_app_gets_all_of_
 
 
 def _bucket_of(middleware: RateLimitMiddleware) -> SlotBucket:
-    """Of the one line there is."""
+    """Return the bucket of the only queue."""
     (bucket,) = middleware._gate._queues._by_bucket
     return bucket
 
@@ -283,7 +283,7 @@ def test_where_another_limit_refuses_nobody_waits() -> None:
         turns = Turns()
         app = RateLimitMiddleware(turns, **{**WAITING, "limits": "2/minute", "store": MemoryStore(clock=Clock())})
         talks, tasks = await asked(app, "/a", "/b", "/c")
-        assert statuses(talks) == [None, None, None]  # /c does not know yet that there is nothing left for it
+        assert statuses(talks) == [None, None, None]  # one request was left when /c arrived
         turns.end("/a")
         await settled()
         turns.end("/b")
@@ -296,7 +296,7 @@ def test_where_another_limit_refuses_nobody_waits() -> None:
 
 
 class Failing(MemoryStore):
-    """Answers so many takes."""
+    """Decides the first `answers` takes, then fails."""
 
     def __init__(self, answers: int) -> None:
         super().__init__()
@@ -318,7 +318,7 @@ def test_a_store_that_fails_while_one_waits_decides_as_on_store_error_says(on_er
         turns.end("/b")
         app = RateLimitMiddleware(turns, **{**WAITING, "store": Failing(2), "on_store_error": on_error})
         talks, tasks = await asked(app, "/a", "/b")
-        await asyncio.wait_for(tasks[1], 5)  # it asks again, and then
+        await asyncio.wait_for(tasks[1], 5)  # it queries the store again, which fails
         assert statuses(talks) == [None, status]
         turns.end("/a")
         await tasks[0]
@@ -327,7 +327,7 @@ def test_a_store_that_fails_while_one_waits_decides_as_on_store_error_says(on_er
 
 
 def test_what_another_process_gives_back_is_found_too() -> None:
-    """Two gates over one store, which know nothing of one another."""
+    """Two gates share a store but not their queues, as two processes do."""
 
     async def run() -> None:
         store, turns = MemoryStore(), Turns()
@@ -346,14 +346,14 @@ def test_what_another_process_gives_back_is_found_too() -> None:
 
 @pytest.mark.promise(1)
 def test_a_request_that_joins_a_line_has_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratelimit_mw.engine.slot_queue._PAUSES", (3600,))  # the first one asks again after a pause
+    monkeypatch.setattr("ratelimit_mw.engine.slot_queue._PAUSES", (3600,))  # no second query after a pause
     monkeypatch.setattr("ratelimit_mw.engine.slot_queue._MAX_PAUSE", 3600)
 
     async def run() -> None:
         store, turns = RecordingStore(), Turns()
         app = RateLimitMiddleware(turns, **{**WAITING, "store": store, "queue_timeout": 3600})
         _, tasks = await asked(app, *[f"/{n}" for n in range(10)])
-        assert [verb for verb, _ in store.calls] == ["take", "take", *["peek"] * 8]  # the one at work, and the line
+        assert [verb for verb, _ in store.calls] == ["take", "take", *["peek"] * 8]  # the admitted one, then the queue
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -362,19 +362,19 @@ def test_a_request_that_joins_a_line_has_asked_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_threads_wait_too() -> None:
-    """Ten at a time for two slots: never three at work, and all are answered."""
+    """Ten threads share two slots: at most two requests are in progress at a time, and all get a response."""
     lock, state = threading.Lock(), {"at work": 0, "most": 0}
 
     def app(_: Any, start_response: Any) -> list[bytes]:
         with lock:
             state["at work"] += 1
             state["most"] = max(state["most"], state["at work"])
-        time.sleep(0.0005)  # so that others have a turn meanwhile
+        time.sleep(0.0005)  # so that other threads run meanwhile
         start_response("200 OK", [])
         return [b"done"]
 
     class Counted:
-        """What the server closes: by then it is no more at work."""
+        """The body that the server closes. The request is in progress until then."""
 
         def __init__(self, body: Any) -> None:
             self.body = body
@@ -412,7 +412,7 @@ def test_a_thread_that_waits_for_too_long_is_refused() -> None:
 
 
 def test_a_charge_and_a_decision_are_what_none_free_shows() -> None:
-    """Who must not wait is told of no slot, though one is free for those who wait."""
+    """A request without a place in the queue is refused, although a slot is free: the waiting request gets it."""
     gate = Gate(
         Settings(limits="5/minute", concurrent=1, queue=1, queue_timeout=0.05, store=MemoryStore(clock=Clock()))
     )

@@ -1,4 +1,4 @@
-"""Bans and rates beside slots that are waited for: what counts as a refusal, and who joins a line."""
+"""Penalties and rates together with queues for slots: what counts as a refusal, and which requests join a queue."""
 
 import asyncio
 import threading
@@ -37,7 +37,7 @@ OVER_SLOTS: dict[str, Any] = {
 
 
 class Busy:
-    """An app whose requests are at work until they are told to go on."""
+    """An app whose requests are in progress until `go` is set."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -52,7 +52,7 @@ class Busy:
 
 @pytest.fixture(params=["memory", "redis"])
 def where(request: pytest.FixtureRequest) -> str:
-    """A URL."""
+    """The URL of a store."""
     if request.param == "memory":
         return "memory://"
     server = next(iter(request.getfixturevalue("redis_servers").values()))
@@ -80,7 +80,7 @@ def test_four_parallel_requests_of_a_client_that_is_over_no_limit_end_in_no_ban(
         store, busy = async_store(where), Busy()
         app = RateLimitMiddleware(busy, limits=[], rules=[OVER_SLOTS], store=store, store_timeout=60.0)
         asked = [Waits(app, WHOLE, client=BAD) for _ in range(4)]
-        await asyncio.sleep(1.0)  # each looks at its place several times
+        await asyncio.sleep(1.0)  # long enough for several attempts to get a slot
         busy.go.set()
         await asyncio.wait([one.task for one in asked])
         assert [one.status for one in asked] == [200] * 4
@@ -93,7 +93,7 @@ def test_four_parallel_requests_of_a_client_that_is_over_no_limit_end_in_no_ban(
 
 
 def test_of_each_request_that_waited_in_vain_one_refusal_counts(store: Any) -> None:
-    """Whether its time was over, or there was no place; and so it does by threads as by tasks."""
+    """One of two threads waits until `queue_timeout`, and the other finds the queue full. Each is one refusal."""
     rule = {**OVER_SLOTS, "queue": 1, "queue_timeout": 0.3}
     gate = Gate(Settings(limits=[], rules=[rule], store=store, store_timeout=60.0))
     first = PlainRequest()
@@ -126,7 +126,7 @@ def test_waiting_in_vain_for_a_slot_that_all_share_bans_nobody(store: Any) -> No
 
 @pytest.mark.parametrize("banned", [False, True])
 def test_a_client_over_its_rate_or_banned_joins_no_line(where: str, banned: bool) -> None:
-    """Of a line that all share, in which a client that may wait gets half of the places."""
+    """All clients share the queue, and a client that may wait gets at most half of its places."""
 
     async def run() -> None:
         store, busy = async_store(where), Busy()

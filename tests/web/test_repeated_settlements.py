@@ -1,4 +1,4 @@
-"""The true cost said again and again: the last one counts, and the units of others stay charged."""
+"""`settle` called several times: the last cost counts, and the units of other requests stay charged."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -22,15 +22,15 @@ from ratelimit_mw.testing import Clock
 from redis_servers import RedisServer
 from stores.opened import threads
 
-SLOW = 1_000_000_000  # seconds: what drains in a second is less than a unit by far
+SLOW = 1_000_000_000  # seconds; far less than a unit drains in one second
 REQUESTS = 10_000
-SOME = REQUESTS if PROOF else 1_000  # the same where each word is a call
+SOME = REQUESTS if PROOF else 1_000  # over Redis, where each request makes calls to the server
 CLIENTS = 20
 BUCKETS = ("token_bucket", "gcra", "leaky_bucket", "smooth")
 
 
 def slow(algorithm: str) -> Limit:
-    """One with room for all requests, of which nothing drains or leaves while they come."""
+    """Return a limit with room for all requests, from which nothing drains or expires during the test."""
     if algorithm == "smooth":
         return Smooth(10**6, SLOW, max_burst=SLOW)
     return ALGORITHMS[algorithm](100_000 if algorithm == "sliding_window_log" else 10**6, SLOW)
@@ -48,7 +48,7 @@ def outcome_of(gate: Any, charges: Sequence[Charge], decisions: Any, *, in_app: 
 def request(
     gate: Any, store: Store, limit: Limit, cost: int, client: int = 0, *, in_app: bool = False
 ) -> RateLimitState:
-    """What an app finds in its request, after this was charged for it."""
+    """Charge a request, and return the state that the app finds in it."""
     charges = [Charge(f"{{k}}{client}:r", limit, cost)]
     return outcome_of(gate, charges, store.take(charges), in_app=in_app)
 
@@ -83,7 +83,7 @@ def store(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Store]:
 def test_requests_that_say_it_several_times_end_with_the_exact_total(
     algorithm: str, store: Store, clock: Clock
 ) -> None:
-    """Also while time passes between the words, in which nothing drains or leaves its window."""
+    """Time passes between the settlements, but nothing drains or leaves its window."""
     random, limit = Random(algorithm), slow(algorithm)  # noqa: S311  # tests need no secrets
     gate, total = Gate(Settings(limits=[], store=store)), [0] * CLIENTS
     for number in range(REQUESTS if isinstance(store, MemoryStore) else SOME):
@@ -122,9 +122,9 @@ def test_under_asyncio_over_redis_too(algorithm: str, redis_servers: Any, clock:
         store = AsyncRedisStore(server.url, clock=clock, timeout=60.0)
         gate = AsyncGate(Settings(limits=[], store=store, store_timeout=60.0))
         for _ in range(SOME // 10):
-            # few enough for one call: with a told clock, another one may bring an earlier time later
+            # few enough for one call: with an injected clock, a later call may have an earlier time
             await asyncio.gather(*(app(store, gate) for _ in range(10)))
-            await gate.close()  # sends them
+            await gate.close()  # sends the settlements
         (now,) = await store.apeek([Charge("{k}0:r", limit, 0)])
         await store.aclose()
         return now.limit - now.remaining
@@ -136,7 +136,7 @@ def test_under_asyncio_over_redis_too(algorithm: str, redis_servers: Any, clock:
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_after_the_app_each_word_is_the_difference(algorithm: str, store: Store, clock: Clock) -> None:
-    """The estimate is given back once, and what a word added stays."""
+    """The estimate is refunded once, and units that a settlement added stay charged."""
     limit, gate = small(algorithm), Gate(Settings(limits=[], store=store))
     outcome = request(gate, store, limit, 10)
     found = []
@@ -164,7 +164,7 @@ def test_a_shadow_that_would_refuse_took_nothing_and_is_not_corrected(algorithm:
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_is_beyond_the_debt_is_not_given_back(algorithm: str, store: Store) -> None:
-    """Two quotas fit, with the debt; others have taken 40, which stay theirs."""
+    """With debt, two quotas fit. Other requests have taken 40 units, which stay charged."""
     random, limit = Random(algorithm), small(algorithm)  # noqa: S311  # tests need no secrets
     gate = Gate(Settings(limits=[], store=store))
     store.take([Charge("{k}0:r", limit, 40)])
@@ -182,7 +182,7 @@ def test_what_is_beyond_the_debt_is_not_given_back(algorithm: str, store: Store)
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", [*BUCKETS, "sliding_window_log"])
 def test_no_word_frees_what_others_took(algorithm: str, clock: Clock) -> None:
-    """A bucket in which a request says many words is never emptier than one in which it was not made at all."""
+    """A bucket with a request that settles many times is never emptier than one without that request."""
     random = Random(algorithm)  # noqa: S311  # tests need no secrets
     limit: Limit = Smooth(1000, 100, max_burst=100) if algorithm == "smooth" else ALGORITHMS[algorithm](1000, 100)
     for _ in range(400):
@@ -201,7 +201,7 @@ def test_no_word_frees_what_others_took(algorithm: str, clock: Clock) -> None:
 
 
 class Broken(MemoryStore):
-    """A store that fails now and then."""
+    """A store whose settlements fail while `broken` is true."""
 
     broken = False
 

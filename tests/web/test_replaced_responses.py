@@ -87,7 +87,7 @@ def test_flask_returns_another_response_after_the_extension() -> None:
 
 
 class Wrapper:
-    """What a server calls `wsgi.file_wrapper`. It sends such an object without reading it in Python."""
+    """A server's `wsgi.file_wrapper`. The server sends such an object without reading it in Python."""
 
     def __init__(self, file: Any, _: int = 8192) -> None:
         self.file = file
@@ -101,7 +101,7 @@ class Wrapper:
 
 
 class Slotted:
-    """A body that takes no other attribute."""
+    """A body on which no other attribute can be set."""
 
     __slots__ = ("closed",)
 
@@ -131,7 +131,7 @@ FILES: dict[str, Callable[[], Response]] = {
 @pytest.mark.parametrize("wrapped", [True, False], ids=["wrapper of the server", "wrapper of werkzeug"])
 @pytest.mark.parametrize("body", FILES)
 def test_flask_sends_a_file(body: str, wrapped: bool) -> None:
-    """Werkzeug gives it to the server as it is, and the server closes only the file, not Flask's response."""
+    """Werkzeug passes the file to the server as it is. The server closes only the file, not Flask's response."""
     store = RecordingStore(clock=Clock())
     app = Flask("shop")
     limiter = RateLimiter(app, store=store, **SLOTS)
@@ -152,7 +152,7 @@ def test_flask_sends_a_file(body: str, wrapped: bool) -> None:
         sent.close()  # type: ignore[attr-defined]  # as a server does
         assert not isinstance(sent, Wrapper) or sent.closed
     settled = [charge.cost for verb, charges in store.calls if verb == "settle" for charge in charges]
-    assert settled == [-1] * 6  # of each request the slot, and the charge, because its status does not count
+    assert settled == [-1] * 6  # per request: its slot, and its charge, because its status does not count
 
 
 SAME = HttpResponse("fine")
@@ -177,7 +177,7 @@ def test_django_returns_one_response_object_to_many_requests() -> None:
     assert (len(requests), len(SAME._resource_closers)) == (0, 0)  # type: ignore[attr-defined]  # Django's
 
 
-# memory: each maker returns a function that serves one request, and closes its response if told to
+# memory: each maker returns a function that serves one request, and closes its response if `close` is true
 
 Serve = Callable[[weakref.WeakSet[Any], bool], None]
 
@@ -258,7 +258,7 @@ def _fastapi(options: Any) -> Serve:
 
 
 def keep_event(event: DecisionEvent) -> None:
-    """Attach the event to the request that it has, as an app may do to log it at the end."""
+    """Attach the event to its own request, as an app may do to log it at the end."""
     raw = event.request.raw
     (raw if isinstance(raw, dict) else vars(raw))["event"] = event
 
@@ -288,7 +288,7 @@ def test_no_request_stays_in_memory(make: Any, options: str, close: bool) -> Non
 
 @pytest.mark.promise(7)
 def test_a_request_and_its_body_are_freed_when_the_response_is_closed() -> None:
-    """Without the collector, because a process may receive many bodies before it runs."""
+    """The garbage collector is off, because a process may receive many bodies before it runs."""
     requests: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def receive(request: HttpRequest) -> HttpResponse:

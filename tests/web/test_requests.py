@@ -1,4 +1,4 @@
-"""What rules and keys see of a request, hostile ones among them."""
+"""The attributes of requests that rules and keys read, also of malicious requests."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -57,7 +57,7 @@ def test_many_lines_of_one_header_take_no_time_to_speak_of() -> None:
         ("sid=a; sid=b", {}),  # Starlette reads the last, others the first
         ("sid=a, sid=b", {}),
         ("sid=a; sid=b; sid=a", {}),
-        ('sid="\\113"', {}),  # an escape, which only some undo
+        ('sid="\\113"', {}),  # an escape that only some parsers decode
         ('sid="a b"', {"sid": "a b"}),
         ("sid=a=b=", {"sid": "a=b="}),
         ("sid", {"sid": ""}),

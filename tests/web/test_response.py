@@ -1,4 +1,4 @@
-"""Headers and refusals, exactly."""
+"""The exact rate limit headers, and the exact responses to refused requests."""
 
 import math
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ REFUSED = Decision(False, 5, 0, 30.0, 30.0, 60.0, 0.0, 0)
 
 
 def verdict(*pairs: tuple[Limit, Decision], roles: str = "", hidden: str = "") -> Verdict:
-    """Charges named n0, n1, ...; in `roles` an s is a shadow, in `hidden` an h is a limit over all clients."""
+    """Return a verdict on charges n0, n1, ...; in `roles`, s is a shadow; in `hidden`, h is a limit of all clients."""
     charges = [
         Charge(f"{{id}}:n{index}", limit, role="shadow" if roles[index : index + 1] == "s" else "limit")
         for index, (limit, _) in enumerate(pairs)

@@ -1,4 +1,4 @@
-"""Who wants to know how a request was answered hears it once, after the response, under every face."""
+"""Callbacks at the end of a response are called once, after the response, in every integration."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +21,7 @@ from web.scenario import Step
 from web.wsgi_talk import Server, read
 
 Heard = list[tuple[EndReason | None, int | None]]
-LIMITED = {"limits": "5/minute", "rules": [{"path": "/elsewhere", "limits": "1/minute"}]}  # not the short way
+LIMITED = {"limits": "5/minute", "rules": [{"path": "/elsewhere", "limits": "1/minute"}]}  # not on the fast path
 _SECRET = "what a client sent"
 STREAMED: dict[str, Any] = {**START, "headers": [(b"X-One", b"1"), (b"x-one", b"2"), (b"Set-Cookie", b"a=b")]}
 PART = {**BODY, "more_body": True}
@@ -37,7 +37,7 @@ def begun(heard: Heard) -> ResponseTracker:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
-    """What a follower hears that every admitted request has."""
+    """What a callback on every admitted request receives: how the response ended, and its status."""
     found: Heard = []
     plain, coroutine = gate.Gate.admit, gate.AsyncGate.admit
 
@@ -64,13 +64,13 @@ def test_each_face_tells_how_it_answered(face: str, heard: Heard) -> None:
     assert send(Step(path="/stream")).body == b"onetwo"
     assert heard == [("ended", 200)] * 2
     assert send(Step(path="/error", fails=True)).status == 500
-    assert heard[2:] in ([("raised", 500)], [("ended", 500)])  # the latter where the framework answers inside of us
+    assert heard[2:] in ([("raised", 500)], [("ended", 500)])  # the latter if the framework handles the error inside
     assert send(Step(path="/")).status == 429
-    assert len(heard) == 3  # a refusal is nobody's to follow
+    assert len(heard) == 3  # refusals are not tracked
 
 
 def run(app: Any, scope: Any, *given: Any) -> tuple[Heard, list[Any], BaseException | None]:
-    """What was heard after which of the messages that were sent, and what came out."""
+    """Run an app. Return what callbacks received, how many messages had been sent by then, and the error raised."""
     found: Heard = []
     server = Talk(*given)
     places: list[Any] = []
@@ -79,7 +79,7 @@ def run(app: Any, scope: Any, *given: Any) -> tuple[Heard, list[Any], BaseExcept
     error: BaseException | None = None
     try:
         asyncio.run(watch.call({**scope}, watch.receive, watch.send))
-    except BaseException as raised:  # noqa: BLE001  # whatever it is, it is looked at
+    except BaseException as raised:  # noqa: BLE001  # the test checks it, whatever it is
         error = raised
     return found, places, error
 
@@ -165,7 +165,7 @@ def test_how_an_asgi_response_ends(
 
 
 def test_what_no_server_sends_passes_too() -> None:
-    """A start without a status, and an event that nobody knows."""
+    """A start message without a status, and a message of an unknown type."""
     odd = ({"type": "http.response.start"}, {"type": "http.response.debug", "info": 1}, BODY)
     found, places, error = run(sending(*odd), HTTP)
     assert (found, places, error) == ([("ended", None)], [3], None)
@@ -232,7 +232,7 @@ def test_what_has_to_be_awaited_is_so_in_a_task() -> None:
 
 
 class Body:
-    """An iterable of two parts that notes what is done to it."""
+    """An iterable of two parts that records when it is closed."""
 
     def __init__(self, notes: list[str], *, fails: bool = False) -> None:
         self.notes, self.fails = notes, fails

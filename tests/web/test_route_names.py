@@ -1,4 +1,4 @@
-"""A limit on an endpoint is named after the route in headers, and its bucket stays the endpoint's."""
+"""In headers, a limit on an endpoint is named after the route; its bucket is named after the endpoint."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ def django_app(under: Any, options: Any) -> Ask:
         def post(self, request: Any) -> HttpResponse:
             return HttpResponse("hello")
 
-    # as at the top of a module of views
+    # as if defined at the top level of a views module
     item.__module__, item.__qualname__ = "shop.views", "item"
     Login.__module__, Login.__qualname__ = "shop.views", "Login"
     urls = [path("items/<int:id>", item), path("old/items/<int:id>", item), path("login", Login.as_view())]
@@ -112,7 +112,7 @@ def fastapi_app(options: Any) -> Ask:
 
 
 def named(answer: Answer) -> set[str]:
-    """The names of all limits that an answer shows."""
+    """Return the names of all limits in the headers of a response."""
     (line,) = answer.field("ratelimit-policy")
     names = [item.split('"')[1] for item in line.split(", ")]
     assert len(set(names)) == len(names)
@@ -139,7 +139,7 @@ def test_each_route_has_its_name_and_all_share_the_endpoints_bucket(app: Any, na
 
 @pytest.mark.parametrize("app", [row[0] for row in APPS.values()], ids=APPS)
 def test_no_two_limits_of_one_answer_have_the_same_name(app: Any) -> None:
-    """Not those of a rule of the same route, either, which has two limits."""
+    """They also differ from the names of two limits of a rule for the same route."""
     ask = app({"limits": [], "rules": RULES, "store": RecordingStore(clock=Clock())})
     names = named(ask("POST", "/login"))
     assert names >= {"POST_login", "POST_login-2"}
