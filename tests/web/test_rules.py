@@ -1,4 +1,4 @@
-"""What a rule is made of."""
+"""The fields of a rule: its default name, its limits and its defaults."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every scenario over every framework, in this process, over memory. Each step is counted once."""
+"""Runs every scenario in every integration, in this process, with the memory store. Metrics count each step once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every scenario over a real Redis, in this process, with one ASGI and one WSGI framework: all call the store alike."""
+"""Runs every scenario on a real Redis, in this process. All integrations call the store alike, so two are enough."""
 
 from contextlib import closing
 
@@ -17,7 +17,7 @@ def test_scenario(face: str, scenario: Scenario, own_redis: RedisServer, monkeyp
     clock = Clock()
     tell_time(clock, monkeypatch.setattr)
     own_redis.flush()
-    if face in ASGI:  # each request has a loop of its own, which closes what it opened
+    if face in ASGI:  # each request has its own event loop, at whose end its connections are closed
         play(face, scenario, RecordingAsyncRedis(own_redis.url, clock), clock)
         return
     with closing(RecordingRedis(own_redis.url, clock)) as store:

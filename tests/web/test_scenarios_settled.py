@@ -1,4 +1,4 @@
-"""Every scenario after the first thousand requests, when no proxy is looked for any more."""
+"""Runs every scenario as after the first thousand requests, which are checked for proxies that are not trusted."""
 
 import pytest
 
@@ -11,13 +11,13 @@ from web.table import ALL_ROWS, RecordingAsyncRedis, play, tell_time
 
 @pytest.fixture(autouse=True)
 def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is after the first thousand: where only the client's address counts, nothing else is looked at."""
+    """Disable the check for proxies, so that only the client's address is read where no limit needs more."""
     monkeypatch.setattr(rule_set, "ProxyHeaderCheck", lambda _: None)
 
 
 @pytest.mark.parametrize(
     "face", ["asgi", "starlette", "wsgi", "flask", "flask extension", "django", "django async"]
-)  # each has a way to admit by address
+)  # each can admit by address
 @pytest.mark.parametrize("scenario", ALL_ROWS)
 def test_scenario(face: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()

@@ -1,4 +1,4 @@
-"""Requests that no server has received."""
+"""Requests that are made up, not received by a server."""
 
 from urllib.parse import unquote_to_bytes
 

@@ -1,4 +1,4 @@
-"""A wrong setting says where it stands, what was found and what is allowed."""
+"""The error about a wrong setting has its place, its value and the valid values."""
 
 from math import inf, nan
 from typing import Any
@@ -33,7 +33,7 @@ from web.messages import (
 
 pytestmark = pytest.mark.promise(9)
 
-LIMIT_ROWS: list[tuple[Any, str]] = [  # what stands in limits, the message
+LIMIT_ROWS: list[tuple[Any, str]] = [  # the value of limits, the message
     (None, "limits: required, such as '100/minute'; [] means no limits"),
     ("", "limits: got '', expected text such as '100/minute'"),
     (5, f"limits: {found(5, LIMITS)}"),

@@ -1,4 +1,4 @@
-"""A wrong rule says where it stands, what was found and what is allowed."""
+"""The error about a wrong rule has its place, the wrong value and the valid values."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.promise(9)
 ONE_EACH = "at most one parameter between two slashes, and at most one {name:path}"
 NONE: dict[str, Any] = {"limits": []}
 
-ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message behind its place
+ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message after its place
     ({"limits": []}, ".path: required, such as '/login' or '/{rest:path}'"),
     ({"limits": "1/minute"}, ".path: required, such as '/login' or '/{rest:path}'"),
     ({"path": "/"}, ".limits: required; for a rule without limits, set limits = []"),

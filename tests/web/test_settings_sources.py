@@ -1,4 +1,4 @@
-"""One vocabulary, wherever settings come from."""
+"""Options have the same names and values in arguments, mappings, `Settings` and files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_the_words_of_a_table_are_the_fields_of_its_struct(table: type, kind: An
 
 @pytest.mark.parametrize(("table", "kind"), TABLES)
 def test_a_word_has_the_type_of_its_field_and_says_what_it_means(table: type, kind: Any) -> None:
-    """Where they differ, the field holds anything, and its value is checked."""
+    """If the types differ, the field accepts any value, which is checked later."""
     words, checked = get_type_hints(table, include_extras=True), get_type_hints(kind)
     for name, word in words.items():
         kind_of_word, meaning = word.__origin__, word.__metadata__[0]
@@ -142,7 +142,7 @@ def test_settings_stay_the_object_they_are() -> None:
 def test_what_is_neither_settings_nor_a_mapping(given: Any) -> None:
     message = "settings: got .*, expected Settings or a mapping; (limits=.*)?Settings.load\\(path\\) reads a file"
     with pytest.raises(ConfigError, match=message):
-        AsgiMiddleware(None, given)  # type: ignore[arg-type]  # on purpose: it is looked at before the app
+        AsgiMiddleware(None, given)  # type: ignore[arg-type]  # on purpose: settings are checked before the app
 
 
 def test_toml_says_the_same_as_arguments(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_whatever_stands_in_a_setting_it_works_or_is_a_config_error(field: str, 
         try:
             middleware(None, {"limits": "1/minute", field: junk})
         except ConfigError as error:
-            assert str(error)  # noqa: PT017  # most of it is wrong, some is not; nothing else may be raised
+            assert str(error)  # noqa: PT017  # most values are wrong, some are not; no other error may be raised
 
 
 @pytest.mark.promise(9)

@@ -1,4 +1,4 @@
-"""Settling after the response beyond the table: limits on endpoints, threads, websockets, stores that fail."""
+"""Settling after the response, beyond the scenarios: limits on endpoints, threads, websockets, failing stores."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -70,14 +70,14 @@ SLOW_STARTS = 1001  # requests after which ASGI middleware decides on its fast p
 
 @pytest.fixture(autouse=True)
 def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No limit on an endpoint has asked to be followed, and nothing was said in the log."""
+    """Reset global state: no limit on an endpoint needs tracking, and no log line is throttled."""
     monkeypatch.setattr(inside.MIDDLEWARE_REGISTRY, "tracking_required", False)
     monkeypatch.setattr(inside.MIDDLEWARE_REGISTRY, "_middleware", WeakSet())
     monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
 
 
 def corrected(store: RecordingStore) -> list[list[int]]:
-    """For each call, by how much."""
+    """Return the costs in each call of `settle`."""
     return [[charge.cost for charge in charges] for verb, charges in store.calls if verb == "settle"]
 
 
@@ -115,7 +115,7 @@ def on_a_dependency() -> Any:
 @pytest.mark.parametrize("make", [on_an_endpoint, on_a_route, on_a_dependency])
 @pytest.mark.parametrize("before", [True, False])
 def test_the_middleware_follows_for_limits_inside(make: Callable[[], Any], before: bool) -> None:
-    """Whether it was made before they were, or after."""
+    """The middleware may be created before or after the limits."""
     store, settings = recording()
     holder: list[Any] = []
 
@@ -153,7 +153,7 @@ def test_a_mark_tells_the_middleware_that_are_there() -> None:
     limit("3/minute", count_status=[401])(plain)
     assert inside.MIDDLEWARE_REGISTRY.tracking_required
     store = RecordingStore(clock=Clock())
-    assert around._tracks_all  # what costs the other requests nothing
+    assert around._tracks_all  # although created before the limit
     assert RateLimitMiddleware(App200(), limits="9/hour", store=store)._tracks_all
     assert corrected(store) == []
 
@@ -215,11 +215,11 @@ def test_marks_and_throttles_of_django_are_followed_by_its_middleware(site: Any,
     assert corrected(store) == [[-1], [-1]]
 
 
-# the app says it
+# the app settles
 
 
 def test_an_endpoint_in_a_thread_settles_in_the_server_of_the_loop(redis_servers: Any) -> None:
-    """A plain endpoint of FastAPI has no event loop: the store's own sends it."""
+    """A sync endpoint of FastAPI runs in a thread without an event loop; the store's loop sends the settlement."""
     server: RedisServer = next(iter(redis_servers.values()))
     server.flush()
     app = FastAPI()
@@ -244,7 +244,7 @@ def test_an_endpoint_in_a_thread_settles_in_the_server_of_the_loop(redis_servers
 
             await around(scope, None, send)  # type: ignore[arg-type]  # nothing is received
             found.append(sent[0]["status"])
-        for _ in range(500):  # until it is there: it may be sent after the response
+        for _ in range(500):  # until it has arrived, because it may be sent after the response
             left = (
                 await store.apeek(
                     [Charge(bucket_key("ip=192.0.2.1", "default"), parse("100/hour using fixed_window")[0], 0)]
@@ -261,7 +261,7 @@ def test_an_endpoint_in_a_thread_settles_in_the_server_of_the_loop(redis_servers
 
 
 class Slow(MemoryStore):
-    """An AsyncStore that is waited for; it settles when it is told to, and says how it was called."""
+    """An AsyncStore whose takes suspend. It records settlements, and applies them once `go` is set."""
 
     def __init__(self) -> None:
         super().__init__(clock=Clock())
@@ -282,7 +282,7 @@ class Slow(MemoryStore):
 
 
 async def until(done: Callable[[], bool]) -> None:
-    """Let the loop go on until then."""
+    """Run the event loop until `done` returns true."""
     for _ in range(5000):
         if done():
             return
@@ -307,7 +307,7 @@ def test_nobody_waits_for_a_correction_and_what_comes_meanwhile_goes_together() 
         for number in range(2, 202):
             await around({**HTTP, "path": f"/{number}"}, None, send)  # type: ignore[arg-type]
         assert sent == ["http.response.start", "http.response.body"] * 200
-        assert store.settled == [[1]]  # of the first one, which is under way
+        assert store.settled == [[1]]  # of the first request; this call is in flight
         store.go.set()
         await until(lambda: len(store.settled) == 3)
         assert store.settled[1:] == [list(range(2, 130)), list(range(130, 201))]
@@ -342,7 +342,7 @@ def test_a_store_that_fails_or_hangs_is_logged_and_not_felt(caplog: pytest.LogCa
             sent.append(message.get("status"))
 
         await around(dict(HTTP), None, send)  # type: ignore[arg-type]
-        await until(lambda: bool(caplog.records))  # it hangs for longer than it may
+        await until(lambda: bool(caplog.records))  # the call exceeds its timeout
         assert (
             "a settlement may not have reached the store (TimeoutError); if so, the estimate stays charged"
             in caplog.text
@@ -573,17 +573,17 @@ def test_of_two_middleware_each_settles_its_own_once() -> None:
 
 
 def test_what_one_further_in_refuses_is_given_back_once() -> None:
-    """The outer one follows, and hears of a 429: there is nothing left to settle."""
+    """The outer middleware tracks the response. After a refusal by the inner one, it has nothing left to settle."""
     store = RecordingStore(clock=Clock())
     inner = wsgi.RateLimitMiddleware(hello, limits={"limit": "1/hour", "name": "inner"}, store=store)
     app = wsgi.RateLimitMiddleware(inner, limits={"limit": "9/hour", "name": "outer"}, store=store, **FAILED)
     read(Server().ask(app))
     read(Server().ask(app))
-    assert corrected(store) == [[-1], [-1]]  # for the 200, and as the inner one refused
+    assert corrected(store) == [[-1], [-1]]  # for the 200, and because the inner one refused
 
 
 def test_a_bucket_that_both_charged_is_settled_as_one() -> None:
-    """The inner one was asked only for what the outer one had not taken."""
+    """The inner middleware takes only what the outer one has not charged."""
     store = RecordingStore(clock=Clock())
 
     def app(environ: Any, start_response: Any) -> Any:
@@ -709,7 +709,7 @@ def test_wrong_settings_are_told(words: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("call", [true_cost_of_any, max, SettledByMethod().settle, lambda *_, more=1: more])
 def test_what_takes_a_request_and_its_response_can_say_the_true_cost(call: Any) -> None:
-    """Of what is written in C nobody knows what it takes."""
+    """The parameters of a function in C, such as `max`, may be unknown."""
     assert Settings(limits="9/hour", settle=call).settle is call
 
 
@@ -778,7 +778,7 @@ def test_how_a_penalty_is_written(text: str, ban: tuple[int, float, float]) -> N
     assert parse_penalty(found) is found
 
 
-# ten thousand
+# ten thousand requests
 
 
 REQUESTS = 10_000
@@ -842,7 +842,7 @@ def test_ten_thousand_requests_end_with_the_exact_total(make: Any, many: Any, ap
 
 @pytest.mark.parametrize("face", FACES)
 def test_under_every_face(face: str) -> None:
-    """A part of them: the way there is slow."""
+    """Only a hundred requests, because they are slow here."""
     random = Random(face)  # noqa: S311  # tests need no secrets
     costs = [(random.randint(0, 900), random.randint(0, 900)) for _ in range(100)]
     store = MemoryStore(clock=Clock())

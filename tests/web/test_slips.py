@@ -1,5 +1,5 @@
-"""Slips that limit less than the reader believes: each is an error that names the fix, or a warning of the start."""
-# The decorators are parameters, so mypy knows nothing of them.
+"""Mistakes that limit less than intended: each is an error that names the fix, or a warning at startup."""
+# The decorators are parameters, so mypy does not know their types.
 # mypy: disable-error-code="untyped-decorator"
 
 import asyncio
@@ -50,7 +50,7 @@ async def home(request: Request) -> PlainTextResponse:
 
 
 def new_home() -> Any:
-    """A function that no other test has limited."""
+    """Return a function that no other test has limited."""
 
     async def shop(request: Request) -> PlainTextResponse:
         return PlainTextResponse(request.method)
@@ -60,12 +60,12 @@ def new_home() -> Any:
 
 
 def heard(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The warnings, but not those of the lines of decorators."""
+    """Return the warnings, except those that decorators log where they are written."""
     return [text for text in caplog.messages if "is registered already" not in text]
 
 
 def status(app: Any, path: str = "/") -> int:
-    """What a server that runs no lifespan answers."""
+    """Return the status of a response under a server that runs no lifespan."""
     try:
         return int(talk(app, HTTP, path=path, query_string=b"").sent[0]["status"])
     except ConfigError:
@@ -144,7 +144,7 @@ def test_a_wrapped_app_is_told_at_the_start(caplog: pytest.LogCaptureFixture) ->
 def test_a_limit_above_the_route_is_told_where_it_is_written(
     kind: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a middleware and another limit nothing of ours runs later."""
+    """Without a middleware or another limit, no code of this package runs later."""
     target = kind()
     shop = target.get("/shop")(new_home())
     limit("1/minute")(shop)
@@ -302,7 +302,7 @@ def test_a_path_that_no_route_has_is_told(case: str, caplog: pytest.LogCaptureFi
 
 
 def test_a_path_that_no_route_has_is_told_without_a_lifespan_and_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """A limit on requests for a path that does not exist may be meant."""
+    """A limit on requests for a path that does not exist may be intended."""
     app = ruled("/wp-login.php", strict=True)
     assert [status(app, "/login") for _ in range(2)] == [200, 200]
     assert [text.partition(":")[2].partition(", so")[0] for text in heard(caplog)] == [
@@ -394,7 +394,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("foreign", [flask_limit, django_limit], ids=["flask", "django"])
 @pytest.mark.parametrize("lifespan", [True, False])
 def test_a_decorator_for_another_framework(foreign: Any, lifespan: bool) -> None:
-    def limited() -> Any:  # no variable here has an app
+    def limited() -> Any:  # so that no local variable here is an app
         @foreign("1/minute")
         def shop() -> str:
             return "x"
@@ -577,7 +577,7 @@ def test_a_limit_on_a_flask_app_itself(wrap: Any) -> None:
 
 @pytest.mark.promise(8)
 def test_each_callable_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    """Lambdas have one name. They are told apart by their places, functions of one name by their code."""
+    """All lambdas have the same name, so their position is added. Functions with one name differ by their code."""
 
     def raising() -> Callable[[Any], Any]:
         def key_of(_: Any) -> Any:
@@ -641,7 +641,7 @@ def test_under_another_loop_each_request_tells_the_reason() -> None:
             ConfigError, match="the server runs the app with trio, and RateLimitMiddleware needs asyncio"
         ):
             app(dict(scope), nothing, nothing).send(None)
-    with pytest.raises(ConfigError, match="with trio"):  # it is not decided again, request by request
+    with pytest.raises(ConfigError, match="with trio"):  # not checked again for each request
         asyncio.run(app(dict(scope), nothing, nothing))
 
 

@@ -1,4 +1,4 @@
-"""Slots while no thread can be started, as at a limit of processes: no request fails, and none too many passes."""
+"""Slots while no thread can be started, for example at a process limit: no request fails or exceeds the limit."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ LIFETIME = 15.0  # seconds
 
 @pytest.fixture
 def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlotRenewer]:
-    """One of the test's own, under a limit of threads until `may_start` is said."""
+    """A slot renewer for this test. It cannot start a thread until `may_start` is called."""
     found = SlotRenewer()
     monkeypatch.setattr("ratelimit_mw.engine.slots.SLOT_RENEWER", found)
     monkeypatch.setattr("ratelimit_mw.engine.runtime.ThreadRuntime.slot_renewer", found)
@@ -39,7 +39,7 @@ def in_parts(_: Any, start_response: Any) -> Iterator[bytes]:
 
 
 def later(keeper: SlotRenewer, clock: Clock, seconds: float) -> None:
-    """So much time has passed, for the store and for those who renew."""
+    """Advance the time of the store and of the slot renewer."""
     clock.advance(seconds)
     for hold in list(keeper._registry._active):
         hold.last_attempt_at -= seconds

@@ -1,4 +1,4 @@
-"""A store that takes its time holds up the request that waits for it, and nobody else."""
+"""A slow store delays only the request that waits for it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class View(HTTPEndpoint):
 
 
 def routed(endpoint: Any, *around: Middleware, store: Any, **more: Any) -> Starlette:
-    """`/free`, and `/limited` that asks the store."""
+    """Return an app with two routes: `/free`, and `/limited`, which queries the store."""
     routes = [Route("/limited", endpoint, middleware=around), Route("/free", hello)]
     own: dict[str, Any] = {"limits": [], **SETTINGS, **more}
     return Starlette(routes=routes, middleware=[Middleware(RateLimitMiddleware, store=store, **own)])
@@ -73,7 +73,7 @@ APPS: dict[str, Callable[[Any], Any]] = {
 
 
 async def order(app: Any, asked: Callable[[], Any], release: Callable[[], None]) -> Sequence[str]:
-    """In which order two requests are answered, of which the first waits for the store until it is released."""
+    """Return the order of two responses. The first request waits for the store until the second has its response."""
     done: list[str] = []
 
     async def get(path: str) -> None:
@@ -90,7 +90,7 @@ async def order(app: Any, asked: Callable[[], Any], release: Callable[[], None])
 
 
 class DisconnectWatcher(MemoryStore):
-    """It answers when it is told to."""
+    """A store that decides once `released` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def test_while_one_waits_for_redis_others_are_answered(name: str, redis_server: 
         lifespan = Lifespan(app)
         await lifespan.start()
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
-            assert (await client.get("/limited")).status_code == 200  # the connection is there
+            assert (await client.get("/limited")).status_code == 200  # the connection is open
         proxy.hold()
         found = await order(app, lambda: asyncio.to_thread(proxy.asked.wait, 20.0), proxy.release)
         await lifespan.stop()
@@ -131,7 +131,7 @@ def test_while_one_waits_for_redis_others_are_answered(name: str, redis_server: 
 
 
 class Lifespan:
-    """What a server does at its start and end; at the end the middleware closes its store."""
+    """Runs the lifespan of an app, as a server does. At shutdown, the middleware closes its store."""
 
     def __init__(self, app: Any) -> None:
         self._to_app, self._from_app = asyncio.Queue[Any](), asyncio.Queue[Any]()
