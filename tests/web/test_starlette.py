@@ -1,6 +1,6 @@
 """Limits on endpoints, routes, mounts and routers of Starlette."""
 
-from __future__ import annotations  # so that hints are text here, as in many apps
+from __future__ import annotations  # makes annotations text here, as in many apps
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ async def hello(_: Request) -> PlainTextResponse:
 
 
 def app_of(*routes: Any, **settings: Any) -> Starlette:
-    """Around the routes the middleware, if there are settings."""
+    """Return an app with these routes; with the middleware around it if there are settings."""
     own = [Middleware(RateLimitMiddleware, **settings)] if settings else []
     return Starlette(routes=[*routes], middleware=own)
 
@@ -78,7 +78,7 @@ def with_a_method(decorate: Callable[[Any], Any]) -> type:
 
 
 def made(kind: str, decorate: Callable[[Any], Any]) -> Any:
-    """An endpoint of a kind that bears what is decorated."""
+    """Return an endpoint of this kind, with the decorator applied to it or to its method."""
     if kind == "class":
         return decorate(type("AsClass", (AsClass,), {}))
     return with_a_method(decorate) if kind == "method" else decorate({"async": as_async, "plain": as_plain}[kind])
@@ -155,7 +155,7 @@ def test_stacked_they_are_decided_in_one_step() -> None:
     assert statuses(app, "/", "/", "/") == [200, 429, 429]
     assert taken(store) == [[f"{IP}@wide 3", "{all=all}:@narrow 1"]] * 3
     last = answers(app, "/")[0]
-    assert items(last) == [("narrow", {"r": 0, "t": 60}), ("wide", {"r": 2, "t": 60})]  # refused, it was not charged
+    assert items(last) == [("narrow", {"r": 0, "t": 60}), ("wide", {"r": 2, "t": 60})]  # refusals are not charged
 
 
 @pytest.mark.promise(2)
@@ -240,7 +240,7 @@ def test_a_route_that_is_added_later_has_its_template() -> None:
 
 
 def no_hint(request): ...  # type: ignore[no-untyped-def] # noqa: ANN001  # the point
-def other_name(conn: HTTPConnection): ...  # type: ignore[no-untyped-def]  # its answer is not looked at
+def other_name(conn: HTTPConnection): ...  # type: ignore[no-untyped-def]  # its response does not matter
 def not_read_yet(request: Later): ...  # type: ignore[no-untyped-def]  # see above
 def second(item: int, it: Request): ...  # type: ignore[no-untyped-def]  # see above
 def beside_what_cannot_be_read(item: Nowhere, it: WebSocket): ...  # type: ignore[no-untyped-def,name-defined] # noqa: F821  # the point
@@ -314,7 +314,7 @@ def test_mistakes_are_told_where_they_are_made(kind: Any, limits: str, options: 
     assert message in str(told.value)
 
 
-# beside the middleware, and without it
+# with the middleware, and without it
 
 
 def test_the_middlewares_own_limits_count_too_and_its_headers_say_all() -> None:
@@ -356,7 +356,7 @@ def test_alone_it_counts_in_this_process_and_says_so_once(
     )
     with caplog.at_level(logging.WARNING):
         assert statuses(one, "/", "/", "/", "/too") == [200, 200, 429, 200]
-        assert statuses(two, "/") == [200]  # an app of its own
+        assert statuses(two, "/") == [200]  # another app
     alone = [message for message in caplog.messages if "in this process alone" in message]
     assert len(alone) == 2
     assert alone[0].startswith("ratelimit_mw: limits on endpoints count in this process alone; add RateLimit")
@@ -382,7 +382,7 @@ def test_who_holds_a_limit_in_an_app_goes_with_the_app() -> None:
     assert gate() is step.compiled_for({"router": router}, None).gate
     del router
     gc.collect()
-    gc.collect()  # the gate, which nothing needs once the router is gone
+    gc.collect()  # frees the gate, which nothing refers to once the router is freed
     assert gate() is None
 
 
@@ -441,10 +441,10 @@ def test_a_store_that_fails_answers_no_500() -> None:
     view = limit("1/minute", name="own", on_store_error="deny")(as_async)
     assert statuses(app_of(Route("/", view), **settings), "/") == [503]
     view = limit("1/minute", name="own")(as_async)
-    assert statuses(app_of(Route("/", view), **settings), "/", "/") == [200, 429]  # counted here, meanwhile
+    assert statuses(app_of(Route("/", view), **settings), "/", "/") == [200, 429]  # counted in this process meanwhile
 
 
-# who answers instead
+# on_refused
 
 
 def plainly(_: Any, verdict: Any) -> tuple[int, dict[str, str], str]:
@@ -585,7 +585,7 @@ def test_exempt_endpoints_pass_what_is_around_them() -> None:
         429
     ]
     assert statuses(app, "/part/hidden") == [429]  # another route has that path first
-    assert statuses(app, *["/part/in/free"] * 3) == [200, 200, 429]  # what stands on the endpoint itself holds
+    assert statuses(app, *["/part/in/free"] * 3) == [200, 200, 429]  # a limit on the endpoint itself applies
     assert statuses(app, ("DELETE", "/part/in/x/free"), "/part/none") == [429, 429]
 
 
@@ -624,7 +624,7 @@ def test_a_route_without_the_limit_that_stands_on_its_endpoint_is_told(caplog: p
         return Response()
 
     route = Route("/view/{item}", view)
-    held = limit("1/minute")(view)  # above what registers it
+    held = limit("1/minute")(view)  # after its route was registered
     app, alone = app_of(route, Route("/held", held), **recording()[1]), app_of(route, Route("/held", held))
     given = [{"type": f"lifespan.{name}"} for name in ("startup", "shutdown")]
     with caplog.at_level(logging.WARNING):

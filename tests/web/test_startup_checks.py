@@ -1,4 +1,4 @@
-"""What works, but hardly as it was meant, is said once, with the fix."""
+"""Startup checks: settings that work, but hardly as intended, are reported once, with the fix."""
 
 import logging
 import re
@@ -67,7 +67,7 @@ BOTH = pytest.mark.parametrize("serve", [over_asgi, over_wsgi], ids=["asgi", "ws
 
 
 def check(caplog: pytest.LogCaptureFixture, *messages: str) -> None:
-    """These, in order, each once, as warnings of ours."""
+    """Check that this package logged exactly these messages, in order, as warnings."""
     assert caplog.messages == [f"ratelimit_mw: {message}" for message in messages]
     assert {(record.name, record.levelno) for record in caplog.records} <= {("ratelimit_mw", logging.WARNING)}
 
@@ -81,7 +81,7 @@ UNSEEN = (
 
 
 def unseen(serve: Any, settings: Mapping[str, Any]) -> list[str]:
-    """What is told of `messages` where nothing limits them."""
+    """Return the warnings about `messages` if nothing limits the messages of websockets."""
     if serve is over_asgi:
         return []
     places = ["" if settings.get("messages") else None]
@@ -227,9 +227,6 @@ def test_a_limit_that_never_acts(
     check(caplog, *(idle("default", *one) for one in warned))
 
 
-# what clients write
-
-
 # settings on slots
 
 
@@ -259,7 +256,7 @@ def no_slots(words: str, them: str) -> str:
         ({"rules": [{"path": "/", "concurrent": 1, "queue_timeout": 2}]},
          ["rule root: its queue_timeout has no effect without a queue; set queue, or remove it"]),
         ({"queue": 3, "rules": [{"path": "/", "concurrent": 1, "queue_timeout": 2}]}, []),
-        ({"queue": 0, "queue_timeout": 5, "slot_lifetime": 15, "slot_retry": 1}, []),  # the default ones
+        ({"queue": 0, "queue_timeout": 5, "slot_lifetime": 15, "slot_retry": 1}, []),  # the defaults
     ],
 )  # fmt: skip
 def test_settings_on_slots_where_there_are_none(
@@ -272,6 +269,9 @@ def test_settings_on_slots_where_there_are_none(
 def test_settings_on_slots_that_views_may_have(caplog: pytest.LogCaptureFixture) -> None:
     RateLimiter(Flask(__name__), limits="5/minute", queue=5, slot_retry=2)
     check(caplog)
+
+
+# keys and tiers that clients write
 
 
 def forgeable(rule: str, key: str) -> str:
@@ -485,7 +485,7 @@ def test_a_penalty_on_an_endpoint_that_never_acts(
     ("settings", "final", "acts"),
     [
         ({}, True, False),
-        ({"rules": [WITH_KEY]}, True, True),  # its path may be the view's
+        ({"rules": [WITH_KEY]}, True, True),  # its path may match the view's route
         ({"app_limits": "9/minute"}, True, True),
         ({"limits": "9/minute"}, True, False),
         ({"limits": "9/minute"}, False, True),
@@ -498,7 +498,7 @@ def test_a_penalty_on_a_view_counts_refusals_by_the_limits_around_it(
     assert told_of_endpoint(ask, caplog) == ([] if acts else [no_key("a", "ip").removeprefix("rule a: ")])
 
 
-# rules that are dead
+# rules and limits without effect
 
 EVERYTHING = "exempt: it has every path, so nothing is limited; list only the exempt paths"
 
@@ -555,7 +555,7 @@ def test_what_limits_nothing(
     check(caplog, *less, *more)
 
 
-# what nothing comes of
+# options without effect
 
 PENALTY = {**RULE, "limits": "5/hour using fixed_window", "penalty": "3 refusals per minute: 1 hour"}
 WAITS = {"limit": "5/minute using gcra", "max_delay": 2.0}
@@ -862,7 +862,7 @@ OUTER = unproxied("x-forwarded-for", "10.0.0.8")
         (2, "x-forwarded-for", {"x_forwarded_for": "1.1.1.1"}, [too_few(2, 1)]),
         (3, "forwarded", {"forwarded": "for=1.1.1.1, for=10.0.0.8"}, [too_few(3, 2, "forwarded")]),
         (2, "x-forwarded-for", {"x_forwarded_for": ""}, []),
-        (2, "x-forwarded-for", {"x_forwarded_for": "127.0.0.1"}, []),  # a server has read the header
+        (2, "x-forwarded-for", {"x_forwarded_for": "127.0.0.1"}, []),  # the server has read the header already
         (2, "x-forwarded-for", {}, []),
     ],
 )  # fmt: skip
@@ -950,7 +950,7 @@ def test_after_a_thousand_requests_without_one_it_is_not_looked_for(
 def test_two_threads_may_look_at_once(
     headers: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While one request is looked at, another thread's is, and that one ends the search."""
+    """While one request is examined, a request in another thread is examined too, and ends the check."""
     ask = over_wsgi(limits="9/hour")
     examine, depth = advice.ProxyHeaderCheck.examine, iter(range(10))
 
@@ -1021,7 +1021,7 @@ def test_cors_in_an_app_inside(caplog: pytest.LogCaptureFixture) -> None:
     check(caplog, MIDDLEWARE_REGISTRY)
 
 
-# who the user is
+# AuthenticationMiddleware
 
 
 class Backend(AuthenticationBackend):
@@ -1087,7 +1087,7 @@ def test_a_user_who_is_known_too_late_around_an_app_by_hand(caplog: pytest.LogCa
 
 def test_an_app_that_contains_itself_is_no_trap(caplog: pytest.LogCaptureFixture) -> None:
     app = App200()
-    app.app = app  # type: ignore[attr-defined]  # it has none
+    app.app = app  # type: ignore[attr-defined]  # App200 has no such attribute
     _ = asgi.RateLimitMiddleware(app, limits="9/hour")
     check(caplog)
 

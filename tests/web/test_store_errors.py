@@ -1,4 +1,4 @@
-"""What `on_store_error` makes of a store that fails, and of one that fails again and again."""
+"""`on_store_error`: decisions while the store fails, once or repeatedly."""
 
 import asyncio
 from collections.abc import Callable

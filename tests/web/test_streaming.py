@@ -1,4 +1,4 @@
-"""Streaming, always: what a Starlette app sends reaches the server as if nobody stood between, our fields aside."""
+"""The middleware passes on the messages of a Starlette app unchanged and at once; it only adds its headers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.promise(11)
 
 OWN = [(b"ratelimit-policy", b'"default";q=1;w=60'), (b"ratelimit", b'"default";r=0;t=60')]
 SERVER = {**HTTP, "asgi": {"version": "3.0", "spec_version": "2.4"}, "query_string": b""}
-OLDER_SERVER = {**SERVER, "asgi": {"version": "3.0", "spec_version": "2.3"}}  # tells of a lost client by receive alone
+OLDER_SERVER = {**SERVER, "asgi": {"version": "3.0", "spec_version": "2.3"}}  # reports a disconnect by `receive` only
 SENDS_FILES: Mapping[str, Any] = {"extensions": {"http.response.pathsend": {}}}
 GZIPS = {"headers": [(b"accept-encoding", b"gzip")]}
 DISCONNECT = {"type": "http.disconnect"}
@@ -37,7 +37,7 @@ def limited(app: App) -> RateLimitMiddleware:
 
 
 async def streams(*given: Any) -> None:
-    """An app that makes its answer anew for each request: a stream can be read once."""
+    """An app that creates a response for each request, because a stream can be read only once."""
     await StreamingResponse(parts())(*given)
 
 
@@ -47,7 +47,7 @@ async def parts() -> AsyncIterator[bytes]:
 
 
 class Client(Talk):
-    """A client that stays: `arrived` tells that it has a part of the body, `lost` makes it go."""
+    """A client that disconnects once `lost` is set. `arrived` is set when it has received a part of the body."""
 
     def __init__(self) -> None:
         super().__init__()

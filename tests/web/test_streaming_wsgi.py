@@ -1,4 +1,4 @@
-"""The same for WSGI, under the standard library's own server code: what it writes is the app's, our fields aside."""
+"""The WSGI middleware changes nothing that the standard library's server writes; it only adds its headers."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -13,13 +13,13 @@ from web.wsgi_talk import OWN, PLAIN, Server, limited
 pytestmark = pytest.mark.promise(11)
 
 Noted = list[str]
-AppOf = Callable[[Noted], Any]  # an app that notes what is done to it
+AppOf = Callable[[Noted], Any]  # returns an app that records events in the list
 
 
 class Handler(SimpleHandler):
-    """Serves one request into memory, and notes when it could send a file by the kernel."""
+    """Serves one request into memory, and records when it could let the kernel send a file."""
 
-    origin_server = False  # which would say when
+    origin_server = False  # such a server would write a Date header
 
     def __init__(self, noted: Noted) -> None:
         self.written = BytesIO()
@@ -28,7 +28,7 @@ class Handler(SimpleHandler):
 
     def sendfile(self) -> bool:
         self.noted.append("sendfile")
-        return False  # it then reads the file itself
+        return False  # the server then reads the file itself
 
 
 def from_list(noted: Noted) -> Any:
@@ -40,7 +40,7 @@ def from_list(noted: Noted) -> Any:
 
 
 def late(noted: Noted) -> Any:
-    """A generator, which starts the answer only when it is first asked for a part."""
+    """Return a generator app, which starts the response only when the server reads the first part."""
 
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
         try:
@@ -77,7 +77,7 @@ def sends_a_file(noted: Noted) -> Any:
 
 
 def thinks_again(noted: Noted) -> Any:
-    """Nothing is sent yet when the error comes: another answer takes the place of the first."""
+    """Return an app whose error occurs before anything is sent, so that a second response replaces the first."""
 
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
         start_response("200 OK", [PLAIN])
@@ -91,7 +91,7 @@ def thinks_again(noted: Noted) -> Any:
 
 
 def too_late(noted: Noted) -> Any:
-    """The answer has begun when the error comes: the server raises it again, in the app."""
+    """Return an app whose error occurs after its response has begun, so that the server raises it again in the app."""
 
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
         start_response("200 OK", [PLAIN])

@@ -1,4 +1,4 @@
-"""`strict = true`: what is only warned about at start, and limits less than it seems to, is an error."""
+"""`strict = true`: startup warnings about settings that limit less than they seem to become errors."""
 
 import asyncio
 import logging
@@ -156,7 +156,7 @@ def test_a_file_may_say_it(tmp_path: Path) -> None:
 
 
 def test_only_requests_show_some_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    """A proxy that is not trusted, and a WSGI server's processes, are known at the first request: a warning stays."""
+    """An untrusted proxy and a WSGI server's processes show only at the first request, so they remain warnings."""
     app = wsgi.RateLimitMiddleware(hello, limits="9/hour", strict=True)
     read(Server(HTTP_X_FORWARDED_FOR="203.0.113.9", **{"wsgi.multiprocess": True}).ask(app))
     assert [message.split(":")[1] for message in caplog.messages] == [" store", " trusted_proxies"]
@@ -187,7 +187,7 @@ def app_of(*, strict: bool) -> Starlette:
 
 
 def started(app: Any) -> list[Any]:
-    """What a server is sent when the app starts."""
+    """Return the messages that the app sends to the server in its lifespan."""
     said: list[Any] = []
     given = [STARTUP, SHUTDOWN]
 
@@ -197,7 +197,7 @@ def started(app: Any) -> list[Any]:
     async def receive() -> Any:
         return given.pop(0)
 
-    with suppress(ConfigError):  # Starlette raises besides what it sends
+    with suppress(ConfigError):  # Starlette sends a message and raises the error, too
         asyncio.run(app(dict(LIFESPAN), receive, send))
     return said
 
@@ -208,7 +208,7 @@ def test_a_limit_above_what_registers_the_route_stops_the_start(caplog: pytest.L
     assert caplog.messages == [f"ratelimit_mw: {UNHEEDED}"]
     app = app_of(strict=True)
     assert started(app)[0] == {"type": "lifespan.startup.failed", "message": f"ratelimit_mw: {UNHEEDED}"}
-    with pytest.raises(ConfigError, match="/bare has no limit"):  # a server that goes on serves nothing
+    with pytest.raises(ConfigError, match="/bare has no limit"):  # if the server goes on, every request fails
         talk(app, HTTP, path="/bare")
 
 

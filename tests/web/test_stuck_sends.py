@@ -1,4 +1,4 @@
-"""A server that does not return from `send`: a slot is free after its client has disconnected, and not before."""
+"""A server that does not return from `send`: the slot is released after the client has disconnected, not before."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from web.asgi_talk import BODY, HTTP, START
 PART = {"type": "http.response.body", "body": b"part", "more_body": True}
 GONE = {"type": "http.disconnect"}
 WHOLE = {"type": "http.request", "body": b"", "more_body": False}
-TURNS = 200  # of the event loop, in which all that is due happens
+TURNS = 200  # turns of the event loop, enough for everything that is due
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def body(size: int) -> Message:
 
 
 class Stuck:
-    """A server whose `send` of a body waits. `talk` is the request that has its slot."""
+    """A server whose `send` of a body waits. `talk`: the task of the request that has the slot."""
 
     def __init__(self, app: App) -> None:
         self.limited = asgi.RateLimitMiddleware(app, limits=[], concurrent=1)
@@ -40,7 +40,7 @@ class Stuck:
             await self.returns.wait()
 
     async def is_free(self) -> bool:
-        """Whether another request gets the slot, after a while."""
+        """Run the event loop for a while, then return whether another request gets the slot."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
         statuses: list[int] = []
@@ -150,7 +150,7 @@ def test_an_app_that_receives_meanwhile_gets_the_disconnect() -> None:
 
 @pytest.mark.promise(11)
 def test_the_app_receives_what_was_read_meanwhile() -> None:
-    """Once and in order, also when it receives while `send` still waits."""
+    """The app receives each message once and in order, also while `send` still waits."""
     got: list[Message] = []
     sent = [body(1), body(2), body(3), WHOLE, GONE]
 

@@ -15,7 +15,7 @@ from web.wsgi_talk import Server, hello, read
 
 pytestmark = pytest.mark.promise(10)
 
-ADAPTER = {"wsgi.multithread": True, "wsgi.multiprocess": True}  # of uvicorn, hypercorn, asgiref
+ADAPTER = {"wsgi.multithread": True, "wsgi.multiprocess": True}  # environ of uvicorn, hypercorn, asgiref
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_server_of_django_drops_them(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def clients(software: str, *values: str, **settings: Any) -> list[str]:
-    """Whose buckets are charged when the proxy 10.0.0.1 sends these."""
+    """Return the addresses that are charged if the proxy 10.0.0.1 sends these X-Forwarded-For headers."""
     store = RecordingStore(clock=Clock())
     more = {"limits": "9/hour", "trusted_proxies": ["10.0.0.1"], "plain_keys": True, "key": "ip", **settings}
     app = RateLimitMiddleware(hello, store=store, **more)

@@ -1,4 +1,4 @@
-"""The state that the app finds in its request, also where nothing limits it; and how the middleware is called."""
+"""The state that the app finds in a request, also without a limit; and calls and arguments of the middleware."""
 
 import asyncio
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def test_asgi_apps_find_a_state_without_a_verdict(settings: Any, scope: Mapping[
 
     async def app(scope: Any, _: Any, __: Any) -> None:
         state = scope["state"]["ratelimit"]
-        state.settle(5)  # nothing to correct
+        state.settle(5)  # has no effect
         seen.append(state.verdict)
 
     asyncio.run(asgi.RateLimitMiddleware(app, settings)({**scope}, receive, send))
@@ -113,7 +113,7 @@ def test_the_app_and_the_settings_may_be_given_by_name() -> None:
 
 
 def test_without_asyncio_the_start_fails_and_says_what_to_do() -> None:
-    """Trio runs no event loop of asyncio: neither does this."""
+    """The test runs no event loop of asyncio, as is the case under trio."""
     sent: list[Any] = []
 
     async def note(message: Any) -> None:
