@@ -33,11 +33,11 @@ class WebServer:
         self._last_words: str | None = None
 
     def output(self) -> str:
-        """All it has printed to both streams, also after its end; has one complaint about the readiness probe."""
+        """Return all output of both streams, also after the end; it has one complaint about the readiness probe."""
         return self._log.read_text(errors="replace") if self._last_words is None else self._last_words
 
     def wait_ready(self) -> None:
-        """Return once a worker answers, and set `url`; WebServerError if the process ends or 20 seconds pass."""
+        """Wait for a worker to answer, and set `url`; WebServerError if the process ends or 120 seconds pass."""
         deadline = time.monotonic() + _READY_WITHIN
         while time.monotonic() < deadline and self.process.poll() is None:
             listening = _LISTENING.search(self.output())
@@ -49,25 +49,25 @@ class WebServer:
         raise WebServerError(f"the server isn't ready, its process {state}; output:\n{self.output()}")
 
     def stop(self) -> None:
-        """End the process in order, or with all its workers by force after 5 seconds."""
+        """Terminate the process. Kill it and all its workers if it still runs after 5 seconds."""
         self.process.terminate()
         try:
             self.process.wait(_STOP_WITHIN)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)  # the session we started it in: itself and its workers
+            os.killpg(self.process.pid, signal.SIGKILL)  # its session: the process and its workers
             self.process.wait()
         self._last_words = self.output()
 
 
 def _answers(port: int) -> bool:
-    """Whether a worker is up. A mere connect succeeds before gunicorn's workers have imported the application.
+    """Return whether a worker answers. A mere connect succeeds before gunicorn's workers have imported the application.
 
-    The request is malformed, so the server itself says 400 and the application's counters stay untouched.
+    The request is malformed, so the server itself responds with 400, and the application's counters do not change.
     """
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
             connection.sendall(b"?\r\n\r\n")
-            return bool(connection.recv(1))  # wsgiref answers so without a status line
+            return bool(connection.recv(1))  # wsgiref responds without a status line
     except OSError:
         return False
 
@@ -78,7 +78,7 @@ def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _with_path(app_dir: Path, extra: Mapping[str, str] | None) -> dict[str, str]:
-    """The environment of a server that has no option for where its application is."""
+    """Return the environment for a server that has no option for its application's folder."""
     environment = _environment(extra)
     paths = [str(app_dir.resolve()), *filter(None, [environment.get("PYTHONPATH")])]
     return environment | {"PYTHONPATH": os.pathsep.join(paths)}
@@ -112,7 +112,7 @@ def serve_uvicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str]
 
     `options` are uvicorn's, without any that hide its "running on" line. WebServerError, with the output, if it fails.
     """
-    # Port 0 everywhere: the server itself picks a free one and prints it, so nobody can take it in between.
+    # Port 0 everywhere: the server itself picks a free one and prints it, so no other process can take it in between.
     fixed = ["uvicorn", "--app-dir", str(app_dir.resolve()), "--host", "127.0.0.1", "--port", "0"]
     with _serve([*fixed, *options, app], app_dir, _environment(env)) as server:
         yield server
@@ -122,7 +122,7 @@ def serve_uvicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str]
 def serve_uvicorn_run(
     app: str, app_dir: Path, workers: int, env: Mapping[str, str] | None = None
 ) -> Iterator[WebServer]:
-    """The same by `uvicorn.run(workers=...)`, whose number of workers no command line shows."""
+    """Serve it by `uvicorn.run(workers=...)`, whose number of workers no command line shows; as serve_uvicorn."""
     with _serve(["run_uvicorn", str(workers), app], app_dir, _with_path(app_dir, env)) as server:
         yield server
 
@@ -148,7 +148,7 @@ def serve_waitress(app: str, app_dir: Path, *options: str, env: Mapping[str, str
 def serve_hypercorn(
     app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None
 ) -> Iterator[WebServer]:
-    """Serve the ASGI application "module:name", to clients that begin so over HTTP/2; as serve_uvicorn."""
+    """Serve the ASGI application "module:name", over HTTP/2 if the client starts with it; as serve_uvicorn."""
     fixed = ["hypercorn", "--bind", "127.0.0.1:0", "--graceful-timeout", "3"]
     with _serve([*fixed, *options, app], app_dir, _with_path(app_dir, env)) as server:
         yield server
@@ -167,7 +167,7 @@ def serve_granian(app: str, app_dir: Path, *options: str, env: Mapping[str, str]
 def serve_granian_run(
     app: str, app_dir: Path, workers: int, method: str, env: Mapping[str, str] | None = None
 ) -> Iterator[WebServer]:
-    """The same by `Granian(workers=...)`, whose number of workers no command line shows. `method`: fork or spawn."""
+    """Serve it by `Granian(workers=...)`, whose number of workers no command line shows. `method`: fork or spawn."""
     with _held_port() as port:
         command = ["run_granian", method, str(workers), str(port), app]
         with _serve(command, app_dir, _with_path(app_dir, env)) as server:
@@ -183,12 +183,12 @@ def serve_developing(app: str, app_dir: Path, kind: str, env: Mapping[str, str] 
 
 @contextmanager
 def _held_port() -> Iterator[int]:
-    """A free port that nobody else is given meanwhile, for a server that doesn't say which one it picked.
+    """Yield a free port, reserved meanwhile, for a server that does not print which port it picked.
 
-    The server must share it, as granian does: two of them would both get a port that is merely free, and no error.
+    The server must share the port, as granian does. Two of them could both get a merely free port, without an error.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind(("127.0.0.1", 0))  # and never listens, so that all connections are the server's
+        holder.bind(("127.0.0.1", 0))  # it never listens, so all connections go to the server
         port: int = holder.getsockname()[1]
         yield port

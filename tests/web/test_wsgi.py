@@ -1,4 +1,4 @@
-"""The WSGI middleware is invisible to the app and to the server: PEP 3333, held by wsgiref's own validator."""
+"""The WSGI middleware is transparent to the app and the server (PEP 3333), as checked by wsgiref's validator."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ def test_the_standard_librarys_validator_has_no_complaint(method: str) -> None:
         return [] if method == "HEAD" else [b"hello"]
 
     def checked(environ: Any, start_response: Any) -> Iterable[bytes]:
-        del environ["ratelimit_mw"]  # the contract's name: the validator wants a dot in names of what is no text
+        del environ["ratelimit_mw"]  # a documented name; the validator requires a dot in names of non-text values
         return validator(app)(environ, start_response)
 
     middleware = validator(limited(checked))
@@ -35,7 +35,7 @@ def test_the_standard_librarys_validator_has_no_complaint(method: str) -> None:
 
 
 def test_hypercorn_sends_the_refusal_of_a_head_request() -> None:
-    """It sends no response whose iterable has no part, and then a 500."""
+    """Hypercorn sends no response if the iterable yields nothing, and then responds with 500."""
     sent: list[Any] = []
     hypercorn = WSGIWrapper(limited(), 0)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What WSGI servers and users hand to the middleware: addresses, paths, and settings that cannot work there."""
+"""Input of the WSGI middleware from servers and users: addresses, paths, and settings that are invalid under WSGI."""
 
 from functools import partial
 from typing import Any
@@ -35,9 +35,9 @@ def test_without_an_address_all_share_one_bucket(address: str | None) -> None:
         ("/", "root"),
         ("/login", "login"),
         ("login", "login"),
-        ("/caf\u00c3\u00a9", "coffee"),  # UTF-8 in latin-1, as PEP 3333 has it
-        ("/caf\u00e9", "default"),  # no UTF-8
-        ("/\u00ff\u00fe/\u0080", "root"),  # no UTF-8 at all: an app that ignores such bytes reads "//"
+        ("/caf\u00c3\u00a9", "coffee"),  # UTF-8 as latin-1, as PEP 3333 specifies
+        ("/caf\u00e9", "default"),  # not UTF-8
+        ("/\u00ff\u00fe/\u0080", "root"),  # not UTF-8, either: an app that ignores such bytes reads "//"
         ("*", "default"),
     ],
 )

@@ -1,4 +1,4 @@
-"""One HTTP request that may have to wait, and what its server says meanwhile."""
+"""An HTTP request that may have to wait, and the messages that its server sends meanwhile."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ GONE = {"type": "http.disconnect"}
 
 
 class Waits:
-    """One request. What it is given after that comes when it is told."""
+    """A request. `given`: the messages that can be received at once. Put later ones into `queue`."""
 
     def __init__(self, app: Any, *given: Any, **scope: Any) -> None:
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -27,7 +27,7 @@ class Waits:
         return await self.queue.get()
 
     async def goes_on(self) -> "Waits":
-        """As far as it goes by itself."""
+        """Let the request run until it waits for something, and return it."""
         for _ in range(20):
             await asyncio.sleep(0)
         return self

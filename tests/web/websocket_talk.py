@@ -1,4 +1,4 @@
-"""One websocket in process: what a client sends, an app that answers each message, and what both of them see."""
+"""A websocket in this process: its server, an app that echoes each message, and the messages that both receive."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ def says(text: str) -> Message:
 
 
 class Wire(Talk):
-    """A server: it hands the app what it is given, and does what is callable on the way."""
+    """A server that passes the given messages to the app. Callables among them are called in between."""
 
     def __init__(self, *given: Message | Callable[[], Any]) -> None:
         super().__init__()
@@ -37,17 +37,17 @@ class Wire(Talk):
 
     @property
     def left(self) -> list[str]:
-        """What was never asked for."""
+        """The texts that were never received."""
         return [message["text"] for message in self.given if message["type"] == "websocket.receive"]
 
     @property
     def answers(self) -> list[str]:
-        """What the client heard from the app."""
+        """The texts that the client received from the app."""
         return [message["text"] for message in self.sent if message["type"] == "websocket.send"]
 
 
 class Echo:
-    """Accepts, answers each message with itself, and keeps the very objects that it receives until it is to go."""
+    """An app that echoes each message until the disconnect, and keeps the message objects that it received."""
 
     def __init__(self) -> None:
         self.got: list[Message] = []
@@ -73,18 +73,18 @@ def limited(app: App, **settings: Any) -> RateLimitMiddleware:
 
 
 async def spoken(app: App, *given: Message | Callable[[], Any], **scope: Any) -> Wire:
-    """One websocket, from its handshake to its end."""
+    """Run a websocket from its handshake to its end, and return its server."""
     wire = Wire(*given)
     await wire.with_app(app, WEBSOCKET, **scope)
     return wire
 
 
 def ended(wire: Wire) -> Message | None:
-    """How we ended it; None where the client did."""
+    """Return the message by which the middleware closed the websocket; None if the client disconnected."""
     return wire.sent[-1] if wire.sent[-1]["type"] == "websocket.close" else None
 
 
 def chat(settings: Mapping[str, Any], *texts: str, **scope: Any) -> tuple[Echo, Wire]:
-    """One websocket in a loop of its own."""
+    """Run a websocket with an `Echo` app in its own event loop."""
     app = Echo()
     return app, asyncio.run(spoken(limited(app, **settings), *map(says, texts), **scope))

@@ -1,4 +1,4 @@
-"""One WSGI request, spoken by hand."""
+"""Calls a WSGI app with one request, without a server."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,7 +14,7 @@ ANSWER = [b"hello"]
 
 
 class Server:
-    """The server's end of one request: what `start_response` was given, and the `write` that it returned."""
+    """The server's side of one request. Records the calls of `start_response`; `write` must not be called."""
 
     def __init__(self, **environ: Any) -> None:
         self.environ: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.1", "QUERY_STRING": ""}
@@ -43,7 +43,7 @@ def limited(app: Any = hello, **settings: Any) -> RateLimitMiddleware:
 
 
 def read(parts: Any) -> bytes:
-    """Read and close it, as a server does."""
+    """Read and close a body, as a server does."""
     try:
         return b"".join(parts)
     finally:
