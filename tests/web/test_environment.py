@@ -1,4 +1,4 @@
-"""Settings from the environment and from files, and which goes before which."""
+"""Tests settings from the environment and from files, and their precedence."""
 
 import os
 from collections.abc import Mapping
@@ -319,7 +319,7 @@ def test_a_file_whose_limits_a_variable_turns_off(
     assert caplog.messages == [f"ratelimit_mw: {OFF}"] * 2
 
 
-# which goes before which
+# precedence
 
 
 def test_code_goes_before_the_environment_and_that_before_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +378,7 @@ def test_the_environment_goes_before_a_file(ending: str, tmp_path: Path, monkeyp
     monkeypatch.setenv(P + "PLAIN_KEYS", "on")
     found = Settings.load(file)
     assert (found.limits, found.headers, found.exempt, found.plain_keys) == ("9/hour", "legacy", ["/b", "/c"], True)
-    monkeypatch.setenv(P + "HEADERS", "none")  # it is complete now
+    monkeypatch.setenv(P + "HEADERS", "none")  # a `Settings` object ignores the environment
     made = wsgi.RateLimitMiddleware(hello, found, plain_keys=False)._gate.settings
     assert (made.headers, made.plain_keys) == ("legacy", False)
 

@@ -1,4 +1,4 @@
-"""The fast path makes the plan that the general path makes, or none."""
+"""Tests that the fast path returns the same plan as the general path, or none."""
 
 import asyncio
 import random
@@ -86,7 +86,7 @@ def compiled(rules: list[dict[str, Any]], proxies: Any, header: str, **more: Any
 
 
 def done(rules: RuleSet) -> RuleSet:
-    """The rules after the first requests, which are examined for a proxy."""
+    """Return the rules as they are after the first requests, which are checked for proxy headers."""
     rules._proxy_check = None
     rules._refresh_single_match()
     return rules
@@ -222,7 +222,7 @@ def test_a_server_that_merges_underscores_takes_the_general_path() -> None:
 
 @pytest.mark.promise(2)
 def test_a_refusal_is_final_though_another_rule_may_delay(caplog: pytest.LogCaptureFixture) -> None:
-    """The store is asked once, the refusal is logged once, and the penalty counts one."""
+    """Each request takes from the store once, and the refusal is logged once."""
     caplog.set_level("INFO", "ratelimit_mw.refusals")
     takes: list[Any] = []
 
@@ -302,7 +302,7 @@ STYLES: dict[str, list[str]] = {
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("face", ["asgi", "wsgi"])
 def test_each_style_of_headers_takes_it(face: str, style: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first request takes the general path, the second one cannot; both get the same header fields."""
+    """The first request takes the general path, the second the fast path. Both get the same header fields."""
     names: list[list[str]] = []
     states: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Limits as dependencies of FastAPI. tox runs this on the release before routes became a tree, too."""
+"""Tests limits as FastAPI dependencies. tox also runs them with the last release before routes became a tree."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ async def hello() -> str:
 
 
 def app_of(*dependencies: RateLimit, endpoint: Any = hello, **settings: Any) -> FastAPI:
-    """One route, with these dependencies; around it the middleware, if there are settings."""
+    """Return an app with these dependencies on one route, and with the middleware if there are settings."""
     app = FastAPI()
     app.add_api_route("/", endpoint, dependencies=[Depends(one) for one in dependencies], methods=["GET", "HEAD"])
     app.add_api_route("/other", hello)
@@ -81,7 +81,7 @@ def test_refuses(endpoint: Any, *, outside: bool) -> None:
     first, second, third, other = answers(app, "/", "/", "/", "/other")
     assert (first.status, second.status, other.status) == (200, 200, 200)
     assert first.body == b'"hello"'
-    shown = outside or endpoint not in (its_own_response, streaming)  # else FastAPI drops them
+    shown = outside or endpoint not in (its_own_response, streaming)  # otherwise FastAPI drops the fields
     assert [items(one) for one in (first, second, other)] == [
         [("own", {"r": left, "t": 60})] if shown and left is not None else [] for left in (1, 0, None)
     ]
@@ -163,7 +163,7 @@ def test_a_refused_head_has_no_body() -> None:
 
 
 def app_with_all(**settings: Any) -> FastAPI:
-    """On the app, a router, a route and in its signature; two of them twice."""
+    """Return an app with limits on the app, a router, a route, and in its signature. Two of them are used twice."""
     whole, part = RateLimit("9/minute", name="whole"), RateLimit("8/minute", name="part")
     app = FastAPI(dependencies=[Depends(whole)])
     router = APIRouter(dependencies=[Depends(part), Depends(whole)])
@@ -188,8 +188,8 @@ def test_all_of_a_route_are_decided_in_one_step() -> None:
     assert (first.status, second.status) == (200, 429)
     assert taken(store) == [[f"{IP}@whole 9", f"{IP}@part 8", "{all=all}:@narrow 1", f"{IP}@own 7"]] * 2
     whole = [("whole", {"r": 8, "t": 60}), ("part", {"r": 7, "t": 60}), ("own", {"r": 6, "t": 60})]
-    assert items(first) == [whole[2], whole[0], whole[1]]  # what binds first; whom all share is shown when it refuses
-    assert items(second) == [("narrow", {"r": 0, "t": 60}), *whole]  # refused, nothing else was charged
+    assert items(first) == [whole[2], whole[0], whole[1]]  # most restrictive first; a shared one is shown if it refuses
+    assert items(second) == [("narrow", {"r": 0, "t": 60}), *whole]  # a refused request charges nothing
 
 
 async def who(request: Request) -> None:
@@ -364,7 +364,7 @@ def test_called_by_hand_it_raises_what_says_all(handlers: Any) -> None:
     assert closed.code == 1013
 
 
-# who answers a refusal
+# custom responses to refusals
 
 
 def test_a_handler_of_the_app_for_our_error_goes_first() -> None:

@@ -1,4 +1,4 @@
-"""Redis frozen, ended or absent under the middleware: every request is answered, as on_store_error says."""
+"""Tests that each request is answered as on_store_error specifies while Redis is frozen, stopped or absent."""
 
 import socket
 import time
@@ -29,7 +29,7 @@ def serving(request: pytest.FixtureRequest) -> Serving:
 
 
 def until_the_store_answers(send: Send) -> Answer:
-    """The first answer that comes from the store itself."""
+    """Send requests until the store itself decides one, and return the response."""
     deadline = time.monotonic() + BACK_WITHIN
     while time.monotonic() < deadline:
         answer = send()
@@ -87,7 +87,7 @@ def test_a_server_that_takes_no_more_writes(serving: Serving, redis_server: Redi
 
 @pytest.mark.parametrize("mode", ANSWERS)
 def test_nobody_listens_from_the_first_request_on(mode: Mode, serving: Serving) -> None:
-    with socket.socket() as taken:  # bound, and never listens: connections are refused
+    with socket.socket() as taken:  # bound, but not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
         url = f"redis://127.0.0.1:{taken.getsockname()[1]}"
         with serving(limits="1000/hour", store=url, on_store_error=mode) as send:
@@ -96,7 +96,7 @@ def test_nobody_listens_from_the_first_request_on(mode: Mode, serving: Serving) 
 
 @pytest.mark.parametrize("mode", ANSWERS)
 def test_nobody_answers_from_the_first_request_on(mode: Mode, serving: Serving) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel connects; nobody accepts
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel connects, but no server accepts
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         with serving(limits="1000/hour", store=url, on_store_error=mode) as send:
             assert [send() for _ in range(3)] == ANSWERS[mode]

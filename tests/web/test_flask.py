@@ -1,4 +1,4 @@
-"""RateLimiter, the Flask extension: what it finds in an app, and what its answers are."""
+"""Tests RateLimiter, the Flask extension: the limits that it finds in an app, and its responses."""
 
 import functools
 import gc
@@ -44,7 +44,7 @@ def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def app(store: RecordingStore) -> Flask:
-    """An app with one view that has no mark."""
+    """Return an app with one view, which has no limit of its own."""
     app = Flask("shop")
     app.config["RATELIMIT_MW"] = {"limits": "9/minute", "store": store, "plain_keys": True, "key": "ip"}
     app.add_url_rule("/", "home", lambda: "home")
@@ -52,7 +52,7 @@ def app(store: RecordingStore) -> Flask:
 
 
 def limited(**settings: Any) -> Flask:
-    """An app whose view may be asked once a minute."""
+    """Return an app whose view admits one request a minute."""
     app = Flask("shop")
     app.add_url_rule("/", "home", lambda: "home")
     RateLimiter(app, **{"limits": "1/minute", "store": MemoryStore(clock=Clock()), **settings})
@@ -64,7 +64,7 @@ def statuses(app: Flask, path: str, count: int, method: str = "GET") -> list[int
 
 
 def taken(store: RecordingStore) -> list[list[str]]:
-    """The charges of each request: the name of the limit, and the quota."""
+    """Return the charges of each request, as the name of the limit and its quota."""
     names = [
         [(charge.key.rpartition(":")[2], charge.limit.quota) for charge in charges]
         for verb, charges in store.calls
@@ -81,7 +81,7 @@ def keeping(view: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-# what is answered
+# responses
 
 
 def test_counts_down_and_refuses_with_the_bytes_of_the_middleware() -> None:
@@ -228,13 +228,13 @@ def test_the_verdict_is_in_g_and_is_of_this_request(app: Flask) -> None:
         left.append(g.ratelimit.verdict)
         return ""
 
-    with app.app_context():  # which requests inside share
+    with app.app_context():  # the requests in it share its `g`
         for path in ("/left", "/free", "/left"):
             app.test_client().get(path)
     assert left == [8, None, 7]
 
 
-# marks
+# limits and exemptions on endpoints
 
 
 @pytest.mark.parametrize("above", [True, False], ids=["above the route", "below the route"])
@@ -439,10 +439,10 @@ def test_what_is_wrong_is_told_where_the_limit_stands() -> None:
     with pytest.raises(ConfigError, match="got later, which is async"):
         RateLimiter.limit("5/minute", key=later)
     with pytest.raises(TypeError, match="a limit is attached to a function or a class; got 7"):
-        limit("5/minute")(7)  # type: ignore[type-var]  # the point
+        limit("5/minute")(7)  # type: ignore[type-var]  # wrong on purpose
 
 
-# marks that nothing enforces
+# limits and exemptions that nothing enforces
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -562,7 +562,7 @@ def test_with_strict_an_extension_without_an_app_is_an_error(app: Flask) -> None
 
 
 def test_once_all_is_said_nothing_listens(app: Flask) -> None:
-    from flask import request_started  # noqa: PLC0415  # of this test alone
+    from flask import request_started  # noqa: PLC0415  # only this test needs it
 
     def listens() -> bool:
         return any(ref() is flask_marks._check_enforced for ref in request_started.receivers.values())
@@ -633,7 +633,7 @@ def test_a_request_without_cookie_and_credentials_reads_no_session(app: Flask, s
     app.config["RATELIMIT_MW"] |= {"key": "user | ip"}
     manager = LoginManager(app)
     manager.user_loader(lambda _: User())
-    app.after_request_funcs.clear()  # Flask-Login's own reads the session of every request
+    app.after_request_funcs.clear()  # the function of Flask-Login reads the session of every request
     RateLimiter(app)
 
     def varies(**headers: str) -> str | None:
@@ -697,7 +697,7 @@ def test_a_handler_may_answer_with_the_error_itself(write: Callable[[Any], Any])
 def test_a_handler_whose_answer_looks_like_an_admission_is_logged(
     status: int | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flask sends 200 if a handler returns only a body, so the client takes the refusal for an answer of the view."""
+    """Flask sends 200 if a handler returns only a body. The client would take the refusal for the view's response."""
     monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
     app = limited()
     app.register_error_handler(429, lambda _: "slow down" if status is None else ("slow down", status))
@@ -783,7 +783,7 @@ def test_an_on_refused_that_fails_leaves_the_refusal_to_us(answer: Any) -> None:
     assert (refused.status_code, refused.data) == (429, REFUSED)
 
 
-# beside other code
+# combined with other code
 
 
 def test_functions_registered_earlier_run_earlier_and_free_nothing(app: Flask, store: RecordingStore) -> None:

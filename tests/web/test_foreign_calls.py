@@ -1,4 +1,4 @@
-"""Calls that are written as another rate limiter wants them: one ConfigError each, which names the right word."""
+"""Tests that a call written for another rate limiter raises one ConfigError, which names the right option."""
 
 import sys
 from pathlib import PurePath
@@ -130,7 +130,7 @@ def test_a_file_in_place_of_the_settings(found: Any, shown: str) -> None:
     ]
 
 
-# words and arguments that do not fit
+# options and arguments that do not fit
 
 LIMITS = {
     "starlette": starlette.limit,
@@ -152,7 +152,7 @@ ON_ENDPOINTS = (
 def test_options_that_an_endpoint_cannot_have(name: str) -> None:
     slots = (
         "concurrent, queue, queue_timeout, " if name in ("flask", "django") else ""
-    )  # nothing sees the end elsewhere
+    )  # other integrations do not see the end of a request
     assert problems_of(LIMITS[name], "1/minute", path="/x", xyzzy=1, headers="none", max_delay=1, host="a.test") == [
         "unknown setting `path` here: it goes into the route: the limit applies where its endpoint is routed",
         f"unknown setting `xyzzy`; there are {ON_ENDPOINTS}, {slots}limits",
@@ -244,7 +244,7 @@ def test_a_type_error_inside_stays_what_it_is() -> None:
         function("its own")
 
 
-# the middleware of another kind of app
+# middleware for another kind of app
 
 
 def django_view(request: Any) -> Any:
@@ -374,7 +374,7 @@ def test_names_that_something_reads(
     assert caplog.messages == []
 
 
-# values that an app of Flask writes into its configuration where they are not read
+# values in a Flask app's configuration that are not read
 
 LATE = "app.config['RATELIMIT_MW'] was written after RateLimiter(app) had read it, so it has no effect; write it "
 BESIDE = "app.config['RATELIMIT_MW'] is not read, because RateLimiter has a Settings object, which is complete; give it"

@@ -1,4 +1,4 @@
-"""Whatever a client writes, it is who our proxy says it is."""
+"""Tests that no header of a client changes the client address that a trusted proxy forwards."""
 
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -21,8 +21,8 @@ READERS = {"x-forwarded-for": x_forwarded_for, "forwarded": forwarded}
 FINDERS = {header: ClientIPResolver(OURS, header) for header in HEADERS}
 COUNTERS = {(header, hops): ClientIPResolver(hops, header) for header in HEADERS for hops in range(1, 6)}
 
-# What a client may write: pieces of what is read, pieces of nothing, and a lot of one. Made of one number each, because
-# drawing every piece takes longer than reading it, and there are to be many.
+# Junk that a client may write: fragments of valid values, random characters, and one fragment many times. Each junk is
+# generated from one number, because drawing each fragment would take longer than parsing it, and many examples are run.
 SIGNS = [",", '"', ";", "=", "\\", " ", "\t", ":", "[", "]", "%", '=";', ',"', '="a,b"']
 WORDS = ["for=", "For=", 'for="', "by=", "unknown", "_x", "for=198.51.100.66", 'for="[2001:db8::9]"']
 ADDRESSES = ["198.51.100.66", "10.0.0.9", "::1", "[2001:db8::1]:80", "::ffff:10.0.0.1", "10.0.0.9:1"]
@@ -37,7 +37,7 @@ def piece_from(random: Random) -> str:
 
 
 def junk_from(seed: int) -> str:
-    random = Random(seed)  # noqa: S311  # the same each time, and no secret
+    random = Random(seed)  # noqa: S311  # reproducible, and not a secret
     return "".join(piece_from(random) for _ in range(random.randrange(13)))
 
 
@@ -59,7 +59,7 @@ spelled = st.one_of(
 )
 ours = st.one_of(st.ip_addresses(v=4, network=OURS[0]), st.ip_addresses(v=6, network=OURS[1])).map(str)
 
-# The rest of an element as a proxy may write it: it escapes nothing, and lets no client put a quote in.
+# Other pairs of an element, as a proxy may write them. A proxy escapes nothing, and lets no client insert a quote.
 quoted = st.text(st.sampled_from("ab ,;=.:/"), max_size=8).filter(lambda text: "for=" not in text)
 others = st.one_of(
     st.sampled_from(["proto=https", "by=10.0.0.1", 'by="[2001:db8::1]:80"', "by=_hidden", "", "host=example.com"]),
@@ -73,25 +73,25 @@ def element(node: str, before: Sequence[str], after: Sequence[str], name: str, s
 
 
 def elements(nodes: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, str]]:
-    """A node, and a Forwarded element that names it."""
+    """Return a strategy for a node and a Forwarded element that names it."""
     few = st.lists(others, max_size=2)
     shape = st.tuples(nodes, few, few, st.sampled_from(["for", "For", "FOR"]), st.sampled_from(["", " ", "\t"]))
     return shape.map(lambda drawn: (drawn[0], element(*drawn)))
 
 
 def members(header: str, nodes: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[str, str]]:
-    """A node, and a member of this header that names it."""
+    """Return a strategy for a node and a member of this header that names it."""
     plain = nodes.flatmap(lambda node: st.sampled_from([(node, node), (node, f'"{node}"')]))
     return elements(nodes) if header == "forwarded" else plain
 
 
 def put_behind(lines: Sequence[str], member: str, how: str) -> list[str]:
-    """The lines, and what a proxy adds: to the last one, or as one of its own."""
+    """Return the lines with the member that a proxy adds: after `how` in the last line, or as a new line."""
     return [*lines[:-1], f"{lines[-1]}{how}{member}"] if lines and how else [*lines, member]
 
 
 def unfolded(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address is, if it is one."""
+    """Return the IPv4 address that an IPv6 address embeds, otherwise the address itself."""
     is_ipv4 = isinstance(address, IPv6Address) and int(address) >> 32 in (0xFFFF, 0x64FF9B << 64)
     return IPv4Address(int(address) & 0xFFFFFFFF) if is_ipv4 else address
 
@@ -101,7 +101,7 @@ def as_text(address: Address | None) -> str | None:
 
 
 def spelled_from(random: Random) -> str:
-    """An address as somebody may write it."""
+    """Return a random address in one of its valid spellings."""
     ipv4, ipv6 = IPv4Address(random.getrandbits(32)), IPv6Address(random.getrandbits(128))
     port, zone = random.choice(["", ":0", ":65535", ":_port"]), random.choice(["", "%eth0", "%25x"])
     forms = [f"{ipv4}{port}", f"{ipv6}{zone}", f"[{ipv6}{zone}]{port}", f"[{ipv6.exploded}]{port}"]
@@ -109,13 +109,13 @@ def spelled_from(random: Random) -> str:
 
 
 def ours_from(random: Random) -> str:
-    """An address of one of our proxies."""
+    """Return a random address of a trusted proxy."""
     ipv6 = int(IPv6Address("2001:db8:aaaa::")) + random.getrandbits(80)
     return str(random.choice([IPv4Address((10 << 24) + random.getrandbits(24)), IPv6Address(ipv6)]))
 
 
 def member_from(random: Random, header: str, node: str) -> str:
-    """A member of this header that names `node`, as a proxy may write it."""
+    """Return a member of this header that names `node`, as a proxy may write it."""
     if header != "forwarded":
         return random.choice([node, f'"{node}"'])
     quoted = "".join(random.choice("ab ,;=.:/") for _ in range(random.randrange(8)))
@@ -127,7 +127,7 @@ def member_from(random: Random, header: str, node: str) -> str:
 @many
 @given(st.sampled_from(HEADERS), st.integers(0, 2**64), lines_of_client)
 def test_nobody_is_who_he_says_he_is(header: str, seed: int, lines: list[str]) -> None:
-    random = Random(seed)  # noqa: S311  # the same each time, and no secret
+    random = Random(seed)  # noqa: S311  # reproducible, and not a secret
     node = spelled_from(random)
     client = parse_address(node)
     assert client is not None
@@ -220,7 +220,7 @@ Network = IPv4Network | IPv6Network
 
 
 def unfolded_network(network: Network) -> Network:
-    """The network of IPv4 addresses that an IPv6 network is, if it is one."""
+    """Return the IPv4 network that an IPv6 network embeds, otherwise the network itself."""
     base = unfolded(network.network_address)
     return network if base == network.network_address else ip_network((base, network.prefixlen - 96))
 

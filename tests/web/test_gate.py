@@ -1,4 +1,4 @@
-"""What a gate does with callables and with stores that are not as they should be."""
+"""Tests how a gate calls callables and stores, and what it does if they fail or are invalid."""
 
 import asyncio
 import inspect
@@ -33,7 +33,7 @@ Admit = Callable[..., Verdict]
 
 
 class Answers(MemoryStore):
-    """Answers what it is told to."""
+    """A store whose `take` returns or raises `answer`."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Answers(MemoryStore):
 
 class Anything:
     def __repr__(self) -> str:
-        return "Anything()"  # without its address, which would be another one in each process
+        return "Anything()"  # without the address of the object, which differs in each process
 
 
 @BOTH
@@ -159,7 +159,7 @@ def test_an_awaited_key_that_raises_frees_nobody(missing_key: Any, caplog: pytes
 
 
 class Asked(PlainRequest):
-    """Notes when its user is read."""
+    """A request that records when its user is read."""
 
     said: ClassVar[list[str]] = []
 
@@ -183,7 +183,7 @@ class Asked(PlainRequest):
     ids=str,
 )
 def test_nobody_asks_who_is_logged_in_unless_a_key_needs_it(settings: dict[str, Any], said: int) -> None:
-    """Which may be a question to a database."""
+    """Reading the user may query a database."""
     Asked.said.clear()
     whole = Settings(**{"limits": "5/minute", **settings})
     Gate(whole).admit(Asked("/path"))
@@ -263,7 +263,7 @@ ONCE: list[tuple[dict[str, Any], list[str]]] = [
 def test_a_gate_for_endpoints_repeats_no_warning(
     kind: Any, settings: dict[str, Any], begins: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And it finds no mistake in options that only rules of the settings use, which it does not have."""
+    """It has none of the rules of the settings, but does not report the options that only those rules use."""
     gate = kind(Settings(**settings))
     assert gate.nested.nested_with(MemoryStore()) is not None
     told = [text.removeprefix("ratelimit_mw: ") for text in caplog.messages]

@@ -1,4 +1,4 @@
-"""on_decision and on_store_event: what they hear of, and that nobody feels them."""
+"""Tests which events on_decision and on_store_event receive, and that an error in them affects no request."""
 
 import asyncio
 import json
@@ -91,7 +91,7 @@ def test_where_nobody_decides_no_shadow_refuses() -> None:
 
 def test_a_middleware_that_need_not_look_at_requests_tells_of_each_all_the_same() -> None:
     app = asgi.RateLimitMiddleware(App200(), limits="1/hour", on_decision=collect)
-    for _ in range(1100):  # the first thousand are looked at for proxies
+    for _ in range(1100):  # the first thousand are checked for proxy headers
         talk(app, HTTP)
     assert len(DECISIONS) == 1100
     assert [one.verdict.allowed for one in DECISIONS[:3]] == [True, False, False]
@@ -192,7 +192,7 @@ def test_a_server_that_ends_and_comes_back(serving: Serving, redis_server: Redis
     kinds = [event.kind for event in heard]
     assert kinds[:4] == ["failed"] * 3 + ["open"]
     assert kinds[-2:] == ["probe", "closed"]
-    assert kinds.count("failed") < 50  # it is not asked each time
+    assert kinds.count("failed") < 50  # the store is not queried for each request
 
 
 @pytest.mark.parametrize(

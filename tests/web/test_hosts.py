@@ -1,4 +1,4 @@
-"""Rules for hosts: what a host may be, and what a Host header matches."""
+"""Tests rules for hosts: which hosts are valid, and which Host headers match."""
 
 import random
 from collections.abc import Iterator
@@ -84,12 +84,12 @@ def test_matches(hosts: Any, header: str | None, matches: bool) -> None:
 @pytest.mark.parametrize(
     ("lines", "matches"),
     [
-        ([], None),  # apps may know a name by themselves
+        ([], None),  # an app may know its host name without the header
         ([""], False),
         (["b.test"], False),
         (["a.test"], True),
         (["a.test", "a.test"], None),
-        (["a.test,a.test"], None),  # as WSGI servers join them
+        (["a.test,a.test"], None),  # WSGI servers join repeated headers like this
         ([f"a.test:{'9' * 300}"], None),
         (["a test"], None),
     ],
@@ -153,7 +153,7 @@ RULES_OF_HOSTS = {
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("framework", ["flask", "starlette"])
 def test_no_spelling_of_a_host_reaches_an_endpoint_without_its_rule(framework: str) -> None:
-    """Their own matching of hosts against ours."""
+    """Compares how the framework matches hosts with how rules match them."""
     reached: list[str] = []
     store = RecordingStore(clock=Clock())
     if framework == "flask":
