@@ -1,4 +1,4 @@
-"""Keys: what is there, in which order, and that nobody writes himself into another's bucket."""
+"""Tests the parts of keys and their order, and that no client can write a value to get another's bucket."""
 
 import os.path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Items of `limits`: what is their own, and what two of them may not share."""
+"""Tests the items of `limits`: their own options, and that no two of them may share a bucket."""
 
 from functools import partial
 from typing import Any
@@ -110,7 +110,7 @@ def test_a_max_delay_of_nothing_on_a_window_is_right_or_a_wrong_setting_and_no_s
     try:
         Settings(limits=limits)
     except ConfigError as error:
-        assert str(error).startswith("limits[0].max_delay: ")  # noqa: PT017  # one of the two
+        assert str(error).startswith("limits[0].max_delay: ")  # noqa: PT017  # either outcome is correct
     else:
         assert len(charges_of(limits, face=face)) == 1
 
@@ -222,7 +222,7 @@ def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], p
         (["5/minute", "5/minute"],
          f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
         ("5/minute; 5/minute", f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
-        ("5/second using smooth; 100/minute using smooth",  # its rate is not part of a bucket's id
+        ("5/second using smooth; 100/minute using smooth",  # the rate is not part of its bucket's id
          "limits[1]: 100/60s using smooth can count in the same bucket as limits[0]; give one of them a name"),
         (["5/minute", {"limit": "5/minute", "cost": 2}],
          f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
@@ -339,7 +339,7 @@ def test_rules_match_in_any_case_and_exemptions_in_their_own(face: str, path: st
 
 def test_a_limit_of_another_kind_is_a_limit() -> None:
     class Mine(SlidingWindowCounter, frozen=True):
-        """Somebody's own."""
+        """A limit class of an app."""
 
     limit: Limit = Mine(5, 60)
     assert charges_of([limit])[0].limit is limit

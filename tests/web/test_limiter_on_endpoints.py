@@ -1,5 +1,5 @@
-"""`Limiter.limit` is for jobs. On an endpoint of a web app, where another `limit` is meant, it is reported."""
-# The decorators are parameters, so mypy knows nothing of them.
+"""Tests that `Limiter.limit`, which is for jobs, is reported on an endpoint, where another `limit` is meant."""
+# The decorators are parameters, so mypy does not know their types.
 # mypy: disable-error-code="untyped-decorator"
 
 import logging
@@ -35,7 +35,7 @@ WARNING = (
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Those of a `Limiter`: the first request to Django also reports limits that other tests have made."""
+    """Return the warnings about a `Limiter`. The first request to Django also reports limits of other tests."""
     return [text for text in caplog.messages if "Limiter" in text]
 
 
@@ -156,7 +156,7 @@ def test_a_key_is_meant(make: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_functions_that_are_no_endpoints(caplog: pytest.LogCaptureFixture) -> None:
-    """Called by an endpoint, in a thread, or after the response."""
+    """Functions that an endpoint calls directly, in a thread, or after the response are not reported."""
     done: list[int] = []
 
     @Limiter().limit("9/minute")

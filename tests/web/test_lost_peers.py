@@ -1,4 +1,4 @@
-"""A TCP client that resets its connection before the server reads its address is refused, whatever its key."""
+"""Tests that a TCP client is refused, whatever its key, if it resets its connection before its address is read."""
 
 import asyncio
 from collections.abc import Callable
@@ -74,7 +74,7 @@ UNDER_WSGI: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def status(app: Any, server: tuple[str, int | None] | None, client: tuple[str, int] | None = None) -> int:
-    """The status of one request; the client is lost unless it is given or the server is a unix socket."""
+    """Return the status of one request. Without `client`, the client is lost if the server is a TCP socket."""
     headers = [(b"host", b"h"), (b"x-key", b"k"), (b"x-forwarded-for", b"10.1.2.3")]
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "method": "GET",
@@ -97,7 +97,7 @@ def status(app: Any, server: tuple[str, int | None] | None, client: tuple[str, i
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_middleware_refuses(settings: dict[str, Any]) -> None:
     app = RateLimitMiddleware(plain, limits="9/minute", **settings)
-    assert status(app, LOST, ("192.0.2.7", 5)) == 200  # the checks of the first request are over
+    assert status(app, LOST, ("192.0.2.7", 5)) == 200  # so that the checks of the first request are done
     assert status(app, LOST) == 403
     assert status(app, UNIX) == 200
     assert status(app, None) == 200
@@ -121,7 +121,7 @@ def test_wsgi_apps_of_an_asgi_server_refuse(make: Callable[[Any], Any], settings
         ({"REMOTE_ADDR": ""}, True),
         ({"REMOTE_ADDR": "192.0.2.7"}, False),
         ({"SERVER_NAME": "localhost"}, False),
-        ({"SERVER_SOFTWARE": "gunicorn/27.0.1"}, False),  # its SERVER_NAME can be what the client wrote
+        ({"SERVER_SOFTWARE": "gunicorn/27.0.1"}, False),  # its SERVER_NAME may come from the client
         ({"wsgi.multiprocess": False}, False),
         ({"wsgi.multithread": False}, False),
     ],

@@ -1,4 +1,4 @@
-"""The order of ASGI messages: of a checker, and of the middleware as the server sees it and as the app does."""
+"""Tests the checker of the order of ASGI messages, and with it the middleware towards the server and the app."""
 
 import asyncio
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ WRONG = [
 
 
 def says(words: str) -> App:
-    """An app that says these words; "<" takes what it is given, and "+" says that more of the kind follow."""
+    """Return an app that sends messages of these types. "<" receives a message; "+" announces more of the kind."""
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         for word in words.split():

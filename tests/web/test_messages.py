@@ -1,4 +1,4 @@
-"""Messages of websockets are limited: by which limits, in which buckets, and what becomes of a refused one."""
+"""Tests limits on websocket messages: which apply, their buckets, and what happens to a refused message."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -36,7 +36,7 @@ Test = Callable[[Any, Clock], Awaitable[None]]
 
 @pytest.fixture(params=["memory", "redis"])
 def over(request: pytest.FixtureRequest) -> Iterator[Callable[[Test], None]]:
-    """Runs a test over an empty store whose clock is told by hand."""
+    """Return a function that runs a test with an empty store and a manual clock."""
     clock = Clock()
 
     async def over_redis(test: Test, server: RedisServer) -> None:
@@ -45,7 +45,7 @@ def over(request: pytest.FixtureRequest) -> Iterator[Callable[[Test], None]]:
             try:
                 await store.apeek([Charge("ready", parse("1/second")[0])])
                 break
-            except StoreError:  # the first connection is being opened
+            except StoreError:  # the first connection is not open yet
                 await asyncio.sleep(0.01)
         await test(store, clock)
         await store.aclose()
@@ -129,7 +129,7 @@ def test_all_limits_of_a_message_are_one_step(over: Any) -> None:
 
 
 def taken(settings: dict[str, Any], path: str = "/chat", **scope: Any) -> list[list[str]]:
-    """The buckets that each call of the store names: the handshake's, where it has any, and those of a message."""
+    """Return the buckets of each store call: those of the handshake, if it has any, and those of a message."""
     store = RecordingStore(clock=Clock())
     chat({"store": store, **settings}, "one", path=path, **scope)
     return [[charge.key.removeprefix("{ip=192.0.2.1}:") for charge in charges] for _, charges in store.calls]
@@ -200,7 +200,7 @@ def test_what_http_costs_does_not_change() -> None:
 
 
 def test_nothing_that_a_user_names_can_be_a_bucket_of_messages() -> None:
-    """Names of rules and of marks have no slash."""
+    """Names of rules and of limits on endpoints cannot contain a slash, but buckets of messages do."""
     names = {bucket for buckets in taken({**TOP, "rules": [{**OWN, "final": False}]}) for bucket in buckets}
     assert all("/" in name for name in names)
 

@@ -1,4 +1,4 @@
-"""Between server and app, message limits lose, change and repeat nothing: closing, cancelling, sending meanwhile."""
+"""Tests that message limits lose, change and repeat no message, also with a close, a cancellation or a send."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +21,7 @@ Body = Callable[[Any, Any], Awaitable[None]]
 
 
 class Waits(MemoryStore):
-    """Answers when it is let; counts how often it was asked."""
+    """A store that decides once `may` is set, and counts its takes in `asked`."""
 
     def __init__(self) -> None:
         super().__init__(clock=Clock())
@@ -35,7 +35,7 @@ class Waits(MemoryStore):
 
 
 def playing(body: Body, wire: Talk, **settings: Any) -> None:
-    """An app whose whole code is `body`."""
+    """Run an app that accepts a websocket and then runs `body`."""
 
     async def app(_: Any, receive: Any, send: Any) -> None:
         assert await receive() is CONNECT
@@ -48,7 +48,7 @@ def playing(body: Body, wire: Talk, **settings: Any) -> None:
 
 
 async def started(awaitable: Awaitable[Message]) -> "asyncio.Task[Message]":
-    """A task that has come to where it waits."""
+    """Return a task that has started and now waits."""
     task = asyncio.ensure_future(awaitable)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -82,7 +82,7 @@ def test_after_we_closed_the_app_receives_its_end_for_ever_and_nobody_raises() -
 
 def test_what_is_on_its_way_while_we_close_raises_in_nobody() -> None:
     class Late(Wire):
-        """A server that waits before it sends, as with a full buffer, and then knows of the close."""
+        """A server that waits before it sends, as with a full buffer, and raises if the connection was closed."""
 
         async def send(self, message: Message) -> None:
             while message["type"] == "websocket.send":
@@ -144,7 +144,7 @@ def test_what_the_app_has_closed_we_do_not_close_again() -> None:
 
 
 def test_a_message_before_the_handshakes_answer_is_limited_too() -> None:
-    """No server sends one."""
+    """Servers do not send such a message."""
 
     async def app(_: Any, receive: Any, __: Any) -> None:
         assert [await receive() for _ in range(3)] == [CONNECT, ONE, ENDED]
@@ -261,7 +261,7 @@ def test_an_app_that_ends_while_the_store_is_asked_leaves_nothing_behind() -> No
     assert (store.asked, wire.sent) == (1, [ACCEPT])
 
 
-# whatever a client sends
+# arbitrary messages of a client
 
 MESSAGES = st.one_of(
     st.text(max_size=5).map(lambda text: {"type": "websocket.receive", "text": text}),

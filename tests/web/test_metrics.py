@@ -1,4 +1,4 @@
-"""What is counted of requests: on every path and face, of limits on endpoints, waits, messages and calls of Redis."""
+"""Tests what the metrics count: requests in each integration, limits on endpoints, waits, messages, Redis calls."""
 
 import asyncio
 import socket
@@ -64,7 +64,7 @@ TURNS = 100_000  # of an event loop
 
 
 def of(counts: Registry, family: Family, part: str = "") -> dict[Labels, int]:
-    """What was counted of a metric."""
+    """Return the counts of a metric, by labels."""
     return {
         labels: count
         for (name, labels), count in counts.own_counts().items()
@@ -75,7 +75,7 @@ def of(counts: Registry, family: Family, part: str = "") -> dict[Labels, int]:
 @pytest.mark.usefixtures("at_first_and_settled")
 @pytest.mark.parametrize("face", FACES)
 def test_the_fast_path_counts_too(face: str, counts: Registry) -> None:
-    """The scenarios' store records, so a single charge goes another way there than in a plain MemoryStore."""
+    """A plain MemoryStore takes a single charge on a path of its own, unlike the recording store of the scenarios."""
     ask = FACES[face]({"limits": "2/minute", "key": "ip", "metrics": True, "store": MemoryStore(clock=Clock())})
     assert [ask(Step()).status for _ in range(3)] == [200, 200, 429]
     assert of(counts, REQUESTS) == {("default", "admitted", "store"): 2, ("default", "refused", "store"): 1}
@@ -137,7 +137,7 @@ def test_limits_on_endpoints_count_by_their_rule(counts: Registry) -> None:
     flask.RateLimiter(web, **options)
     assert [Client(web).get("/web").status_code for _ in range(2)] == [200, 429]
     assert of(counts, REQUESTS) == {
-        ("default", "admitted", "store"): 4,  # in Starlette and FastAPI, a step of its own
+        ("default", "admitted", "store"): 4,  # in Starlette and FastAPI, decided in a separate step
         **{
             (rule, outcome, "store"): 1
             for rule in ("GET_star", "GET_fast", "GET_web")
@@ -156,7 +156,7 @@ def test_throttles_count(site: Site, counts: Registry) -> None:
 def test_messages_count(counts: Registry) -> None:
     chat({"limits": "9/minute", "messages": "2/minute", "on_message_refused": "drop", "metrics": True}, *"abc")
     assert of(counts, REQUESTS) == {
-        ("default", "admitted", "store"): 3,  # with the handshake
+        ("default", "admitted", "store"): 3,  # including the handshake
         ("default", "refused", "store"): 1,
     }
 
@@ -245,7 +245,7 @@ def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
 
 @pytest.fixture
 def away() -> Iterator[str]:
-    """A server that nobody runs: the port is bound, and nothing listens there."""
+    """Return the URL of a server that is down: the port is bound, but nothing listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"redis://127.0.0.1:{bound.getsockname()[1]}"
@@ -253,7 +253,7 @@ def away() -> Iterator[str]:
 
 def test_calls_of_redis_count_and_not_requests(own_redis: RedisServer, counts: Registry) -> None:
     own_redis.flush()
-    Gate(Settings(limits="1/minute", metrics=True))  # from now on they count
+    Gate(Settings(limits="1/minute", metrics=True))  # starts counting calls
     charge = Charge("{a}:b", parse("9/minute")[0])
     store = RedisStore(own_redis.url, timeout=PATIENT, deny_cache=0)
     decision = store.take([charge])[0]
@@ -275,7 +275,7 @@ def test_calls_of_redis_count_and_not_requests(own_redis: RedisServer, counts: R
 
 
 def calls(counts: Registry) -> dict[str, int]:
-    """How many calls the histogram has, and that each took some time."""
+    """Return how many calls the histogram has, by kind. Asserts that each kind took some time."""
     found: dict[str, int] = {}
     for (call, _), count in of(counts, STORE_SECONDS, "bucket").items():
         found[call] = found.get(call, 0) + count
@@ -339,7 +339,7 @@ class TestOpenTelemetry:
         for _ in range(2):
             with tracer.start_as_current_span("request") as span:
                 ask(Step(headers={"x": "y"}))
-            spans.append(dict(span.attributes or {}))  # type: ignore[attr-defined]  # of the SDK's spans
+            spans.append(dict(span.attributes or {}))  # type: ignore[attr-defined]  # spans of the SDK have it
         own = {"ratelimit.rule": "default", "ratelimit.source": "store", "ratelimit.limit": "default"}
         admitted = {"ratelimit.outcome": "admitted", "ratelimit.remaining": 0, "ratelimit.retry_after": 0.0}
         refused = {"ratelimit.outcome": "refused", "ratelimit.remaining": 0, "ratelimit.retry_after": 60.0}
@@ -351,7 +351,7 @@ class TestOpenTelemetry:
         app = RateLimitMiddleware(App200(), limits="9/minute", rules=[{**rule, "name": "dear"}], span_attributes="all")
         with tracer.start_as_current_span("request") as span:
             talk(app, HTTP)
-        assert dict(span.attributes or {}) == {  # type: ignore[attr-defined]  # of the SDK's spans
+        assert dict(span.attributes or {}) == {  # type: ignore[attr-defined]  # spans of the SDK have it
             "ratelimit.rule": "dear",
             "ratelimit.outcome": "refused",
             "ratelimit.source": "store",
@@ -363,7 +363,7 @@ class TestOpenTelemetry:
         app = RateLimitMiddleware(App200(), limits="9/minute", blocklist=["192.0.2.1"], span_attributes="refused")
         with TracerProvider().get_tracer(__name__).start_as_current_span("request") as span:
             talk(app, HTTP)
-        assert dict(span.attributes or {}) == {  # type: ignore[attr-defined]  # of the SDK's spans
+        assert dict(span.attributes or {}) == {  # type: ignore[attr-defined]  # spans of the SDK have it
             "ratelimit.rule": "blocklist",
             "ratelimit.outcome": "refused",
             "ratelimit.source": "store",

@@ -1,4 +1,4 @@
-"""One middleware inside of another: what a request is charged, and what its answer says."""
+"""Tests a middleware inside another: what a request is charged, and what its response contains."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -146,7 +146,7 @@ def test_refused_inside_what_was_taken_outside_stays_taken(nested: Any) -> None:
     assert [answer.status for answer in answers] == [200, 429, 429, 429]
     assert [json.decode(answer.body)["violated-policies"] for answer in answers[1:]] == [["default"]] * 3
     assert answers[2].field("retry-after") == ["3600"]
-    assert answers[3].field("retry-after") == ["60"]  # the outer one refuses
+    assert answers[3].field("retry-after") == ["60"]  # the outer middleware refuses
     assert [verb for verb, _ in store.calls] == ["take"] * 7
 
 
@@ -169,7 +169,7 @@ def test_work_between_two_middlewares_is_done_as_often_as_the_outer_one_admits(n
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("settled", [0, 5], ids=["less", "more"])
 def test_an_app_that_catches_the_refusal_can_settle_what_was_taken_outside(settled: int) -> None:
-    """What the inner step did not take stays untouched."""
+    """Only the charges of the outer middleware are settled: the inner one has taken nothing."""
     store, outer = stored(limits=[{"limit": "9/minute", "cost": 3}])
     inner = asgi.RateLimitMiddleware(App200(), {**outer, "limits": "1/hour"})
 
@@ -210,7 +210,7 @@ def test_a_callable_that_settles_is_not_called_for_a_step_that_took_nothing() ->
 )
 @pytest.mark.parametrize("deep", [1, 2], ids=["last", "one left"])
 def test_retry_after_of_an_inner_one_is_true(nested: Any, using: str, deep: int) -> None:
-    """It knows what the outer one has left: a request that comes back is charged there, too."""
+    """It also accounts for the outer limit, because the retry is charged there, too."""
     clock = Clock()
     outer = {"limits": f"{deep + 1} per 8 seconds using {using}", "store": MemoryStore(clock=clock)}
     send = nested([outer, {**outer, "limits": f"1/second using {using}"}])
@@ -240,7 +240,7 @@ def test_a_refusal_inside_asks_an_outer_store_that_is_awaited_nothing(
     asked: list[str] = []
 
     class Awaited:
-        """An AsyncStore, and no more."""
+        """An AsyncStore with no other methods."""
 
         def __init__(self) -> None:
             self._store = MemoryStore(clock=Clock())
@@ -364,7 +364,7 @@ def test_a_state_that_requests_share_frees_none_of_them(deep: int) -> None:
     _, settings = stored(limits="2/minute")
     send, shared = over_asgi([settings] * deep), {"db": object()}
     assert [send(state=shared).status for _ in range(4)] == [200, 200, 429, 429]
-    assert [send(state={**shared}).status for _ in range(2)] == [429, 429]  # as servers copy it
+    assert [send(state={**shared}).status for _ in range(2)] == [429, 429]  # servers copy the state for each request
 
 
 @pytest.mark.promise(9)
@@ -422,7 +422,7 @@ def test_websockets_too() -> None:
 
 
 def test_around_an_app_and_a_part_of_it() -> None:
-    """Starlette: for all, and for what is mounted below."""
+    """In Starlette, around the whole app, and around an app that is mounted in it."""
     store, settings = stored(limits="9/minute")
     part: Any = Starlette(routes=[Route("/{rest:path}", _hello)])
     part.add_middleware(asgi.RateLimitMiddleware, settings, limits="2/minute")
@@ -435,7 +435,7 @@ def test_around_an_app_and_a_part_of_it() -> None:
     assert [len(charges) for charges in taken(store)] == [1] * 7
 
 
-# beside an app's own fields
+# with an app's own header fields
 
 
 @BOTH

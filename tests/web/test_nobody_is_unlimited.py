@@ -1,4 +1,4 @@
-"""Whatever a client writes, it is limited, under its own name, and gets no error from us."""
+"""Tests that each client is limited by its own address, and gets no error, whatever it sends."""
 
 import asyncio
 import posixpath
@@ -106,7 +106,7 @@ def is_exempt(path: str) -> bool:
 
 
 def cleaned(path: str) -> str:
-    """The path as a file system reads it, and without slashes and newlines at its end."""
+    """Return the path normalized as by a file system, and without slashes and newlines at its end."""
     return "/" + posixpath.normpath(path.rstrip("/\n")).lstrip("/")
 
 
@@ -121,7 +121,7 @@ def cleaned(path: str) -> str:
 def test_a_request_is_limited_under_its_own_name(
     ask: Ask, method: str, path: str, fields: list[tuple[str, str]]
 ) -> None:
-    charges = ask(method, path, [*fields, ("x-forwarded-for", CLIENT)])  # the last one is the proxy's
+    charges = ask(method, path, [*fields, ("x-forwarded-for", CLIENT)])  # the proxy adds the last one
     buckets = {charge.key.partition("}:")[2] for charge in charges}
     rules = {bucket.removesuffix("/preflight") for bucket in buckets}
     event(",".join(sorted(rules)) or "exempt")
@@ -135,6 +135,6 @@ def test_a_request_is_limited_under_its_own_name(
     assert {bucket.endswith("preflight") for bucket in buckets} == {preflight}
     if (method == "POST" or (preflight and announced == ["POST"])) and "/login" in (path, cleaned(path)):
         assert "login" in rules
-        assert path == "/login" or rules & {"default", "api"}  # spelled differently, it is also something else
+        assert path == "/login" or rules & {"default", "api"}  # another spelling is charged under another rule, too
     if not rules & {"login", "api", "item"}:
         assert rules in ({"default"}, {"preflight"})
