@@ -1,4 +1,4 @@
-"""Who answers a refusal instead of us, and what stays ours."""
+"""Tests on_refused: its responses to refusals, and the header fields that the middleware still adds."""
 
 import asyncio
 import gc
@@ -32,8 +32,8 @@ from web.wsgi_talk import Server, hello
 
 ASYNC = {name: FACES[name] for name in ("starlette", "fastapi")}
 SYNC = {name: FACES[name] for name in ("flask", "wsgi")}
-APPS = [*ASYNC, *SYNC]  # inside of Django no app can answer: test_django.py
-JOINED = ("django", "django async")  # whose responses have one line of each header
+APPS = [*ASYNC, *SYNC]  # in Django, on_refused cannot be an app: see test_django.py
+JOINED = ("django", "django async")  # they join repeated headers in one line
 OWN = [
     ("cache-control", "no-store"),
     ("retry-after", "60"),
@@ -55,7 +55,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(face: Face, step: Step = Step(), **settings: Any) -> Answer:  # noqa: B008  # a Step is frozen
-    """The answer to a request that has no unit left, or is refused without being asked."""
+    """Return the response to a request over its limit, of a blocked client, or whose store fails."""
     store = RecordingStore(clock=Clock())
     if settings.get("on_store_error") == "deny":
         store.error = ConnectionError("down")
@@ -70,7 +70,7 @@ def fields(answer: Answer) -> list[tuple[str, str]]:
 
 
 def problem(answer: Answer, status: int) -> None:
-    """It is our own answer."""
+    """Assert that the response is the default one of the middleware."""
     assert answer.status == status
     assert answer.field("content-type") == ["application/problem+json"]
     assert json.decode(answer.body)["status"] == status
@@ -248,7 +248,7 @@ NONSENSE: dict[str, Any] = {
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("answer", NONSENSE)
 def test_nonsense_of_a_callable_leaves_our_own_answer(face: str, answer: str, caplog: pytest.LogCaptureFixture) -> None:
-    on_refused = lambda _, __: NONSENSE[answer]  # noqa: E731  # its place is in the message
+    on_refused = lambda _, __: NONSENSE[answer]  # noqa: E731  # the message contains its location
     got = refused(FACES[face], on_refused=on_refused)
     problem(got, 429)
     assert fields(got) == sorted([*OWN, *[pair for pair in got.headers if pair[0].startswith("content-")]])
@@ -281,7 +281,7 @@ def test_what_a_callable_returned_is_named(face: str, answer: str, caplog: pytes
 
 
 def test_a_callable_with_other_parameters_is_named_by_its_place() -> None:
-    on_refused: Any = lambda request: (429, {}, "")  # noqa: E731, ARG005  # its place is in the message
+    on_refused: Any = lambda request: (429, {}, "")  # noqa: E731, ARG005  # the message contains its location
     with pytest.raises(ConfigError) as caught:
         asgi.RateLimitMiddleware(App200(), limits="1/minute", on_refused=on_refused)
     name = "test_a_callable_with_other_parameters_is_named_by_its_place.<locals>.<lambda> at test_on_refused.py"
@@ -300,7 +300,7 @@ OF_THEIRS = {
 
 
 def expected_of(theirs: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Their fields, and of ours those that they do not replace; the two RateLimit fields belong together."""
+    """Return their fields and those of the middleware that remain. Each RateLimit field of theirs replaces both."""
     lower = {name.lower(): value for name, value in theirs.items()}
     return sorted([*lower.items(), *[pair for pair in OWN if pair[0] not in lower and "ratelimit" not in pair[0]]])
 
@@ -314,7 +314,7 @@ def test_fields_of_a_callable_replace_ours(face: str, which: str) -> None:
 
 
 def test_fields_of_a_refusal_further_in_replace_ours() -> None:
-    """The outer middleware adds its fields to what the inner one's callable answers."""
+    """The outer middleware adds no RateLimit fields to those that the inner one's callable returns."""
     app = asgi.RateLimitMiddleware(
         App200(), limits="1/minute", on_refused=lambda _, __: (429, {"RateLimit": "x"}, None)
     )
@@ -356,7 +356,7 @@ def test_under_wsgi_what_has_to_be_awaited_is_a_wrong_setting(face: str) -> None
 def test_under_wsgi_what_gives_something_to_await_gives_nonsense_and_python_has_no_complaint(
     face: str, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices.logger, "disabled", True)  # its records would keep the coroutine alive
+    monkeypatch.setattr(notices.logger, "disabled", True)  # log records would keep the coroutine alive
     problem(refused(SYNC[face], on_refused=lambda request, verdict: later(request, verdict)), 429)  # noqa: PLW0108
     gc.collect()
     assert [str(warning.message) for warning in recwarn if "never awaited" in str(warning.message)] == []
@@ -453,7 +453,7 @@ def test_an_asgi_app_that_sends_nothing_leaves_our_own_answer() -> None:
 
 @pytest.mark.promise(8)
 def test_a_wsgi_app_that_raises_after_it_has_begun_is_answered_as_the_protocol_says() -> None:
-    """A second start without exc_info is an error of its own (PEP 3333), which would hide the first."""
+    """A second start_response without exc_info would raise (PEP 3333), and hide the error of the app."""
 
     def begins(environ: Any, start_response: Any) -> Iterable[bytes]:
         start_response("420 Busy", [("Content-Type", "text/plain")])

@@ -1,4 +1,4 @@
-"""However many limits and keys a request touches, Redis is asked once; and what is refused charges nothing."""
+"""Tests that a request sends one command to Redis for all its limits and keys, and is charged nothing if refused."""
 
 import re
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ THREE: Mapping[str, Any] = {  # three limits on three keys
         {"limit": "40/hour using token_bucket", "key": "ip", "name": "client"},
         {"limit": "3/hour", "key": "all", "name": "all"},
     ],
-    "store_timeout": 2.0,  # seconds: a busy machine must not make it local
+    "store_timeout": 2.0,  # seconds; so that a busy machine does not cause local decisions
 }
-MIDDLEWARE_REGISTRY = ("get", "set", "time", "pexpire")  # what the script itself calls
+MIDDLEWARE_REGISTRY = ("get", "set", "time", "pexpire")  # called by the Lua script
 
 
 @pytest.fixture(params=[over_asgi, over_wsgi], ids=["asgi", "wsgi"])
@@ -30,13 +30,13 @@ def serving(request: pytest.FixtureRequest) -> Serving:
 
 
 def left(field: str) -> dict[Any, Any]:
-    """`r` by name in a RateLimit field."""
+    """Return the `r` parameters of a RateLimit field, by name."""
     found: Any = http_sf.parse(field.encode("ascii"), tltype="list")
     return {name: parameters["r"] for name, parameters in found}
 
 
 def commands(server: RedisServer) -> dict[str, int]:
-    """How often clients sent each command since RESETSTAT, our own questions left out."""
+    """Return how often clients sent each command since RESETSTAT, without the commands of this test."""
     found = re.findall(r"cmdstat_([a-z|]+):calls=([0-9]+)", server.ask("INFO commandstats"))
     ours = (*MIDDLEWARE_REGISTRY, "config", "config|resetstat", "quit")
     return {name: int(count) for name, count in found if name not in ours}
@@ -49,7 +49,7 @@ def test_three_limits_on_three_keys_cost_one_evalsha_and_a_refusal_charges_none(
         for number in range(3):
             assert left(send(f"192.0.2.{number}")[2]) == {"client": 39, "route": 49 - number}
         assert redis_server.ask("CONFIG RESETSTAT") == "+OK"
-        for number in range(5):  # each is another one, of whom no refusal is remembered
+        for number in range(5):  # each is another client, with no refusal in the deny cache
             status, _, field = send(f"192.0.2.{9 + number}")
             assert (status, left(field)) == (429, {"all": 0, "route": 47, "client": 40})
         assert commands(redis_server) == {"evalsha": 5}

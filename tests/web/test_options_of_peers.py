@@ -1,4 +1,4 @@
-"""Who comes with the words of another rate limiter is told ours, wherever the word is written."""
+"""Tests that an option of another rate limiter raises an error that names this package's, wherever it is used."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Frameworks that have no face of their own: the middleware around them, as around any ASGI or WSGI app."""
+"""Tests the middleware with frameworks that have no integration: it wraps them like any ASGI or WSGI app."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def of_litestar() -> Any:
     def home() -> str:
         return "hello"
 
-    # its own log configuration would set the level of the root logger
+    # Litestar's log configuration would set the level of the root logger
     return litestar.Litestar([home], openapi_config=None, logging_config=None)
 
 
@@ -75,7 +75,7 @@ EXPECTED = [(200, "1"), (200, None), (200, "0"), (429, "0"), (200, None), (429, 
 
 
 def left(header: str | None) -> str | None:
-    """What `r` says in RateLimit."""
+    """Return the `r` parameter of a RateLimit field."""
     return None if header is None else header.partition("r=")[2].partition(";")[0]
 
 

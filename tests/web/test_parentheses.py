@@ -1,5 +1,5 @@
-"""`@limit` without parentheses is an error where it is written, with what was meant."""
-# The decorators are parameters, so mypy knows nothing of them.
+"""Tests that `@limit` without parentheses raises an error at the decorator, which suggests the right call."""
+# The decorators are parameters, so mypy does not know their types.
 # mypy: disable-error-code="untyped-decorator"
 
 from collections.abc import Callable
@@ -103,7 +103,7 @@ def test_on_a_class_or_a_method(decorator: Any) -> None:
 def test_on_a_websocket() -> None:
     with meant(".*chat"):
 
-        @limit  # type: ignore[arg-type]  # the point
+        @limit  # type: ignore[arg-type]  # wrong on purpose
         async def chat(websocket: WebSocket) -> None:
             await websocket.accept()
 
@@ -137,22 +137,22 @@ def test_a_callable_that_gives_limits_is_none_of_these(decorator: Any) -> None:
 
 def test_the_class_for_routes_on_a_function() -> None:
     with pytest.raises(ConfigError, match=r"^app: got '1/minute': .*; on a function write @limit\('5/minute'\)$"):
-        RouteLimit("1/minute")  # type: ignore[call-arg, arg-type]  # the point
+        RouteLimit("1/minute")  # type: ignore[call-arg, arg-type]  # wrong on purpose
     with pytest.raises(ConfigError, match=r"^limits: required, such as '100/minute'$"):
-        RouteLimit(hello)  # type: ignore[call-arg, arg-type]  # the point
+        RouteLimit(hello)  # type: ignore[call-arg, arg-type]  # wrong on purpose
 
 
 def test_a_dependency_on_a_function() -> None:
     expected = r'^got @RateLimit\(\.\.\.\) on .*home: did you mean @limit\("5/minute"\), or Depends\(RateLimit\("'
     with pytest.raises(ConfigError, match=expected):
 
-        @RateLimit("1/minute")  # type: ignore[arg-type]  # the point
+        @RateLimit("1/minute")  # type: ignore[arg-type]  # wrong on purpose
         async def home() -> str:
             return "x"
 
     with meant(".*home"):
 
-        @RateLimit  # type: ignore[arg-type]  # the point
+        @RateLimit  # type: ignore[arg-type]  # wrong on purpose
         async def another_home() -> str:
             return "x"
 
@@ -219,7 +219,7 @@ def test_a_decorator_among_the_dependencies(where: str) -> None:
 
 
 def test_a_limit_keeps_its_identity() -> None:
-    """It is a kind of `Depends`, whose equality would read the dependency."""
+    """`RateLimit` is a subclass of `Depends`, whose `__eq__` would compare the dependency."""
     one, another = RateLimit("5/minute"), RateLimit("5/minute")
     assert len({one, another, one}) == 2
     assert one != another

@@ -1,4 +1,4 @@
-"""Paths: what a template means, the two forms of a path, which limits a spelling meets, what a look-up costs."""
+"""Tests paths: template matching, the two forms of a path, the limits of each spelling, the cost of a look-up."""
 
 import gc
 import sys
@@ -17,7 +17,7 @@ from web.path_cases import PATH_CASES, WHOLE_PATH_CASES, PathCase
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 
-MATCHES: list[tuple[str | list[str], str, bool]] = [  # templates, a path as received, whether it is one of these
+MATCHES: list[tuple[str | list[str], str, bool]] = [  # templates, a path as received, whether one matches
     ("/", "/", True),
     ("/", "", False),
     ("/a", "/a", True),
@@ -51,7 +51,7 @@ MATCHES: list[tuple[str | list[str], str, bool]] = [  # templates, a path as rec
     ("/api/{rest:path}/edit", "/api/a/b/edit", True),
     ("/api/{rest:path}/edit", "/api//edit", True),
     ("/api/{rest:path}/edit", "/api/edit", False),
-    ("/ab{rest:path}bc", "/abc", False),  # what stands around it does not overlap
+    ("/ab{rest:path}bc", "/abc", False),  # the texts around a parameter do not overlap
     ("/ab{rest:path}bc", "/abbc", True),
     ("/ab{rest:path}bc", "/ab/bc", True),
     ("/a/{rest:path}/{id:int}/z", "/a/b/c/7/z", True),
@@ -94,7 +94,7 @@ def test_templates(templates: str | list[str], path: str, *, expected: bool) -> 
         ("/a\nb", "/a\nb"),
         ("/.\n", "/"),
         ("/\\..\\a", "/\\..\\a"),
-        ("/%2e%2e/a", "/%2e%2e/a"),  # a server has decoded once; nobody decodes twice
+        ("/%2e%2e/a", "/%2e%2e/a"),  # the server has decoded it; it is not decoded again
     ],
 )
 def test_normal_path(path: str, normal: str) -> None:
@@ -122,7 +122,7 @@ def test_a_template_is_normalised_like_a_path(template: str, path: str, *, recei
 
 
 def applies(case: PathCase, readings: Sequence[str]) -> set[str]:
-    """What the design says: a rule applies if any form meets it, an exemption only if all do."""
+    """Return the limits by the design: a rule applies if it matches any form, an exemption only if it matches all."""
     paths = Paths("path", case.template)
     forms = Forms.of(readings)
     if case.exempt:
@@ -137,9 +137,9 @@ def applies(case: PathCase, readings: Sequence[str]) -> set[str]:
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("case", PATH_CASES, ids=[case.name for case in PATH_CASES])
 def test_which_limits_a_spelling_meets(case: PathCase) -> None:
-    assert applies(case, [strip_root("", case.path)]) == case.applies  # so in WSGI
+    assert applies(case, [strip_root("", case.path)]) == case.applies  # as in WSGI
     if case.path.startswith("/") or not case.path:
-        assert applies(case, [strip_root(case.root, case.root + case.path)]) == case.applies  # so in ASGI
+        assert applies(case, [strip_root(case.root, case.root + case.path)]) == case.applies  # as in ASGI
 
 
 @pytest.mark.promise(10)
@@ -148,7 +148,7 @@ def test_which_limits_a_spelling_with_its_root_meets(case: PathCase) -> None:
     assert applies(case, AsgiRequest({"root_path": case.root, "path": case.path}, None).paths) == case.applies
 
 
-FORMS = [  # readings of a path; what is compared with templates as received, and with those in normal form
+FORMS = [  # readings of a path; its forms for templates as written, and those for normalized templates
     (["/a/b"], ["/a/b"], ["/a/b"]),
     (["/a/"], ["/a/"], ["/a"]),
     (["//a/../b/"], ["//a/../b/", "/a/../b/"], ["/b", "/a/../b"]),
@@ -183,7 +183,7 @@ def test_the_rows_say_enough() -> None:
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("part", ["/a", "/", "/.", "/..", "/a/..", "/" + "a" * 100, "\n", "/{", "a/./", "..//", "1"])
 def test_long_paths_take_no_time_to_speak_of(part: str) -> None:
-    path = part * 100_000  # every step once, or this would not end
+    path = part * 100_000  # with backtracking, this would not end
     templates = ["/{a}/{b}/{c}", "/{rest:path}/end", "/{id:int}", "/{n:float}/x", "/{id:uuid}", "/a/{x}/", "/x{a}$$$"]
     paths = Paths("path", templates)
     assert not paths.match(path + "$", normal=False)
@@ -193,7 +193,7 @@ def test_long_paths_take_no_time_to_speak_of(part: str) -> None:
 
 
 def calls(index: PathTree, path: str) -> int:
-    """How many functions, ours and Python's, one look-up calls."""
+    """Return how many functions, of this package and of Python, one look-up calls."""
     counted = 0
 
     def count(_: object, event: str, __: object) -> None:
@@ -202,7 +202,7 @@ def calls(index: PathTree, path: str) -> int:
 
     before = sys.getprofile()
     gc.collect()
-    gc.disable()  # finalizers would be counted too
+    gc.disable()  # otherwise calls of finalizers could be counted
     sys.setprofile(count)
     try:
         index.matching_rules(path)
@@ -230,7 +230,7 @@ def test_five_hundred_rules_cost_what_five_cost(template: str, path: str) -> Non
 
 
 LONG = "1" * 65_000
-DEARLY = [  # five hundred rules, and a path of 64 KB that as many of them as possible have to look at
+DEARLY = [  # five hundred rules, and a path of 64 KB that as many of them as possible must examine
     ("/{{x:float}}-{}", f"/{LONG}-7"),
     ("/{}-{{x:int}}", f"/7-{LONG}"),
     ("/{{x:uuid}}{}", f"/{LONG}"),
@@ -244,7 +244,7 @@ DEARLY = [  # five hundred rules, and a path of 64 KB that as many of them as po
 @pytest.mark.promise(10)
 @pytest.mark.parametrize(("template", "path"), DEARLY)
 def test_no_path_is_dear_to_look_up(monkeypatch: pytest.MonkeyPatch, template: str, path: str) -> None:
-    """Calls, and characters that converters examine, for a look-up: what there is of templates bounds both."""
+    """The templates, not the path, bound the calls of a look-up and the characters that converters examine."""
     index = PathTree([(template.format(n), n) for n in range(500)])
     examined: list[int] = []
 
@@ -260,7 +260,7 @@ def test_no_path_is_dear_to_look_up(monkeypatch: pytest.MonkeyPatch, template: s
 def test_rules_whose_texts_are_all_in_the_path_examine_little_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     index = PathTree([(f"/{{x:float}}{'1' * n}", n) for n in range(1, 501)])
     monkeypatch.setattr(path_index, "match_level", lambda *_: pytest.fail("a long text was examined"))
-    assert index.matching_rules("/" + LONG) == [~n for n in range(1, 501)]  # each may take it
+    assert index.matching_rules("/" + LONG) == [~n for n in range(1, 501)]  # ~n: each may match, in some routers
 
 
 def test_where_all_branches_match_each_is_walked_once() -> None:
@@ -284,7 +284,7 @@ def test_a_rule_of_several_templates_is_found_once_and_rules_in_order() -> None:
     assert index.matching_rules("") == PathTree([]).matching_rules("/") == []
 
 
-COVERS = [  # earlier, later, whether every path of the later is one of the earlier
+COVERS = [  # earlier, later, whether the earlier matches every path of the later
     ("/a", "/a", True),
     ("/a", "/b", False),
     ("/a", "/A", False),

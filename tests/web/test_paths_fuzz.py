@@ -1,4 +1,4 @@
-"""The index of templates against each template as a regular expression; and what `covers` says against both."""
+"""Compares the index of templates with a regular expression for each template, and `covers` with both."""
 
 import re
 from collections import defaultdict
@@ -11,9 +11,9 @@ from ratelimit_mw.http.path_index import CONVERTERS, PARAMETER, PathTree, fold
 from ratelimit_mw.http.paths import Paths, covers, normal_path
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
-LIGATURES = "\u0390\u1fd3\u03b0\u1fe3\ufb05\ufb06"  # what re.IGNORECASE also holds to be equal, in pairs
+LIGATURES = "\u0390\u1fd3\u03b0\u1fe3\ufb05\ufb06"  # pairs that re.IGNORECASE treats as equal, unlike `fold`
 
-# few, so that they meet; several alike but for case, or the beginning or end of each other
+# few, so that drawn texts often match; some differ only in case, or are a prefix or suffix of another
 TEXTS = ["", "a", "A", "ab", "b", "1", "12", "1.5", ".", "..", "\n", "a\n", "%2e", ":a", "+(", "\u00e9", "\u00c9"]
 TEXTS += ["\u0131", "I", "\u0130", "s", "\u017f", "\u212a", "k", "\u03a3", "\u03b1\u03c2", "\u0667", UUID, UUID.upper()]
 texts = st.sampled_from(TEXTS)
@@ -29,7 +29,7 @@ wides = st.builds(lambda before, after: f"{before}{{x:path}}{after}", around, ar
 
 @st.composite
 def templates(draw: st.DrawFn) -> str:
-    """Any valid template, and some that `Paths` refuses although they could be matched."""
+    """Draw any valid template, or one that `Paths` refuses although it could be matched."""
     parts = draw(st.lists(texts | parameters, min_size=1, max_size=4))
     if draw(st.booleans()):
         parts.insert(draw(st.integers(0, len(parts))), draw(wides))
@@ -38,7 +38,7 @@ def templates(draw: st.DrawFn) -> str:
 
 @st.composite
 def filled(draw: st.DrawFn, template: str, *, with_parameters: bool = False) -> str:
-    """The template with something for its parameters, mostly what they take."""
+    """Draw a path from the template: its parameters are replaced, mostly by valid values."""
 
     def fill(found: re.Match[str]) -> str:
         if with_parameters and draw(st.booleans()):
@@ -54,7 +54,7 @@ def filled(draw: st.DrawFn, template: str, *, with_parameters: bool = False) -> 
 
 @st.composite
 def paths_near(draw: st.DrawFn, near: list[str]) -> str:
-    """A path that one of the templates matches, or nearly so, or any."""
+    """Draw a path that one of the templates matches or nearly matches, or any path."""
     path = draw(filled(draw(st.sampled_from([*near, "/{x}/{x}", "/{x:path}"]))))
     change = draw(st.sampled_from(["", "", "", "case", "insert", "cut"]))
     at = draw(st.integers(0, len(path)))
@@ -66,7 +66,7 @@ def paths_near(draw: st.DrawFn, near: list[str]) -> str:
 
 
 def pattern(template: str, *, ignore_case: bool = False) -> re.Pattern[str]:
-    """What a template means, in one expression."""
+    """Return a regular expression for what a template matches."""
     parts, end = [], 0
     flag = "i" if ignore_case else ""
     for found in PARAMETER.finditer(template):
@@ -76,13 +76,13 @@ def pattern(template: str, *, ignore_case: bool = False) -> re.Pattern[str]:
 
 
 def matching(given: list[tuple[str, int]], path: str, *, ignore_case: bool) -> list[int]:
-    """The same as `PathTree.matching_rules`, one by one."""
+    """Return the same as `PathTree.matching_rules`, by trying each template."""
     patterns = [(pattern(template, ignore_case=ignore_case), number) for template, number in given]
     return sorted({number for compiled, number in patterns if compiled.fullmatch(path)})
 
 
 def exactly(index: PathTree, path: str) -> list[int]:
-    """The rules whose templates match letter by letter, without those that only some routers match."""
+    """Return the rules whose templates match exactly, without those that match in some routers only."""
     return [number for number in index.matching_rules(path) if number >= 0]
 
 
@@ -140,7 +140,7 @@ def test_the_two_forms_are_matched_by_the_template_in_the_same_form(data: st.Dat
 
 
 def test_letters_that_are_equal_but_for_case_are_those_of_re() -> None:
-    every = {chr(code): fold(chr(code)) for code in range(0x20000)}  # no letter behind these has two cases
+    every = {chr(code): fold(chr(code)) for code in range(0x20000)}  # no letter beyond these has two cases
     cased = "".join(letter for letter, folded in every.items() if folded != letter or letter.swapcase() != letter)
     alike = defaultdict(set)
     for letter in cased:

@@ -1,4 +1,4 @@
-"""The table of paths, as a server hands them over: which limits are charged."""
+"""Tests which limits are charged for each path of the table, as a server passes it."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def settings_of(case: PathCase, store: RecordingStore) -> dict[str, Any]:
 
 
 def applied(store: RecordingStore) -> frozenset[str]:
-    """The rules in the keys of what was charged, each once, in at most one call."""
+    """Return the rules that were charged. Asserts that each was charged once, in at most one call."""
     assert len(store.calls) <= 1
     names = [charge.key.rpartition(":")[2] for _, charges in store.calls for charge in charges]
     assert len(set(names)) == len(names)
@@ -46,7 +46,7 @@ def test_over_asgi_a_path_that_may_lie_outside_of_the_root(case: PathCase) -> No
 
 @pytest.mark.parametrize("case", [case for case in PATH_CASES if not case.root], ids=lambda case: case.name)
 def test_over_asgi_nothing_but_the_path_says_where(case: PathCase) -> None:
-    """Neither Host nor the raw path, the query or a header of a proxy (CVE-2026-48710)."""
+    """The Host header, the raw path, the query and proxy headers do not select the limits (CVE-2026-48710)."""
     headers = [(b"host", b"x/health?"), (b"x-original-url", b"/health"), (b"x-forwarded-prefix", b"/health")]
     more = {"raw_path": b"/health", "query_string": b"path=/health", "headers": headers}
     assert over_asgi(case, case.path, **more) == case.applies
