@@ -1,4 +1,4 @@
-"""A request of no framework, for the pure parts."""
+"""A request without a framework, for tests of code that needs none."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ from ratelimit_mw.http.request import Request
 
 
 class PlainRequest(Request):
-    """Says what it was given."""
+    """Returns the values that were passed to it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The real servers, each as it is usually run."""
+"""The real servers that tests start, each with its usual options."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -8,12 +8,12 @@ from pathlib import Path
 from web_servers import WebServer, serve_granian, serve_gunicorn, serve_hypercorn, serve_uvicorn, serve_waitress
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
-OF_THE_SERVER = ("date", "server", "connection", "keep-alive", "via")  # headers that it adds by itself
+OF_THE_SERVER = ("date", "server", "connection", "keep-alive", "via")  # headers that the server adds
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One server, how it runs, and how it is spoken to."""
+    """A server, the options it runs with, and how to connect to it."""
 
     serve: Callable[..., AbstractContextManager[WebServer]]
     interface: str

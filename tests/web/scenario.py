@@ -1,4 +1,4 @@
-"""What a scenario is: settings, then requests with the answers they must get. The same for every framework."""
+"""A scenario: settings, and requests with their expected responses. It is independent of the framework."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,39 +16,39 @@ Policy = tuple[str, int, int] | tuple[str, int, int, int]  # an item of RateLimi
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One request, and what must come back."""
+    """One request, and the expected response."""
 
     method: str = "GET"
     path: str = "/"
     root: str = ""  # root_path, SCRIPT_NAME
     client: str | None = "192.0.2.1"
     headers: Mapping[str, str] = field(default_factory=dict)
-    lines: tuple[tuple[str, str], ...] = ()  # headers that follow those, the same name again if need be
+    lines: tuple[tuple[str, str], ...] = ()  # headers sent after `headers`; may repeat a name
     user: str | None = None
-    wait: float = 0.0  # seconds that pass before it
+    wait: float = 0.0  # seconds before the request
     broken: bool = False  # the store raises
-    fails: bool = False  # the app raises: who answers instead may stand outside of us, where our fields are not
+    fails: bool = False  # the app raises; if outer code responds, the response lacks the RateLimit fields
 
     status: int = 200
-    state: tuple[State, ...] = ()  # RateLimit; none is no field
-    policy: tuple[Policy, ...] | None = None  # RateLimit-Policy; None is not looked at
+    state: tuple[State, ...] = ()  # RateLimit; empty if the response has no such field
+    policy: tuple[Policy, ...] | None = None  # RateLimit-Policy; None is not checked
     legacy: tuple[int, int, int] | None = None  # X-RateLimit: limit, remaining, seconds until reset
     retry_after: int | None = None
     violated: tuple[str, ...] = ()
     blocked: bool = False  # a 403 of the blocklist
-    source: str = "store"  # what the app finds in its verdict; "" is no verdict
-    asked: int = 1  # calls of the store
-    settled: int = 0  # corrections sent after the response
-    says: bytes = b"hello"  # the body of what the app answers with 200
+    source: str = "store"  # of the verdict that the app sees; "" if there is no verdict
+    asked: int = 1  # number of takes from the store
+    settled: int = 0  # number of settlements sent after the response
+    says: bytes = b"hello"  # the body of the app's response with status 200
 
     @property
     def all_headers(self) -> list[tuple[str, str]]:
-        """Its headers, line by line."""
+        """All headers of the request; names may repeat."""
         return [*self.headers.items(), *self.lines]
 
     @property
     def problem(self) -> dict[str, Any] | None:
-        """The body of a refusal; None for what the app answers."""
+        """The problem details of a refusal; None if the app responds."""
         if self.status == 403:
             title = "Forbidden"
             detail = (
@@ -70,13 +70,13 @@ class Step:
 
     @property
     def body(self) -> bytes:
-        """Exactly what is said: by a refusal, or by the app."""
+        """The exact body of the refusal, or of the app's response."""
         said = self.says if self.problem is None else json.encode(self.problem)
         return b"" if self.method == "HEAD" else said
 
     @property
     def plain_headers(self) -> dict[str, str]:
-        """Exactly the headers of a refusal that are no structured fields."""
+        """The exact headers of a refusal, except structured fields."""
         length = str(len(json.encode(self.problem)))
         fields = {"content-type": "application/problem+json", "content-length": length, "cache-control": "no-store"}
         return fields if self.retry_after is None else {**fields, "retry-after": str(self.retry_after)}
@@ -84,7 +84,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Settings, and the steps that follow each other under them."""
+    """Settings, and the steps that run under them in order."""
 
     name: str
     settings: Mapping[str, Any]
@@ -94,14 +94,14 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back, the same for every framework. Header names in lower case."""
+    """A response, in the same form for every framework. Header names are in lower case."""
 
     status: int
     headers: list[tuple[str, str]]
     body: bytes
 
     def field(self, name: str) -> list[str]:
-        """All lines of one header."""
+        """Return all values of one header."""
         return [value for key, value in self.headers if key == name]
 
 
@@ -115,10 +115,10 @@ def no(retry_after: int | None, *violated: str, **more: Any) -> Step:
 
 
 def blocked(**more: Any) -> Step:
-    """A step of whom is on the blocklist: the store is not asked."""
+    """A step whose client is on the blocklist: the store is not queried."""
     return Step(status=403, blocked=True, asked=0, **more)
 
 
 def free(**more: Any) -> Step:
-    """A step that is not limited at all: the store is not asked, and the app finds no verdict."""
+    """A step that is not limited: the store is not queried, and the app sees no verdict."""
     return Step(asked=0, source="", **more)

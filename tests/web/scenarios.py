@@ -1,4 +1,4 @@
-"""The table of HTTP scenarios. What a row means: `scenario.py`."""
+"""The table of HTTP scenarios. `scenario.py` defines a row."""
 
 from web.scenario import Scenario
 from web.scenarios_callables import CHOICE

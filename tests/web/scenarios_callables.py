@@ -1,4 +1,4 @@
-"""Scenarios: what callables choose: whether a rule applies, what a request costs, and which limits it has."""
+"""Scenarios: callables choose whether a rule applies, what a request costs, and which limits it has."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -46,7 +46,7 @@ CHOSEN: dict[str, Any] = {
     "tuple": (),
     "shadow": {"limit": "1/hour", "shadow": True},
 }
-TWICE = {"limit": "5/minute using gcra", "max_delay": 3}  # beside it, a limit that counts in the same bucket
+TWICE = {"limit": "5/minute using gcra", "max_delay": 3}  # invalid together with another limit of the same bucket
 NO_LIMITS: dict[str, Any] = {
     "gives two limits of one bucket": says(["5/minute using gcra", {**TWICE, "key": "user | ip"}]),
     "gives two limits that some clients have in one bucket": says([TWICE, {**TWICE, "key": "ip", "shadow": True}]),

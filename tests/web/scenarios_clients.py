@@ -1,4 +1,4 @@
-"""Scenarios: who asks, and for which host: lists, proxies, tiers."""
+"""Scenarios: client lists, trusted proxies, rules by host, and tiers."""
 
 from collections.abc import Awaitable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Scenarios: whose bucket."""
+"""Scenarios: which bucket a request is charged to."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def left(remaining: int) -> tuple[tuple[str, int, int], ...]:
 
 
 def shared_by_all(name: str, key: Any, missing_key: str = "shared") -> Scenario:
-    """Two clients, one bucket: for keys that are never there."""
+    """Return a scenario in which clients without a key share one bucket."""
     settings = {"limits": "2/hour", "key": key, "missing_key": missing_key}
     steps = (
         Step(client="192.0.2.1", state=left(1)),

@@ -1,4 +1,4 @@
-"""Scenarios: who is refused again and again is refused for a while."""
+"""Scenarios: a client that is refused repeatedly is banned for a while."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Scenarios: CORS preflights, and which limits they meet."""
+"""Scenarios: which limits apply to CORS preflights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +15,17 @@ def preflight(*, origin: bool = True, method: bool = True) -> Mapping[str, str]:
 
 
 def asks(path: str = "/", **more: Any) -> Step:
-    """A browser's own question, before a request from another origin."""
+    """Return the preflight that a browser sends before a request to another origin."""
     return Step(method="OPTIONS", path=path, headers=PREFLIGHT, **more)
 
 
 def announces(method: str, path: str = "/", **more: Any) -> Step:
-    """The same for a request with this method, as any client can write it."""
+    """Return a preflight that announces this method. A client may write any method."""
     return Step(method="OPTIONS", path=path, headers={**PREFLIGHT, "Access-Control-Request-Method": method}, **more)
 
 
 def refuses(method: str, name: str, path: str, *others: State) -> Step:
-    """The same, refused by this rule."""
+    """Return a preflight that announces this method and is refused by the rule `name`."""
     asked = announces(method, path)
     return no(3600, name, method="OPTIONS", path=path, headers=asked.headers, state=(*left(0, name), *others))
 

@@ -1,4 +1,4 @@
-"""Scenarios: what an answer says."""
+"""Scenarios: status, headers and body of responses."""
 
 from typing import Any
 

@@ -7,7 +7,7 @@ PAGES = {"limits": "9/hour", "rules": [{"path": "/login", "limits": "3/minute"}]
 
 
 def both(login: int, default: int) -> tuple[tuple[str, int, int], ...]:
-    """The fields when a path's two forms meet the rule and the default."""
+    """Return the RateLimit items if the two forms of a path match the rule and the default limits."""
     return (("login", login, 60), ("default", default, 3600))
 
 

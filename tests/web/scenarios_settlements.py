@@ -1,4 +1,4 @@
-"""Scenarios: what is settled after the response, by its status, by a callable, or by the app itself."""
+"""Scenarios: settlement after the response, by its status, by a callable, or by the app itself."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ FAILED: dict[str, Any] = {"name": "in", "path": "/status/{code}", "limits": "2/m
 
 
 def cost_of(request: Any, response: Any) -> Any:
-    """What a path says: `/cost/7`. The response is there to be looked at."""
+    """Return the cost in the path, such as 7 in `/cost/7`. Asserts that it is passed the response."""
     assert (response.status, response.ending) == (200, "ended")
     assert response.headers["x-source"] == "store"
     said = request.path.rpartition("/")[2]

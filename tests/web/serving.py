@@ -1,4 +1,4 @@
-"""A small app behind the middleware that lives on between its requests, so that a store keeps its connections."""
+"""Serves a small app behind middleware that is kept between requests, so that a store keeps its connections."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -9,21 +9,21 @@ from ratelimit_mw import asgi, wsgi
 from web.asgi_talk import HTTP, App200, Talk
 
 Answer = tuple[int, str, str]  # status; the verdict's source, as the app saw it; RateLimit
-Send = Callable[..., Answer]  # asks for /, from the address that is given
+Send = Callable[..., Answer]  # requests / from the given address
 Serving = Callable[..., AbstractContextManager[Send]]
 CLIENT = "192.0.2.1"
 
 
 @contextmanager
 def over_asgi(**settings: Any) -> Iterator[Send]:
-    """An ASGI app in a loop that lives on between requests."""
+    """Serve an ASGI app in an event loop that is kept between requests."""
     app = App200()
     middleware = asgi.RateLimitMiddleware(app, **settings)
 
     async def request(client: str) -> Answer:
         app.scopes.clear()
         spoken = await Talk().with_app(middleware, HTTP, client=(client, 50000))
-        await asyncio.sleep(0.01)  # the loop's own time, in which connections are opened
+        await asyncio.sleep(0.01)  # lets the event loop open connections
         start = spoken.sent[0]
         source = app.scopes[0]["state"]["ratelimit"].verdict.source if app.scopes else ""
         return start["status"], source, dict(start["headers"]).get(b"ratelimit", b"").decode()
@@ -37,7 +37,7 @@ def over_asgi(**settings: Any) -> Iterator[Send]:
 
 @contextmanager
 def over_wsgi(**settings: Any) -> Iterator[Send]:
-    """A WSGI app."""
+    """Serve a WSGI app."""
 
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         start_response("200 OK", [("X-Source", environ["ratelimit_mw"].verdict.source)])
@@ -48,7 +48,7 @@ def over_wsgi(**settings: Any) -> Iterator[Send]:
     def request(client: str = CLIENT) -> Answer:
         environ: dict[str, Any] = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": client}
         got: list[Any] = []
-        middleware(environ, lambda *started: got.append(started))  # type: ignore[arg-type]  # nobody writes
+        middleware(environ, lambda *started: got.append(started))  # type: ignore[arg-type]  # the app does not use write()
         ((status, fields),) = got
         headers = dict(fields)
         return int(status[:3]), headers.get("X-Source", ""), headers.get("RateLimit", "")

@@ -1,4 +1,4 @@
-"""How the table of scenarios is played, wherever the apps run: its rows, its clock, its stores, what is checked."""
+"""Runs the table of scenarios, wherever the apps run: test parameters, clock, stores and checks."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -37,22 +37,22 @@ def rows(scenarios: Sequence[Scenario]) -> list[Any]:
 
 
 ROWS = rows(SCENARIOS)
-ALL_ROWS = rows((*SCENARIOS, *AFTER))  # those in which something goes on after the response: where one can wait for it
-LONG = 5.0  # seconds in which a settlement is sent, which no request waits for; more is reported as a mistake
-PATIENCE = 60.0  # seconds to connect to Redis and for its replies: a busy machine must not look like one that is down
+ALL_ROWS = rows((*SCENARIOS, *AFTER))  # with settlements after the response, for tests that can wait for them
+LONG = 5.0  # seconds for the store; no request waits for a settlement. Startup checks warn of more
+PATIENCE = 60.0  # seconds to connect to Redis and for its replies; a busy machine must not look like a failed one
 
 
 class TableStore(Protocol):
-    """What is recorded, and set."""
+    """A store that records its calls, and raises `error` if that is set."""
 
     calls: list[Call]
     error: Exception | None
 
 
 def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setattr) -> Callable[[], RecordingStore]:
-    """Make this the one clock of the store, its local stand-in and the legacy headers; gives what makes the store.
+    """Use this clock for the store, the fallback store and the legacy headers. Returns the class of the store.
 
-    It is what the package itself takes for its store in memory, so that it goes the way of that one.
+    The class replaces `MemoryStore` in the package, so that the package treats it as its store in memory.
     """
 
     class Told(RecordingStore):
@@ -73,7 +73,7 @@ def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setat
 
 
 class RecordingRedis(RedisStore):
-    """A `RedisStore` that records, and raises `error`, as `RecordingStore` does: what a request asks, which is take."""
+    """A `RedisStore` that records takes and settlements. Takes raise `error`, as those of `RecordingStore` do."""
 
     def __init__(self, url: str, clock: Clock) -> None:
         super().__init__(url, timeout=PATIENCE, deny_cache=0, clock=clock)
@@ -88,11 +88,11 @@ class RecordingRedis(RedisStore):
 
     def settle(self, charges: Sequence[Charge]) -> None:
         super().settle(charges)
-        self.calls.append(("settle", tuple(charges)))  # when it is done: who waits for it sees this
+        self.calls.append(("settle", tuple(charges)))  # once it is done, because tests wait for this entry
 
 
 class RecordingAsyncRedis(AsyncRedisStore):
-    """The same for asyncio."""
+    """A `RecordingRedis` for asyncio."""
 
     def __init__(self, url: str, clock: Clock) -> None:
         super().__init__(url, timeout=PATIENCE, deny_cache=0, clock=clock)
@@ -111,19 +111,19 @@ class RecordingAsyncRedis(AsyncRedisStore):
 
 
 def begin(store: TableStore, clock: Clock, step: Step) -> None:
-    """What is so before a step is asked."""
+    """Set the clock and the store for a step."""
     clock.advance(step.wait)
     store.error = ConnectionError("down") if step.broken else None
     store.calls.clear()
 
 
 def play(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
-    """The steps of a scenario, one after the other, without metrics."""
+    """Run the steps of a scenario in order, without metrics."""
     play_under(face, scenario, {"store": store, "store_timeout": LONG, **scenario.settings}, store, clock)
 
 
 def play_counted(face: str, scenario: Scenario, store: TableStore, clock: Clock) -> None:
-    """The same with metrics, which count each step that met a rule once, with its outcome and source."""
+    """Run the steps with metrics, which must count each step with limits once, with its outcome and source."""
     COUNTS.forget()
     try:
         settings = {"store": store, "store_timeout": LONG, "metrics": True, **scenario.settings}
@@ -154,7 +154,7 @@ def play_under(face: str, scenario: Scenario, settings: Mapping[str, Any], store
 
 
 def check(face: str, step: Step, answer: Answer, now: float, where: str) -> None:
-    """Everything that an answer says, besides what a server adds by itself."""
+    """Check the response, except the headers that a server adds."""
     if step.fails and face in ANSWERED_OUTSIDE:
         step = replace(step, state=(), policy=None, legacy=None)
     assert answer.status == step.status, where

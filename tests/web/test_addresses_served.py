@@ -1,4 +1,4 @@
-"""The table of addresses, as a server asks: whom the store is told to charge."""
+"""Runs the table of addresses through the middleware, and checks which client the store charges."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_over_asgi(case: Case, scope: Any) -> None:
 def test_over_wsgi(case: Case) -> None:
     store = RecordingStore(clock=Clock())
     environ: dict[str, Any] = {"REMOTE_ADDR": case.peer or ""}
-    for name, value in case.headers:  # as servers do, PEP 3333 leaves it to them: one line of all
+    for name, value in case.headers:  # servers join repeated headers into one; PEP 3333 leaves it to them
         variable = f"HTTP_{name.upper().replace('-', '_')}"
         environ[variable] = f"{environ[variable]},{value}" if variable in environ else value
     server = Server(**environ)

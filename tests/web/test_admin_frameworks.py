@@ -104,7 +104,7 @@ def test_flask_tail_finds_a_limit_by_each_of_its_names(
 ) -> None:
     monkeypatch.setattr(
         "ratelimit_mw.admin.commands.time", SimpleNamespace(sleep=interrupted)
-    )  # after the refusals that are there
+    )  # ends tail once it has shown the refusals so far
     client = app.test_client()
     for target in ("/login/7", "/search"):
         codes = [client.post(target, environ_overrides={"REMOTE_ADDR": "192.0.2.7"}).status_code for _ in range(4)]
@@ -292,7 +292,7 @@ MISSPELLED = "  rules[{}] ({}): no route has the path {}; did you mean {}?"
 
 
 def test_flask_checks_rules_against_its_routes() -> None:
-    """To limit the requests for paths that do not exist may be meant, but a misspelled path is not."""
+    """Under `strict` a misspelled path is an error. A path without a route is only warned of: it may be intended."""
 
     def warnings(rules: list[Any], *, errors: int = 0, **settings: Any) -> list[str]:
         done = ruled_shop(rules, **settings).test_cli_runner().invoke(args=["ratelimit", "check"])
@@ -382,7 +382,7 @@ urlpatterns = [
 
 
 async def shop(request: Any) -> str:
-    """A key that must be awaited."""
+    """A key callable that must be awaited."""
     return "12"
 
 
@@ -453,7 +453,7 @@ def test_django_hands_callables_the_request_of_django(redis_url: str) -> None:
 
 
 def until_admitted(client: Client) -> int:
-    """The last status of the reports: this process remembers a refusal for a second."""
+    """Return the first status of the reports that is not 429. This process caches a refusal for a second."""
     end = time.monotonic() + 60
     while (status := client.get("/reports").status_code) == 429 and time.monotonic() < end:
         time.sleep(0.05)
@@ -529,7 +529,7 @@ def test_a_client_that_a_dependency_refused_is_let_in(redis_url: str) -> None:
             assert limited.rule == "@home"
             after = await asyncio.to_thread(admin.reset_key, policy, limited.key, rule="home")
             assert [one.remaining for one in after.buckets] == [2]
-            for _ in range(1200):  # this process remembers a refusal for a second
+            for _ in range(1200):  # this process caches a refusal for a second
                 if (status := (await client.get("/")).status_code) == 200:
                     break
                 await asyncio.sleep(0.05)

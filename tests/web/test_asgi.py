@@ -33,7 +33,7 @@ def test_each_message_passes_once_in_order_and_untouched() -> None:
         {"type": "http.response.trailers", "headers": [(b"x-sum", b"1")], "more_trailers": False},
         {"type": "of.another.century"},
     ]
-    spoken = asyncio.run(Talk().with_app(limited(App200(*messages)), HTTP))  # what no server would take, passes too
+    spoken = asyncio.run(Talk().with_app(limited(App200(*messages)), HTTP))  # messages that no server accepts pass too
     assert spoken.receives == 0
     for sent, message in zip(spoken.sent, messages, strict=True):
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""The lifespan of the ASGI middleware: it stops the server on wrong settings, and closes what it opened."""
+"""The lifespan of the ASGI middleware: invalid settings stop the server, and the store it opened is closed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ MESSAGE = "limits: '10/mfoo': unknown period 'mfoo' (us, ms, second, minute, hou
 
 
 class Closing(RecordingStore):
-    """Puts `closed` among the messages that its connection sent."""
+    """A store that appends `closed` to `events` when it is closed."""
 
     def __init__(self, events: list[Any]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Closing(RecordingStore):
 
 
 async def lives(scope: Scope, receive: Any, send: Any) -> None:
-    """An app that answers the lifespan, and 200 to the rest."""
+    """An app that handles the lifespan, and responds with 200 to other scopes."""
     if scope["type"] != "lifespan":
         return await App200()(scope, receive, send)
     assert await receive() == STARTUP
@@ -45,7 +45,7 @@ async def lives(scope: Scope, receive: Any, send: Any) -> None:
 
 
 def closing(monkeypatch: pytest.MonkeyPatch, events: list[Any]) -> None:
-    """Make the store that the middleware opens by its URL tell when it is closed."""
+    """Replace the store that the middleware opens by one that records in `events` when it is closed."""
     monkeypatch.setattr(gate, "open_async_store", lambda *_: Closing(events))
 
 
@@ -136,7 +136,7 @@ def test_wrong_settings_stop_a_starlette_app() -> None:
 
 
 def test_slots_are_given_back_before_our_store_is_closed(redis_url: str) -> None:
-    """Those of the last responses too."""
+    """The slots of the last responses are released too."""
     app = RateLimitMiddleware(lives, limits=[], concurrent=40, store=redis_url, store_timeout=20)  # on a busy machine
 
     async def run() -> list[Any]:
