@@ -1,4 +1,4 @@
-"""Where nothing but the client's address counts, a request is not looked at: the verdict is the one of `admit`."""
+"""If limits depend only on the client's address, the request is not read. The verdict is the same as of `admit`."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,17 +19,17 @@ ADDRESS = "192.0.2.1"
 
 @pytest.fixture(autouse=True)
 def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is after the first thousand requests."""
+    """Turn off the check for proxy headers, as after the first thousand requests."""
     monkeypatch.setattr(rule_set, "ProxyHeaderCheck", lambda _: None)
 
 
 def yes(_: object) -> bool:
-    """Any callable: what it says does not matter."""
+    """A callable whose result does not matter."""
     return True
 
 
 class Awaited:
-    """An AsyncGate as it is called by one who need not await."""
+    """An AsyncGate with the synchronous methods of a Gate."""
 
     def __init__(self, settings: Settings) -> None:
         self._gate = AsyncGate(settings)
@@ -37,7 +37,7 @@ class Awaited:
     def admit_by_address(self, client: str | None, method: str | None) -> Verdict | None:
         async def come() -> Verdict | None:
             rules = self._gate.fast_rules
-            by_address = rules is not None and rules.plans_by_address is not None  # not by the path as well
+            by_address = rules is not None and rules.plans_by_address is not None  # the path does not matter
             plans = rules.plans_for(method or "GET", "/") if rules is not None and by_address else None
             return None if plans is None else await self._gate.admit_plan(plans[client])
 
@@ -60,7 +60,7 @@ def gate(request: pytest.FixtureRequest) -> Make:
 
 
 def told(verdict: Verdict | None) -> Any:
-    """Everything that a verdict says; policies are equal only to themselves."""
+    """Return the contents of a verdict. Policies are compared by name, because they are equal only to themselves."""
     assert verdict is not None
     names = [policy.name for policy in verdict.policies]
     return verdict.allowed, verdict.charges, verdict.decisions, verdict.rule, verdict.source, names
@@ -125,7 +125,7 @@ def test_it_says_nothing_where_nothing_is_limited(gate: Make) -> None:
 
 
 def test_a_client_without_an_address_needs_the_general_path() -> None:
-    """Under asyncio the middleware does the same: test_lost_peers.py."""
+    """test_lost_peers.py tests the same for the middleware under asyncio."""
     store = RecordingStore()
     gate = Gate(Settings(limits="2/minute", store=store, missing_key="deny"))
     assert gate.admit_by_address(None, "GET") is None  # it may be a lost peer

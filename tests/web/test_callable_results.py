@@ -1,4 +1,4 @@
-"""Callables of the user: `when`, costs, tiers and limits, each with every kind of answer."""
+"""Callables of the user: `when`, costs, tiers and limits, each with every kind of result."""
 
 import asyncio
 import gc
@@ -324,7 +324,7 @@ def test_under_wsgi_what_gives_something_to_await_gives_nonsense_and_python_has_
 ) -> None:
     monkeypatch.setattr(notices.logger, "disabled", True)  # its records would keep the coroutine alive
 
-    def call(request: Request) -> Any:  # plain, as far as anybody can see
+    def call(request: Request) -> Any:  # looks like a plain function
         return says_later(5)(request)
 
     settings: dict[str, Any] = {
@@ -363,7 +363,7 @@ def test_callables_that_fail_are_logged_once_and_name_themselves(face: str, capl
     }
     effect = "the default limits apply, and if these come from the same callable or are [], the request gets 503"
     assert any(f"limits {place}.plan_of: returned no valid limits; {effect}: " in one for one in caplog.messages)
-    assert len(caplog.messages) == len(set(caplog.messages)) == 4  # and that the key is not there
+    assert len(caplog.messages) == len(set(caplog.messages)) == 4  # the fourth: the key is missing
 
 
 @ALL
@@ -523,7 +523,7 @@ def test_an_unknown_tier_that_is_no_callable_is_told_nobody(caplog: pytest.LogCa
 @pytest.mark.promise(10)
 @ALL
 def test_the_text_of_an_error_is_in_no_log(face: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It may be what a client sent: `QUOTAS[request.headers["x-api-key"]]`."""
+    """The text may contain what a client sent, as in `QUOTAS[request.headers["x-api-key"]]`."""
 
     quotas: dict[str, str] = {}
 
@@ -552,7 +552,7 @@ def test_the_text_of_an_error_is_in_no_log(face: str, caplog: pytest.LogCaptureF
 def test_a_callable_cannot_make_a_settled_request_free(
     face: str, options: dict[str, Any], cost: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A request that costs 0 passes whatever it is settled to later. A client may choose the 0, as by an empty body."""
+    """A request that costs 0 is always admitted, whatever its true cost. A client may cause the 0 by an empty body."""
     send, store = served(face, **ruled(**options, cost=lambda _: 0))
     statuses = [send(Step()).status for _ in range(4)]
     text = "returned 0, which a limit with settle or count_status always admits: the request costs 1"

@@ -1,4 +1,4 @@
-"""Every setting that takes a callable says at start what it is called with, if the callable does not take that."""
+"""Callables in settings are checked at the start: they must accept the arguments that they are called with."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""A request that is cancelled while what it took is given back: giving back is finished all the same."""
+"""Requests that are canceled while their units and slots are returned: the return is completed all the same."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ PACED: list[Any] = [{"limit": "1/hour burst 30 using leaky_bucket", "max_delay":
 
 
 class Slow(MemoryStore):
-    """Answers takes and corrections when it is told to."""
+    """A store that completes takes and settlements when the test sets an event."""
 
     def __init__(self) -> None:
         super().__init__(clock=Clock())
@@ -44,7 +44,7 @@ async def turns_of_the_loop() -> None:
 
 
 def taken(store: MemoryStore) -> list[int]:
-    """Slots, and units of windows."""
+    """Return the slots in use and the units charged to windows, sorted."""
     found = []
     for shelf in list(store._maps.values()):
         for key in [] if shelf.limit.can_delay else list(shelf.current):
@@ -57,7 +57,7 @@ def taken(store: MemoryStore) -> list[int]:
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("when", ["no place", "waits"])
 def test_cancelled_while_it_gives_back(when: str, times: int) -> None:
-    """Because there was no place to wait for it, or because it was cancelled before; and once more meanwhile."""
+    """It refunds because there is no capacity to delay it, or because it was canceled. Then it is canceled again."""
 
     async def run() -> None:
         store = Slow()
@@ -76,7 +76,7 @@ def test_cancelled_while_it_gives_back(when: str, times: int) -> None:
         await turns_of_the_loop()
         store.may_take.set()
         await turns_of_the_loop()
-        assert (taken(store), store.settling) == ([6, 6], 4)  # one waits, four have no place
+        assert (taken(store), store.settling) == ([6, 6], 4)  # one is delayed; there is no capacity for the other four
         cancelled = tasks[:1] if when == "waits" else tasks[1:]
         for _ in range(times + (when == "waits")):
             for task in cancelled:
@@ -117,7 +117,7 @@ def test_what_is_given_back_when_the_server_shuts_down_is_waited_for() -> None:
 
 @pytest.mark.promise(2)
 def test_the_slot_of_a_websocket_that_is_cancelled_before_its_app_is_called() -> None:
-    """While a callable of its messages is awaited."""
+    """It is canceled while a callable of its messages is awaited."""
 
     async def run() -> None:
         store = MemoryStore()
@@ -144,7 +144,7 @@ def test_the_slot_of_a_websocket_that_is_cancelled_before_its_app_is_called() ->
 
 
 def test_a_slot_that_a_cancelled_take_gives_back_is_for_the_next_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once: it does not wait until it asks again by itself."""
+    """The queued request gets it at once, before its own next retry."""
     monkeypatch.setattr("ratelimit_mw.engine.slot_queue._PAUSES", (3600,))
     monkeypatch.setattr("ratelimit_mw.engine.slot_queue._MAX_PAUSE", 3600)
 
@@ -171,7 +171,7 @@ def test_a_slot_that_a_cancelled_take_gives_back_is_for_the_next_in_the_line(mon
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("how", ["acquire", "turn", "slot", "limit"])
 def test_by_hand(how: str) -> None:
-    """Cancelled twice: while it waits, and while it gives back."""
+    """The call is canceled twice: while it waits or holds its slot, and while it refunds."""
 
     async def run() -> None:
         store = Slow()

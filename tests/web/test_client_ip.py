@@ -1,4 +1,4 @@
-"""An address is found where it cannot be forged, and counted in one form, however it is written."""
+"""The client's address is read only where it cannot be forged. All spellings of it are counted as one."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -15,7 +15,7 @@ from web.address_cases import ASGI_CASES, CASES, Case
 
 pytestmark = pytest.mark.promise(10)
 
-ROWS: list[tuple[str | None, int, str | None]] = [  # what the server wrote, the prefix, how it is counted
+ROWS: list[tuple[str | None, int, str | None]] = [  # the server's text, the prefix, the counted address
     ("192.0.2.1", 64, "192.0.2.1"),
     ("192.0.2.1", 32, "192.0.2.1"),
     ("0.0.0.0", 64, "0.0.0.0"),  # noqa: S104  # an address like any other here
@@ -27,15 +27,15 @@ ROWS: list[tuple[str | None, int, str | None]] = [  # what the server wrote, the
     ("2001:db8::1", 128, "2001:db8::1"),
     ("2001:0db8:0000::0001", 128, "2001:db8::1"),
     ("::1", 64, "::/64"),
-    # an IPv4 client: the prefix of IPv6 must not throw all of them into one network
+    # IPv4 clients: the prefix for IPv6 must not put all of them into one network
     ("::ffff:192.0.2.1", 64, "192.0.2.1"),
     ("::FFFF:c000:0201", 64, "192.0.2.1"),
     ("::ffff:192.0.2.1", 32, "192.0.2.1"),
     ("64:ff9b::192.0.2.1", 64, "192.0.2.1"),
     ("64:ff9b::c000:201", 64, "192.0.2.1"),
-    ("64:ff9b:1::c000:201", 64, "64:ff9b:1::/64"),  # local NAT64 prefixes are anyone's
+    ("64:ff9b:1::c000:201", 64, "64:ff9b:1::/64"),  # anyone may use local NAT64 prefixes
     ("2001:db8::192.0.2.1", 64, "2001:db8::/64"),  # ordinary IPv6, written oddly
-    ("::192.0.2.1", 64, "::/64"),  # IPv4-compatible, deprecated: no IPv4 client
+    ("::192.0.2.1", 64, "::/64"),  # IPv4-compatible, deprecated: not an IPv4 client
     # the client chooses the zone
     ("fe80::1%eth0", 64, "fe80::/64"),
     ("fe80::1%" + "x" * 50, 64, "fe80::/64"),
@@ -47,13 +47,13 @@ ROWS: list[tuple[str | None, int, str | None]] = [  # what the server wrote, the
     ("unix:", 64, None),
     ("localhost", 64, None),
     ("unknown", 64, None),
-    # what uvicorn before 0.45 leaves of a forwarded address
+    # forwarded addresses as uvicorn before 0.45 passes them on
     ("192.0.2.1:5678", 64, "192.0.2.1"),
     ("192.0.2.1:_hidden", 64, "192.0.2.1"),
     ("[2001:db8::1]", 64, "2001:db8::/64"),
     ("[2001:db8::1]:5678", 64, "2001:db8::/64"),
     ("[fe80::1%eth0]:5678", 128, "fe80::1"),
-    ("::1:5678", 128, "::1:5678"),  # no port: IPv6 has one in brackets only
+    ("::1:5678", 128, "::1:5678"),  # not a port: with a port, IPv6 is in brackets
     (" 192.0.2.1\t", 64, "192.0.2.1"),
     ("192.0.2.1:", 64, None),
     ("192.0.2.1:123456", 64, None),
@@ -109,7 +109,7 @@ def found(case: Case, *, joined: bool) -> str | None:
         case.settings.get("trusted_proxies", []), case.settings.get("proxy_header", "x-forwarded-for")
     )
     first = finder.resolve(case.peer, lines)
-    assert finder.resolve(case.peer, lines) == first  # what is remembered is what was found
+    assert finder.resolve(case.peer, lines) == first  # the cached result is the same
     return client_address(first, 64)
 
 
@@ -166,7 +166,7 @@ def test_what_a_client_writes_does_not_fill_the_memory() -> None:
     assert finder._peer_address.cache_info().currsize <= 4096
     assert finder._cached_from_header.cache_info().currsize <= 4096
     own, client = finder._peer_address.cache_info(), finder._cached_from_header.cache_info()
-    assert (own.hits + own.misses, client.hits + client.misses) == (24_000, 6000)  # neither the plain nor the long
+    assert (own.hits + own.misses, client.hits + client.misses) == (24_000, 6000)  # plain and long values are uncached
 
 
 NETWORK = "a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"
@@ -241,7 +241,7 @@ def test_wrong_networks_are_refused_with_the_fix(value: Any, message: str) -> No
         Networks("safelist", ["10.0.0.0/8", value])
     assert str(caught.value) == f"safelist[1]: {message}"
     with pytest.raises(ConfigError) as caught:
-        ClientIPResolver(["unix:", value], "forwarded")  # a word counts as a place
+        ClientIPResolver(["unix:", value], "forwarded")  # the index counts 'unix:' too
     allowed = message.replace(NETWORK, f"{NETWORK} or 'unix:'")
     assert str(caught.value) == f"trusted_proxies[1]: {allowed}"
 

@@ -1,4 +1,4 @@
-"""Who is on a list: what a list may hold, how it is compared, and what stays secret."""
+"""Safelists and blocklists: valid entries, how requests are compared with them, and what stays secret."""
 
 import logging
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ MEMBER = "a network, a table of header and value, a callable"
 
 
 class Lines(PlainRequest):
-    """Of one header, in several lines."""
+    """A request with several values of the header x-token."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ def test_a_secret_is_in_no_log(
         raise LookupError
 
     caplog.set_level(logging.DEBUG, "ratelimit_mw")
-    caplog.set_level(logging.WARNING, "ratelimit_mw.refusals")  # these lines have a test of their own
+    caplog.set_level(logging.WARNING, "ratelimit_mw.refusals")  # these records have a test of their own
     given = [{"header": "X-Token", "value": SECRET}, raises, lambda _: 1]
     where = f"test_client_lists.py:{given[2].__code__.co_firstlineno}:72"  # type: ignore[attr-defined]  # the lambda
     send = FACES[face]({"limits": "1/hour", "store": MemoryStore(clock=Clock()), place: given})
@@ -251,7 +251,7 @@ def test_a_blocked_request_reads_nothing_and_asks_no_app() -> None:
 
 
 def test_nobody_on_a_list_is_counted_when_he_comes_off_it() -> None:
-    """The store was never asked, so all is left."""
+    """The store was not queried, so the whole quota is left."""
     store = MemoryStore(clock=Clock())
     send = FACES["wsgi"]({"limits": "1/hour", "store": store, "blocklist": ["192.0.2.1"]})
     assert [send(Step()).status for _ in range(3)] == [403] * 3

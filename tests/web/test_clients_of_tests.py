@@ -1,4 +1,4 @@
-"""A TestClient for each test, as Starlette has them: every one, or even every request, has an event loop of its own."""
+"""Apps with Starlette's TestClient: each client, or even each request, has an event loop of its own."""
 
 import gc
 import warnings
@@ -23,9 +23,9 @@ async def home(request: Request) -> PlainTextResponse:
 
 def client_of(app: Starlette) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it would rather have another client library
+        warnings.simplefilter("ignore", DeprecationWarning)  # it recommends another client library
         warnings.simplefilter("ignore", UserWarning)
-        from starlette.testclient import TestClient  # noqa: PLC0415  # inside, where that can be told apart
+        from starlette.testclient import TestClient  # noqa: PLC0415  # inside, where its warnings are ignored
 
     return TestClient(app)
 

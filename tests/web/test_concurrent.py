@@ -1,4 +1,4 @@
-"""`concurrent` on a rule: at most so many requests of a key are at work; a slot is given back when one has ended."""
+"""`concurrent` limits how many requests of a key are in progress. A slot is released when its request ends."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ POLICY = '"default-concurrent";q=1;qu="concurrent-requests"'
 
 
 def verbs(store: RecordingStore) -> list[tuple[str, int]]:
-    """What the store was asked, with the cost of its one charge."""
+    """Return the calls of the store, each with the cost of its only charge."""
     return [(verb, charge.cost) for verb, (charge,) in store.calls]
 
 
@@ -50,7 +50,7 @@ def test_each_face_gives_the_slot_back(face: str, path: str) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 def test_who_finds_all_slots_taken_is_refused_with_a_hint(face: str) -> None:
-    """One of the same client is at work elsewhere."""
+    """Another request of the same client is in progress elsewhere."""
     store = MemoryStore(clock=Clock())
     seen: list[Charge] = []
     send = FACES[face](
@@ -71,7 +71,7 @@ def test_who_finds_all_slots_taken_is_refused_with_a_hint(face: str) -> None:
 
 
 class Busy:
-    """An app whose requests go on when they are told to."""
+    """An app whose requests continue when the test sets `go`."""
 
     def __init__(self) -> None:
         self.working = self.most = 0
@@ -89,7 +89,7 @@ class Busy:
 
 
 async def settled() -> None:
-    """Every task has gone on as far as it can by itself."""
+    """Let each task run as far as it can without new events."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -153,7 +153,7 @@ AT_WORK: dict[str, Any] = {**HTTP, "path": "/work"}
     ids=["whole", "parts", "trailers"],
 )
 def test_a_slot_is_held_while_the_response_streams_and_no_longer(messages: Any) -> None:
-    """What the app does after the last byte is no work on this request."""
+    """What the app does after the last byte is not part of the request."""
 
     async def run() -> None:
         seen: list[int] = []
@@ -175,7 +175,7 @@ def test_a_slot_is_held_while_the_response_streams_and_no_longer(messages: Any) 
 
         async def refused() -> int:
             talk = await Talk().with_app(limited_app, AT_WORK, query_string=b"")
-            return len(talk.sent) > 0  # an admitted one sends nothing
+            return len(talk.sent) > 0  # an admitted request sends nothing
 
         await Talk().with_app(limited_app, AT_WORK, query_string=b"first")
         assert seen == [True] * (len(seen) - 1) + [False]
@@ -199,7 +199,7 @@ def test_a_cancelled_request_gives_its_slot_back(when: str) -> None:
 
         limited_app = RateLimitMiddleware(app, **HELD)
         talk = Talk()
-        talk.receive = forever.wait  # type: ignore[assignment, method-assign]  # a client that says nothing
+        talk.receive = forever.wait  # type: ignore[assignment, method-assign]  # a client that sends nothing
         task = asyncio.create_task(talk.with_app(limited_app, AT_WORK, query_string=b"first"))
         await settled()
         assert (await Talk().with_app(limited_app, AT_WORK, query_string=b"")).sent
@@ -233,7 +233,7 @@ def test_a_websocket_is_at_work_until_it_has_ended() -> None:
 
 @pytest.mark.parametrize("how", ["close", "closed before", "denied"])
 def test_a_websocket_that_the_app_has_closed_is_not_at_work_though_the_app_is(how: str) -> None:
-    """As after the last byte of a response."""
+    """The slot is released, as after the last byte of a response."""
     part = {"type": "websocket.http.response.body", "body": b"", "more_body": True}
     ways: dict[str, list[dict[str, Any]]] = {
         "close": [{"type": "websocket.accept"}, {"type": "websocket.send", "text": ""}, {"type": "websocket.close"}],
@@ -282,8 +282,8 @@ def test_who_is_held_back_holds_a_slot_unless_slots_stand_further_in(apart: bool
             app = RateLimitMiddleware(has_waiters, limits=PACED, concurrent=1, store=store)
         assert statuses([await Talk().with_app(app, HTTP)]) == [200]
         talks = [Talk(), Talk()]
-        for talk in talks:  # that wait for more than an hour
-            talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # they say nothing
+        for talk in talks:  # each would be delayed for an hour or more
+            talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # they send nothing
         tasks = [asyncio.create_task(talk.with_app(app, HTTP)) for talk in talks]
         await settled()
         assert [talk.sent[0]["status"] if talk.sent else None for talk in talks] == [None, status]
@@ -295,7 +295,7 @@ def test_who_is_held_back_holds_a_slot_unless_slots_stand_further_in(apart: bool
 
 
 def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -> None:
-    """Whoever keeps the task, and with it the request. Who waits for a slot is told at once."""
+    """Even if the task, and with it the request, is kept. A request in the queue is woken at once."""
 
     async def run() -> None:
         store = RecordingStore(clock=Clock())
@@ -303,7 +303,7 @@ def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -
         assert statuses([await Talk().with_app(app, HTTP)]) == [200]
         held = ASYNC_SLOT_RENEWER._loops.get().registry._active
         talk = Talk()
-        talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # it says nothing
+        talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # it sends nothing
         task = asyncio.create_task(talk.with_app(app, HTTP))
         await settled()
         (hold,) = held
@@ -335,11 +335,11 @@ def test_a_thread_that_is_ended_while_it_is_held_back_gives_its_slot_back_for_go
     with pytest.raises(KeyboardInterrupt):
         gate.admit(request)
     assert set(SLOT_RENEWER._registry._active) <= before
-    assert (len(request.on_end), len(woken)) == (1, 1)  # it is all there
+    assert (len(request.on_end), len(woken)) == (1, 1)  # the request still exists
 
 
 def at_work(app: Any) -> int:
-    """The status that one more request is answered."""
+    """Return the status of one more request."""
     server = Server()
     body = server.ask(app)
     if hasattr(body, "close"):
@@ -378,7 +378,7 @@ def test_under_wsgi_a_client_that_left_midway_frees_its_slot() -> None:
 
 @pytest.mark.promise(7)
 def test_under_wsgi_what_the_server_forgets_is_renewed_no_more_even_before_garbage_is_collected() -> None:
-    """It did not close what the app returned; the request lives on in a cycle."""
+    """The server did not close the response. The request is still referenced by a cycle."""
     app = limited(in_parts, **ONE)
     before = set(SLOT_RENEWER._registry._active)
     server = Server()
@@ -393,8 +393,8 @@ def test_under_wsgi_what_the_server_forgets_is_renewed_no_more_even_before_garba
         assert known() is None
     finally:
         gc.enable()
-    assert "ratelimit_mw" in server.environ  # all the rest is there
-    assert at_work(app) == 429  # until its lifetime is over
+    assert "ratelimit_mw" in server.environ  # the request still exists
+    assert at_work(app) == 429  # until the slot's lifetime ends
 
 
 @pytest.mark.promise(11)
@@ -409,7 +409,7 @@ def test_under_wsgi_a_file_is_handed_on_as_it_is_and_frees_its_slot(tmp_path: An
     body = Server(**{"wsgi.file_wrapper": FileWrapper}).ask(app)
     assert type(body) is FileWrapper
     assert at_work(app) == 429
-    assert body.filelike.read() == b"a file"  # as a server that sends it by itself
+    assert body.filelike.read() == b"a file"  # as a server that sends the file itself
     body.close()
     body = Server(**{"wsgi.file_wrapper": FileWrapper}).ask(app)
     assert type(body) is FileWrapper
@@ -428,7 +428,7 @@ def test_under_wsgi_an_app_that_raises_frees_its_slot() -> None:
 
 @pytest.mark.promise(7)
 def test_a_request_that_nobody_follows_to_its_end_loses_its_slot_after_a_lifetime() -> None:
-    """A server that never closes what the app returned: when that is forgotten, nobody renews any more."""
+    """The server never closes the response. The slot is not renewed once the request is garbage-collected."""
     clock = Clock()
     gate = Gate(Settings(limits=[], concurrent=1, slot_lifetime=10, store=MemoryStore(clock=clock)))
     request: Request = PlainRequest()
@@ -474,7 +474,7 @@ def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
     inner = RateLimitMiddleware(Busy(), **ONE, store=store)
 
     async def run() -> None:
-        inner.app.go.set()  # type: ignore[attr-defined]  # it is Busy
+        inner.app.go.set()  # type: ignore[attr-defined]  # the app is a Busy
         app = RateLimitMiddleware(inner, **ONE, store=store)
         assert statuses([await Talk().with_app(app, HTTP)]) == [200]
 
@@ -544,7 +544,7 @@ def test_what_cannot_be(settings: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        {"limits": [], "queue": 0},  # as where nobody waits
+        {"limits": [], "queue": 0},  # no request waits
         {"concurrent": 1, "queue": 3, "queue_timeout": 1},
         {"limits": {"free": Concurrency(1), "paid": "9/minute"}, "tier": "ip", "queue": 3},
     ],

@@ -1,4 +1,4 @@
-"""What the middleware is told from memory, or out of a lease, is an answer like any other, and names its source."""
+"""Decisions from the deny cache or from a lease are like those of the store, except for their source."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from redis_servers import RedisServer
 from web.serving import Serving, over_asgi, over_wsgi
 from web.test_one_round_trip import commands
 
-PATIENT = 5.0  # seconds: a busy machine must not make it local
+PATIENT = 5.0  # seconds for the store; a busy machine must not cause local decisions
 
 
 @pytest.fixture(params=[over_asgi, over_wsgi], ids=["asgi", "wsgi"])

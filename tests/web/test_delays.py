@@ -1,5 +1,5 @@
-"""Requests that are held back instead of refused: for how long, how many at one time, and what a client that leaves
-gives back."""
+"""Requests that are delayed instead of refused: for how long, how many at once, and what is refunded if the client
+leaves."""
 
 import asyncio
 import time
@@ -35,12 +35,12 @@ from web.scenario import Step
 from web.waits import GONE, PART, REST, WHOLE, Waits
 from web.websocket_talk import chat
 
-PACED: dict[str, Any] = {"limit": "50/second burst 3 using leaky_bucket", "max_delay": 1}  # a turn each 20 ms
-SLOW: dict[str, Any] = {"limit": "1/hour burst 3 using leaky_bucket", "max_delay": 86400}  # nobody waits for that
+PACED: dict[str, Any] = {"limit": "50/second burst 3 using leaky_bucket", "max_delay": 1}  # one request every 20 ms
+SLOW: dict[str, Any] = {"limit": "1/hour burst 3 using leaky_bucket", "max_delay": 86400}  # no test waits that long
 
 
 class Heard:
-    """Every verdict there was."""
+    """A hook that records all verdicts."""
 
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
@@ -112,7 +112,7 @@ async def _statuses(app: Any, requests: int) -> list[int]:
 
 
 class Held:
-    """An app behind the middleware, and requests to it of which some wait."""
+    """An app behind the middleware, and requests to it, some of which are delayed."""
 
     def __init__(self, **settings: Any) -> None:
         self.app = App200()
@@ -131,8 +131,8 @@ def test_a_client_that_goes_away_frees_its_place_and_gives_its_units_back(given:
         assert (await held.start(WHOLE).goes_on()).status == 200
         waits = await held.start(*given).goes_on()
         assert (waits.status, len(held.app.scopes)) == (None, 1)
-        assert (await held.start(WHOLE).goes_on()).status == 429  # no place
-        if given == [PART, REST]:  # more of a body than one message is not read
+        assert (await held.start(WHOLE).goes_on()).status == 429  # no capacity
+        if given == [PART, REST]:  # at most one message of a body is read
             assert waits.receives == 1
             waits.task.cancel()
             await asyncio.wait([waits.task])
@@ -142,7 +142,7 @@ def test_a_client_that_goes_away_frees_its_place_and_gives_its_units_back(given:
             assert waits.task.done()
             assert (waits.status, waits.talk.types[1:]) == (499, ["http.response.body"])
         assert len(held.app.scopes) == 1
-        last = await held.start(WHOLE).goes_on()  # there is a place, and the turn is that of the one who left
+        last = await held.start(WHOLE).goes_on()  # there is capacity, and the turn of the client that left is free
         assert (last.status, await _turn(held)) == (None, 7200.0)
         last.task.cancel()
         await asyncio.wait([last.task])
@@ -151,7 +151,7 @@ def test_a_client_that_goes_away_frees_its_place_and_gives_its_units_back(given:
 
 
 async def _turn(held: Held) -> float:
-    """When the next one would go."""
+    """Return the delay that the next request would get, in seconds."""
     limit = parse("1/hour burst 3 using leaky_bucket at_once 0")[0]
     (shelf,) = held.store._maps.values()
     (key,) = shelf.current
@@ -169,7 +169,7 @@ def test_what_was_heard_meanwhile_is_handed_on_in_order_and_once() -> None:
                 break
         early = asyncio.ensure_future(receive())
         await asyncio.sleep(0)
-        early.cancel()  # as is usual where an app looks for a disconnect: nothing is lost by it
+        early.cancel()  # as apps do to look for a disconnect; it loses no message
         await asyncio.wait([early])
         await send(START)
         await send(BODY)
@@ -177,7 +177,7 @@ def test_what_was_heard_meanwhile_is_handed_on_in_order_and_once() -> None:
 
     async def main() -> None:
         middleware = RateLimitMiddleware(app, limits=PACED, store=MemoryStore(clock=Clock()))
-        for given in ([PART, PART, REST], [WHOLE], [PART, REST]):  # the first one need not wait
+        for given in ([PART, PART, REST], [WHOLE], [PART, REST]):  # the first request is not delayed
             waits = Waits(middleware, *given)
             while waits.status is None:  # noqa: ASYNC110  # until its turn
                 await asyncio.sleep(0.001)
@@ -233,7 +233,7 @@ def test_one_client_has_half_of_the_places_under_asyncio() -> None:
         assert [one.status for one in asked] == [None, None, 429, 429, None, None, 429]
         asked[0].queue.put_nowait(GONE)
         await asked[0].goes_on()
-        assert (await held.start(WHOLE, **good).goes_on()).status == 429  # it has its half
+        assert (await held.start(WHOLE, **good).goes_on()).status == 429  # it uses its half already
         more = await held.start(WHOLE, **bad).goes_on()
         assert more.status is None
         for one in (*asked, more):
@@ -264,7 +264,7 @@ def test_while_no_place_is_free_the_store_is_asked_once_and_takes_nothing() -> N
         held = Held(max_waiting=1, store=Store(clock=Clock()))
         first, second, third = [await held.start(WHOLE).goes_on() for _ in range(3)]
         assert (first.status, second.status, third.status) == (200, None, 429)
-        assert header(third.talk.sent[0], "retry-after") == ["7200"]  # until nobody is before it
+        assert header(third.talk.sent[0], "retry-after") == ["7200"]  # until no request is ahead of it
         assert calls == ["take"] * 3
         second.task.cancel()
         await asyncio.wait([second.task])
@@ -275,7 +275,7 @@ def test_while_no_place_is_free_the_store_is_asked_once_and_takes_nothing() -> N
 
 @pytest.mark.promise(2)
 def test_two_that_come_for_the_last_place_at_one_time() -> None:
-    """Both were told to wait: one gives back what it took, and is refused as without waiting."""
+    """The store delays both. One of them refunds what it took, and is refused as without a delay."""
     may_answer = asyncio.Event()
 
     class Slow(MemoryStore):
@@ -319,7 +319,7 @@ def test_what_is_turned_away_shows_what_it_would_without_it() -> None:
 
 
 def test_only_what_was_charged_is_given_back() -> None:
-    """Shadows are charged together or not at all, and a ban counts refusals."""
+    """Shadows are charged together or not at all. Penalties count refusals, so they are not refunded."""
     limit, window = parse("1/s burst 1 using gcra; 10/minute")
     charges = [Charge("k", limit, 2), Charge("k", window, 0), Charge("s", window, role="shadow")]
     for admits, roles in ((True, ["limit", "shadow"]), (False, ["limit"])):
@@ -343,7 +343,7 @@ def test_a_cancelled_request_gives_back_what_it_took(over: str, request: pytest.
         held = Held(limits=[SLOW, "10/minute"], store=store, on_decision=heard, store_timeout=60.0)
         await held.start(WHOLE).task
         waits = held.start(WHOLE)
-        while len(heard.verdicts) < 2:  # noqa: ASYNC110  # until it is held back
+        while len(heard.verdicts) < 2:  # noqa: ASYNC110  # until it is delayed
             await asyncio.sleep(0.001)
         waits.task.cancel()
         await asyncio.wait([waits.task])
@@ -386,7 +386,7 @@ def test_threads_wait_two_at_a_time_unless_told_otherwise(
     for thread, asleep in zip(threads, sleeping, strict=True):
         thread.start()
         assert asleep.wait(10)
-    assert dict(ask(clients[2]).headers)["retry-after"] == "10800"  # the third
+    assert dict(ask(clients[2]).headers)["retry-after"] == "10800"  # it would be third
     may_go.set()
     for thread in threads:
         thread.join()
@@ -398,7 +398,7 @@ def test_threads_wait_two_at_a_time_unless_told_otherwise(
 @pytest.mark.parametrize("face", ["wsgi", "flask", "django"])
 @pytest.mark.parametrize("key", ["ip", "all"])
 def test_one_client_has_half_of_the_places_of_threads(face: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the limit has a bucket for each client or one for all."""
+    """This holds for a bucket per client and for one bucket of all clients."""
     sleeping, may_go = [Event(), Event()], Event()
     slept: list[float] = []
 
@@ -435,7 +435,7 @@ def test_what_ends_a_threads_wait_gives_back_what_it_took(monkeypatch: pytest.Mo
     ask = FACES["wsgi"]({"limits": [SLOW, "10/minute"], "store": store, "max_waiting": 1, "on_decision": heard})
     assert ask(Step()).status == 200
     monkeypatch.setattr("ratelimit_mw.engine.runtime.time.sleep", interrupted)
-    for _ in range(3):  # the place is free each time
+    for _ in range(3):  # the capacity is free each time
         with pytest.raises(KeyboardInterrupt):
             ask(Step())
     assert heard.delays == [0.0, 3600.0, 3600.0, 3600.0]
@@ -461,7 +461,7 @@ def test_limits_that_a_callable_gives_may_hold_back() -> None:
 
 
 def test_without_a_max_delay_nothing_changes() -> None:
-    """The short way is there, and nobody looks whether there is a place."""
+    """The fast path is available, and the capacity for delays is not checked."""
     plain, holding = AsyncGate(Settings(limits="5/minute using gcra")), AsyncGate(Settings(limits=PACED))
     assert (plain.may_delay, plain.sync_gate is None) == (False, False)
     assert (holding.may_delay, holding.sync_gate) == (True, None)

@@ -1,4 +1,4 @@
-"""What a client can write so that the app reads it in another way than the middleware."""
+"""Requests that the app could read differently from the middleware."""
 
 import asyncio
 

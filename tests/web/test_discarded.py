@@ -1,4 +1,4 @@
-"""Middleware that a statement creates and throws away is told there, and no other middleware is."""
+"""Middleware that a statement creates and discards is warned of at that statement; other middleware is not."""
 
 import _thread
 import gc
@@ -30,7 +30,7 @@ STORES = pytest.mark.parametrize("store", ["memory://", "redis://127.0.0.1:1/0",
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """What cycles of references keep is collected inside the test, too."""
+    """Collect reference cycles before the test ends."""
     yield
     gc.collect()
 

@@ -1,4 +1,4 @@
-"""A client that goes away before the app has answered: no status was sent, so none is counted."""
+"""A client that disconnects before the app has responded: no status was sent, so none is counted."""
 
 import asyncio
 from contextlib import suppress
@@ -19,7 +19,7 @@ REFUSED = {**START, "status": 401}
 
 
 class BodyThatEnds(Exception):
-    """What an app raises when it has half of a body."""
+    """Raised by an app that has received only half of a body."""
 
 
 async def reads(_: Any, receive: Any, __: Any) -> None:
@@ -46,7 +46,7 @@ async def returns(_: Any, receive: Any, __: Any) -> None:
 
 
 def seen(app: Any, **settings: Any) -> tuple[list[int], list[tuple[str | None, int | None]]]:
-    """By how much a request was corrected whose client goes away, and how its rule was told that it ended."""
+    """Return the settled units of a request whose client disconnects, and the ending and status passed to `settle`."""
     ends: list[tuple[str | None, int | None]] = []
 
     def settle(_: Any, response: Any) -> int:
@@ -56,7 +56,7 @@ def seen(app: Any, **settings: Any) -> tuple[list[int], list[tuple[str | None, i
     store = RecordingStore(clock=Clock())
     words = {"limits": "9/hour", "store": store, "settle": settle, **settings}
     around: Any = asgi.RateLimitMiddleware(app, words) if not isinstance(app, FastAPI) else app
-    if around is app:  # where its users add it: what it raises is made a 500 further out
+    if around is app:  # as users add it; FastAPI makes exceptions a 500 outside of it
         app.add_middleware(asgi.RateLimitMiddleware, **words)
 
     async def main() -> None:
@@ -102,7 +102,7 @@ def test_a_client_that_leaves_while_fastapi_reads_its_body() -> None:
 
 
 def test_what_is_cut_off_before_an_answer_stays_charged() -> None:
-    """By a server that ends, or by a timeout around the app: nobody knows what it would have been."""
+    """A server that stops, or a timeout around the app, cancels the request. Its status is unknown."""
     store = RecordingStore(clock=Clock())
 
     async def main() -> None:
