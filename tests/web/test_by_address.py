@@ -1,4 +1,4 @@
-"""If limits depend only on the client's address, the request is not read. The verdict is the same as of `admit`."""
+"""If limits depend only on the client's address, the request is not read. The verdict is that of `admit`."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -57,7 +57,7 @@ def taken(store: MemoryStore) -> list[int]:
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("when", ["no place", "waits"])
 def test_cancelled_while_it_gives_back(when: str, times: int) -> None:
-    """It refunds because there is no capacity to delay it, or because it was canceled. Then it is canceled again."""
+    """A request refunds because there is no capacity to delay it, or it was canceled. Then it is canceled again."""
 
     async def run() -> None:
         store = Slow()
@@ -117,7 +117,7 @@ def test_what_is_given_back_when_the_server_shuts_down_is_waited_for() -> None:
 
 @pytest.mark.promise(2)
 def test_the_slot_of_a_websocket_that_is_cancelled_before_its_app_is_called() -> None:
-    """It is canceled while a callable of its messages is awaited."""
+    """The task is canceled while a callable of its messages is awaited."""
 
     async def run() -> None:
         store = MemoryStore()
@@ -144,7 +144,7 @@ def test_the_slot_of_a_websocket_that_is_cancelled_before_its_app_is_called() ->
 
 
 def test_a_slot_that_a_cancelled_take_gives_back_is_for_the_next_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queued request gets it at once, before its own next retry."""
+    """The queued request gets the slot at once, before its own next retry."""
     monkeypatch.setattr("ratelimit_mw.engine.slot_queue._PAUSES", (3600,))
     monkeypatch.setattr("ratelimit_mw.engine.slot_queue._MAX_PAUSE", 3600)
 

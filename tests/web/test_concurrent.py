@@ -295,7 +295,7 @@ def test_who_is_held_back_holds_a_slot_unless_slots_stand_further_in(apart: bool
 
 
 def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -> None:
-    """Even if the task, and with it the request, is kept. A request in the queue is woken at once."""
+    """The slot is released even if the task keeps the request alive. A request in the queue is woken at once."""
 
     async def run() -> None:
         store = RecordingStore(clock=Clock())

@@ -1,4 +1,4 @@
-"""Django: what the middleware answers, and to what, under WSGI and under ASGI."""
+"""Django: the responses of the middleware, and the requests that it limits, under WSGI and ASGI."""
 
 import io
 import logging
@@ -37,7 +37,7 @@ def limited(request: Any, **_: Any) -> HttpResponse:
     return hello(request)
 
 
-# answers
+# responses
 
 
 @BOTH
@@ -110,7 +110,7 @@ def test_of_our_lists_alone_each_goes_on_too(site: Site, store: RecordingStore) 
 
 
 class Noting(ResponseHeaders):
-    """Fields that are kept in another way than Django's."""
+    """Headers of another class than Django's, which record the names that are set."""
 
     def __init__(self, data: Any) -> None:
         self.noted: list[str] = []
@@ -149,7 +149,7 @@ def test_where_django_no_longer_keeps_fields_in_a_dict_they_are_set_by_name(
 
 
 class Stream:
-    """What a view streams; it notes how it is read."""
+    """A streamed body that records how it is read."""
 
     def __init__(self) -> None:
         self.given = 0
@@ -211,7 +211,7 @@ def test_an_async_stream_goes_through_untouched(store: RecordingStore) -> None:
     assert (answer.body, answer.field("ratelimit")) == (b"ab", ['"default";r=8;t=60'])
 
 
-# what never gets to a view
+# requests that do not reach a view
 
 
 def answers_itself(_: Any) -> Any:
@@ -226,7 +226,7 @@ def raises_itself(_: Any) -> Any:
 
 
 class AnswersInView:
-    """A middleware that answers once the view is known, as LoginRequiredMiddleware does."""
+    """A middleware that responds once the view is known, as LoginRequiredMiddleware does."""
 
     sync_capable = async_capable = True
 
@@ -321,7 +321,7 @@ def test_a_request_that_is_answered_twice_is_charged_once_and_stays_refused(stor
     assert len(store.calls) == 2
 
 
-# inside of our own
+# inside another RateLimitMiddleware
 
 
 @BOTH
@@ -347,11 +347,11 @@ def test_inside_of_our_own_that_shows_nothing_it_shows_what_it_knows(site: Site,
 
 
 class Stricter(RateLimitMiddleware):
-    """A second one, of the project's own."""
+    """A second middleware, a subclass in the project."""
 
 
 class OfAnother(RateLimitMiddleware):
-    """A second one that has its own rules."""
+    """A second middleware with limits of its own."""
 
     def __init__(self, get_response: Any) -> None:
         super().__init__(get_response)

@@ -1,4 +1,4 @@
-"""What `manage.py check` says of a project, in a process of its own."""
+"""What `manage.py check` reports about a project, in a process of its own."""
 
 import re
 import subprocess
@@ -138,7 +138,7 @@ def manage(folder: Path, command: str, *options: str) -> Any:
 
 
 def told(done: Any) -> list[tuple[str, str]]:
-    """The id and first words of all that was reported."""
+    """Return the id and the first line of each reported issue."""
     return re.findall(r"\?: \(ratelimit_mw\.([EW]\d{3})\) (.*)", plain(done.stderr))
 
 
@@ -233,7 +233,7 @@ RATELIMIT_MW = {{
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("strict", [False, True])
 def test_what_a_start_warns_about_is_reported_as_by_the_other_check(tmp_path: Path, strict: bool) -> None:
-    """As issues, and not as lines of the log between them."""
+    """The warnings are reported as issues, not as log lines between issues."""
     done = manage(project(tmp_path, UNREACHED.format(strict), OURS), "check")
     begins = "rules[1] (a) can never match: rules[0] (all) is final"
     ((kind, text),) = told(done)
@@ -336,7 +336,7 @@ def test_a_throttle_without_a_rate_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_throttles_that_throttle_nothing_are_reported(tmp_path: Path, strict: bool) -> None:
-    """By DEFAULT_THROTTLE_CLASSES with a rate that nothing names, and by a subclass without limits."""
+    """One is in DEFAULT_THROTTLE_CLASSES, with a rate that no scope names; the other is a subclass without limits."""
     installed = (APP, "rest_framework", "django.contrib.auth", "django.contrib.contenttypes")
     more = (
         f"RATELIMIT_MW = {{'limits': '9/minute', 'key': 'ip', 'strict': {strict}}}\n"

@@ -1,4 +1,4 @@
-"""Throttle, as Django REST framework asks it."""
+"""Throttle, as Django REST framework calls it."""
 
 import logging
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from web.django_ask import BOTH, CLIENT, Site, settings, taken, under_asgi, unde
 from web.django_site import LOGIN
 
 ME = __name__
-FREE: dict[str, Any] = {"limits": []}  # a middleware that limits nothing by itself
+FREE: dict[str, Any] = {"limits": []}  # the middleware itself limits nothing
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Tokens(BaseAuthentication):
-    """Who is logged in is what the token says; Django does not know."""
+    """Authenticates users by a token that Django's middleware does not know."""
 
     def authenticate(self, request: RestRequest) -> Any:
         token = request.META.get("HTTP_X_TOKEN")
@@ -284,7 +284,7 @@ def test_attributes_of_its_own_are_left_alone() -> None:
 
 
 class NotForStaff(Burst):
-    """Decides in its own way."""
+    """A throttle that overrides `allow_request`."""
 
     def allow_request(self, request: Any, view: Any) -> bool:
         return request.user.pk == "staff" or super().allow_request(request, view)
@@ -343,7 +343,7 @@ limit("7/minute")(MarkedBooks)
 
 @api_view(["GET"])
 @authentication_classes([Tokens])
-@throttle_classes([Burst])  # type: ignore[list-item]  # it is no subclass of REST framework's
+@throttle_classes([Burst])  # type: ignore[list-item]  # it is not a subclass of REST framework's
 @limit("4/minute")
 def function(request: RestRequest) -> Response:
     return Response("hello")
@@ -410,7 +410,7 @@ def test_without_the_middleware_it_has_its_settings(store: RecordingStore, caplo
 
 
 class Slow(MemoryStore):
-    """Answers by awaiting alone, as stores over a network do."""
+    """A store that must be awaited, as stores over a network must be."""
 
     async def atake(self, charges: Any) -> Any:
         return await super().atake(charges)
@@ -422,7 +422,7 @@ def test_under_asgi_it_waits_for_a_store_that_is_awaited() -> None:
 
 
 def test_where_it_cannot_wait_it_counts_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """In a view that asks it inside of the loop."""
+    """An async view calls the throttle inside the event loop."""
 
     async def view(request: Any) -> HttpResponse:
         throttle = Burst()
@@ -460,14 +460,14 @@ def throttles_nothing(throttle: type, *views: str, more: str = "") -> str:
 
 
 def inheriting(throttle: type, **more: Any) -> Any:
-    """A view that does not name its throttle itself, as with DEFAULT_THROTTLE_CLASSES."""
+    """Return a view class that does not name its throttle itself, as with DEFAULT_THROTTLE_CLASSES."""
     base = type("Base", (Hello,), {"throttle_classes": [throttle]})
     return type("Inheriting", (base,), more)
 
 
 @pytest.mark.parametrize("throttle", [Throttle, Nothing])
 def test_a_throttle_that_throttles_nothing_is_reported_once(throttle: type, caplog: pytest.LogCaptureFixture) -> None:
-    """No line about where it counts: it counts nowhere."""
+    """There is no warning about where it counts, because it does not count."""
     ask = under_wsgi([path("", throttled(throttle)), path("b", inheriting(throttle).as_view())], None, LOGIN)
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         answers = [ask().status for _ in range(3)] + [ask("/b").status]
@@ -491,7 +491,7 @@ def test_a_throttle_for_those_views_that_have_a_scope_is_none_that_throttles_not
 ) -> None:
     kind, scope = inheriting(throttle), {"throttle_scope": "uploads"}
     scoped = throttled(throttle, **scope)
-    if as_route:  # the route says it, as for an action of a viewset
+    if as_route:  # the route sets it, as for an action of a viewset
         kind.throttle_scope = None
         scoped = kind.as_view(**scope)
     urls = [path("", inheriting(throttle).as_view()), path("b", scoped)]
@@ -511,7 +511,7 @@ def test_a_view_that_names_a_throttle_without_a_scope_is_reported_beside_one_wit
 
 def test_a_view_that_makes_its_throttles_itself_may_set_its_scope_then() -> None:
     class Own(Hello):
-        throttle_classes = (Throttle,)  # type: ignore[assignment]  # it is no subclass of REST framework's
+        throttle_classes = (Throttle,)  # type: ignore[assignment]  # it is not a subclass of REST framework's
 
         def get_throttles(self) -> Any:
             self.throttle_scope = "a"

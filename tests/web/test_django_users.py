@@ -1,4 +1,4 @@
-"""Django: whose bucket, and who is asked for that; nothing leaves the loop's thread."""
+"""Django: which bucket a request is charged to, and how its user is found, without leaving the loop's thread."""
 
 import threading
 from functools import partial
@@ -101,11 +101,11 @@ def test_headers_of_every_kind_are_read(site: Site, store: RecordingStore) -> No
     assert found == [[["k1"], ["text/plain"], []], "k1"]
 
 
-# who is logged in
+# logged-in users
 
 
 class Lazily:
-    """A middleware that finds the user when somebody asks, in a database, and counts how often."""
+    """A middleware that loads the user on first use, as from a database, and records each load."""
 
     sync_capable = async_capable = True
     asked: ClassVar[list[str]] = []
@@ -201,7 +201,7 @@ def test_a_callable_is_asked_once_though_the_user_is_awaited(site: Site, store: 
 
 @BOTH
 def test_djangos_own_authentication(site: Site, store: RecordingStore) -> None:
-    """With sessions that stand in the cookie, and users that nobody asks for without one."""
+    """Sessions are stored in the cookie. A request without one is counted by its address."""
     before = [
         "django.contrib.sessions.middleware.SessionMiddleware",
         "django.contrib.auth.middleware.AuthenticationMiddleware",

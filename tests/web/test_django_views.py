@@ -1,4 +1,4 @@
-"""Django: limits that stand on views."""
+"""Django: limits that are attached to views."""
 
 import logging
 from functools import partial
@@ -51,7 +51,7 @@ class OnClass(View):
 
 
 class Marked(OnClass):
-    """Limited as a whole, and one method more."""
+    """A view with a limit on the class, and one more on a method."""
 
     @limit("3/minute")
     def post(self, request: HttpRequest) -> HttpResponse:
@@ -125,7 +125,7 @@ def test_a_limit_is_found_wherever_it_stands(site: Site, store: RecordingStore, 
     assert taken(store) == own
     store.calls.clear()
     ask("/other")
-    assert taken(store) == [[f"{CLIENT}default 9"]]  # django's own View is untouched
+    assert taken(store) == [[f"{CLIENT}default 9"]]  # Django's View is unchanged
 
 
 @BOTH

@@ -1,4 +1,4 @@
-"""Limits that stand on endpoints, before any framework."""
+"""Limits that are attached to endpoints, without any framework."""
 
 import functools
 import logging
@@ -85,7 +85,7 @@ def test_a_mark_on_one_view_of_a_class_is_not_on_its_others() -> None:
     def viewing() -> Any:
         def seen() -> None: ...
 
-        seen.view_class = View  # type: ignore[attr-defined]  # as they do
+        seen.view_class = View  # type: ignore[attr-defined]  # as both frameworks do
         return seen
 
     one, other = viewing(), viewing()
@@ -96,7 +96,7 @@ def test_a_mark_on_one_view_of_a_class_is_not_on_its_others() -> None:
 
 
 def test_decorators_that_merge_attributes_lose_no_mark() -> None:
-    """As Django's method_decorator does: what stands on the method replaces what it has found on a stand-in."""
+    """As Django's method_decorator does: it copies attributes of a stand-in, then those of the method over them."""
 
     def method() -> None: ...
 
@@ -212,7 +212,7 @@ def test_all_marks_of_an_endpoint_are_asked_in_one_step(store: RecordingStore) -
     verdicts = [ask(one, marks) for _ in range(2)]
     assert [verdict is not None and verdict.allowed for verdict in verdicts] == [True, False]
     names = ["{ip=192.0.2.1}:@shop.views.login()", "{all=all}:@shop.views.login()+"]
-    names += ["{ip=192.0.2.1}:@login"]  # the same limit once more is that limit
+    names += ["{ip=192.0.2.1}:@login"]  # an equal limit with the same name is the same limit
     assert [[text.partition(" ")[0] for text in call] for call in taken(store)] == [names] * 2
     assert verdicts[1] is not None
     assert [policy.name for policy in verdicts[1].policies] == ["shop.views.login", "shop.views.login-2", "login"]
@@ -341,7 +341,7 @@ def test_a_name_is_one_bucket_wherever_it_stands_among_others(store: RecordingSt
     assert taken(store) == [
         [f"{client}@n 2"],
         [f"{client}@n 30", f"{client}@n 2"],
-        [f"{client}@n 2", f"{client}@n+ 2"],  # one that only watches counts apart
+        [f"{client}@n 2", f"{client}@n+ 2"],  # a shadow limit counts separately
     ]
 
 
