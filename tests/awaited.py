@@ -1,4 +1,4 @@
-"""Steps a coroutine by hand: what it awaits comes out, and the test decides what it gets for it."""
+"""Lets a test step a coroutine manually: the test receives what the coroutine awaits, and chooses the result."""
 
 import types
 from collections.abc import Generator

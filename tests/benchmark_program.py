@@ -1,4 +1,4 @@
-"""The benchmark program, run as a user runs it."""
+"""Runs the benchmark program as a user runs it."""
 
 import json
 import os
@@ -34,7 +34,7 @@ SMALL = ("--rounds", "2", "--calls", "20")
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    # the package under test goes before the root, where a checkout of it lies beside `benchmarks`
+    # the tested package goes before the root, because a checkout has another copy of it beside `benchmarks`
     path = os.pathsep.join([str(PACKAGE.parent), str(ROOT)])
     return subprocess.run(
         [sys.executable, *arguments],

@@ -1,4 +1,4 @@
-"""How tests run `python -m ratelimit_mw`, and a module of callables that settings name."""
+"""Runs `python -m ratelimit_mw` for tests, and provides a module of callables for their settings."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def one(request):
 
 
 def python(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Python with the package that is tested, and with none of our variables around it."""
+    """Run Python with the tested package, without environment variables that configure this package or web servers."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RATELIMIT_MW_", "WEB_"))}
     kept["PYTHONPATH"] = str(Path(ratelimit_mw.__file__).parent.parent)
     return subprocess.run(
@@ -67,12 +67,14 @@ def python(*arguments: str, folder: Path | None = None) -> subprocess.CompletedP
 
 
 def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command as an operator types it."""
+    """Run the command as an operator does."""
     return python("-m", "ratelimit_mw", *arguments, folder=folder)
 
 
 def check_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
-    """What it prints of a file with these settings, without a process of its own; the exit code must be `code`."""
+    """Return a function that runs `check` on settings in this process, and returns the output. `code`: the expected
+    exit code.
+    """
     (folder / "shop_of_check.py").write_text(MODULE, "utf-8")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))

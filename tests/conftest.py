@@ -1,4 +1,4 @@
-"""Redis servers and clusters for the tests that need one, and the Hypothesis profiles."""
+"""Redis servers and clusters for the tests that need them, and the Hypothesis profiles."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from ratelimit_mw.metrics.registry import COUNTS, Registry
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer, RedisServerError, find_binaries
 
-# slow, or in need of Chromium: tox environments of their own name them
+# these are slow or need Chromium; tox environments of their own run them
 collect_ignore = ["browser", "soak", "tutorials"]
 
 _CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
@@ -24,7 +24,7 @@ _NONE_AT_ALL = "no redis-server to test against; type: sudo apt-get install redi
 _BINARIES = pytest.StashKey[dict[str, Path]]()
 _PROBLEMS = pytest.StashKey[list[str]]()
 
-# derandomize is spelled out because Hypothesis turns it on by itself where it detects a CI.
+# derandomize is explicit because Hypothesis turns it on if it detects a CI.
 settings.register_profile("quick", max_examples=50, deadline=None, derandomize=False)
 settings.register_profile("proof", max_examples=2000, deadline=None, derandomize=False)
 settings.load_profile(os.environ.get("TEST_PROFILE", "quick"))
@@ -33,7 +33,7 @@ R = TypeVar("R", RedisServer, RedisCluster)
 
 
 class Running(Mapping[str, R], Generic[R]):
-    """A running server or cluster for each binary, by the same names; each is started when it is first asked for."""
+    """The running server or cluster of each binary, by name. Each is started at its first access."""
 
     def __init__(self, binaries: Mapping[str, Path], start: Callable[[Path], R]) -> None:
         self._binaries = binaries
@@ -52,26 +52,26 @@ class Running(Mapping[str, R], Generic[R]):
         return len(self._binaries)
 
     def discard(self, name: str) -> None:
-        """Stop the one of this name; the next who asks gets a new one."""
+        """Stop the server or cluster of this name. The next access starts a new one."""
         self._running.pop(name).stop()
 
     def stop(self) -> None:
-        """Stop all that were started."""
+        """Stop all servers or clusters that were started."""
         while self._running:
             self._running.popitem()[1].stop()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Find the binaries, before the header shows them; a machine without any is an error, never a skip."""
+    """Find the binaries before the header shows them. A machine without any is an error, never a skip."""
     problems: list[str] = []
     try:
         binaries = find_binaries(_CACHE, problems.append)
-    except RedisServerError as error:  # one was named, and can't be used
+    except RedisServerError as error:  # a specified binary cannot be used
         pytest.exit(str(error), returncode=1)
     if not binaries:
         pytest.exit("\n".join([*problems, _NONE_AT_ALL]), returncode=1)
-    if os.environ.get("TEST_REDIS") == "one":  # to save time: another environment has the others
+    if os.environ.get("TEST_REDIS") == "one":  # to save time: another environment tests the others
         binaries, left = dict(list(binaries.items())[:1]), list(binaries)[1:]
         problems += [f"{name}, as TEST_REDIS says" for name in left]
     session.config.stash[_BINARIES], session.config.stash[_PROBLEMS] = binaries, problems
@@ -85,13 +85,16 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Repeat what is missing at the end: `-q` hides the header."""
+    """Repeat the missing binaries at the end, because `-q` hides the header."""
     for problem in config.stash.get(_PROBLEMS, []):
         terminalreporter.write_line(f"WARNING: not tested against: {problem}", yellow=True)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test that uses a Redis once per binary, with the version as the id; `one_redis`: on the first alone."""
+    """Run each test that uses a Redis once per binary, with the version as the id.
+
+    Tests marked `one_redis` run only with the first binary, unless the profile is `proof`.
+    """
     binaries = metafunc.config.stash[_BINARIES]
     names = list(binaries)
     if metafunc.definition.get_closest_marker("one_redis") and not PROOF:
@@ -103,7 +106,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def redis_servers(pytestconfig: pytest.Config) -> Iterator[Mapping[str, RedisServer]]:
-    """All servers by name, for tests that need several at once; shared, so their data may be anyone's."""
+    """All servers by name, for tests that need several at once. They are shared: other tests may have left data in
+    them.
+    """
     binaries = pytestconfig.stash[_BINARIES]
     servers = Running(binaries, RedisServer)
     yield servers
@@ -112,15 +117,15 @@ def redis_servers(pytestconfig: pytest.Config) -> Iterator[Mapping[str, RedisSer
 
 @pytest.fixture
 def redis_server(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServer]) -> RedisServer:
-    """A running server without data, scripts and clients of earlier tests, one version after the other.
+    """A running server without data, scripts and clients of earlier tests, for each version in turn.
 
-    A test may pause or kill it; one that changes its configuration starts a RedisServer of its own.
+    A test may pause or kill it. A test that changes its configuration starts its own RedisServer.
     """
     server = redis_servers[request.param]
     server.resume()
     if server.process.poll() is not None:
         server.restart()
-    server.disconnect()  # what an earlier test left is closed when Python collects it, which may be during this one
+    server.disconnect()  # otherwise leftovers of earlier tests are closed when collected, maybe during this test
     server.flush()
     return server
 
@@ -142,10 +147,10 @@ def redis_clusters(pytestconfig: pytest.Config) -> Iterator[Running[RedisCluster
 
 @pytest.fixture
 def redis_cluster(request: pytest.FixtureRequest, redis_clusters: Running[RedisCluster]) -> RedisCluster:
-    """A running cluster without data and scripts, one version after the other.
+    """A running cluster without data and scripts, for each version in turn.
 
-    A test may pause or kill its nodes and move its slots; after a kill, the next test waits two seconds for a new one.
-    A test that changes its configuration starts a RedisCluster of its own.
+    A test may pause or kill its nodes and move its slots. After a kill, the next test waits two seconds for a new
+    cluster. A test that changes its configuration starts its own RedisCluster.
     """
     cluster = redis_clusters[request.param]
     try:
@@ -157,7 +162,7 @@ def redis_cluster(request: pytest.FixtureRequest, redis_clusters: Running[RedisC
 
 @pytest.fixture
 def counts() -> Iterator[Registry]:
-    """The counts of this process, at zero and without a folder, before and after the test."""
+    """The metrics registry of this process, which has no counts and no folder before and after the test."""
     yield COUNTS.forget()
     COUNTS.forget()
     STORE_CALLS.enabled = False

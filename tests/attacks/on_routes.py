@@ -1,4 +1,4 @@
-"""Attacks on which limit applies: paths and methods that the limiter reads in another way than the app."""
+"""Attacks on the choice of the limit: paths and methods that the limiter reads differently than the app."""
 
 from attacks.attack import Attack, Play, Seen, Target, statuses
 from attacks.on_identity import LOGIN, THREE
@@ -83,7 +83,7 @@ def preflights(target: Target) -> Seen:
 
 
 def preflights_to(path: str) -> Play:
-    """Preflights to an endpoint that answers OPTIONS itself, whatever method they announce; then real requests."""
+    """Send preflights to an endpoint that handles OPTIONS itself, announcing various methods, then real requests."""
     announced = ("POST", "XYZ", "", "get, post", "OPTIONS", "\xff")
 
     def play(target: Target) -> Seen:
@@ -102,7 +102,7 @@ def refused_inside(target: Target) -> Seen:
     return Seen(statuses([target.ask(me, "GET", "/guarded") for _ in range(12)]))
 
 
-TWICE = ((200,) * 3 + (429,) * 3) * 2  # a quota for preflights, and one for requests
+TWICE = ((200,) * 3 + (429,) * 3) * 2  # preflights and requests have separate quotas
 BEFORE = "our own first release candidate"
 
 ON_ROUTES = [

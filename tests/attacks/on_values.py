@@ -1,4 +1,4 @@
-"""Attacks by what is written: keys, numbers, text for logs and answers, giants, and floods of new keys."""
+"""Attacks with hostile values: keys, numbers, text for logs and responses, huge values, and floods of new keys."""
 
 from attacks.attack import Attack, Seen, Target, statuses
 from attacks.on_identity import LOGIN
@@ -7,8 +7,8 @@ from attacks.wire import Reply
 KEY = "X-Api-Key"
 ALIKE = ("k-1", "K%2D1", "K-1+ip=1", "K-1/", "K--1", "\xcb-1", "K-1:3", "k_1", "header:x-api-key=K-1", "{K-1}")
 NO_NUMBERS = ("nan", "inf", "1e9", "0x10", "", "5.5", "1_", "\xb2", "--1", "9" * 5000)
-GIANT = 40_000  # characters: servers take some more
-FLOOD = 1_100  # addresses: our app under attack keeps 1,000
+GIANT = 40_000  # characters: servers accept somewhat more
+FLOOD = 1_100  # addresses: the memory store of the attacked app keeps 1,000
 FORGED = "forged: a line of log"
 
 

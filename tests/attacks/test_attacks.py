@@ -1,4 +1,4 @@
-"""Every attack, against our middleware on a real server: it holds, to the status."""
+"""Tests that the middleware withstands every attack on a real server, with exactly the expected statuses."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -21,7 +21,10 @@ BY_HTTPTOOLS = {"a whole URL as the path": (200, 200, 200, 429, 404, 429)}  # it
 
 @pytest.fixture(scope="module", params=STANDS, ids="-".join)
 def target(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServer]) -> Iterator[Target]:
-    """Servers of this file's own, and a Redis for each: buckets are the addresses', which both apps meet."""
+    """Start the servers of this module, each with a Redis of its own.
+
+    Buckets belong to client addresses, and both apps receive requests from the same addresses.
+    """
     store, parser = request.param
     options = ("--no-proxy-headers", "--http", parser)
     binary = next(iter(redis_servers.values())).binary
@@ -44,12 +47,12 @@ def test_attack(target: Target, attack: Attack) -> None:
 
 
 def test_what_is_logged_of_attacks_is_limited(target: Target) -> None:
-    """Costs that raise, and headers of proxies that are not believed: a line for each cause, whatever is sent."""
+    """Costs that raise and untrusted proxy headers are logged once per cause, whatever values the client sends."""
     me = target.address()
     for each in range(30):
         target.ask(me, "POST", "/spend", ("X-Cost", f"no number {each}"), ("X-Forwarded-For", f"11.66.7.{each}"))
     ours = [line for line in target.direct.output().splitlines() if "ratelimit_mw: " in line]
-    assert len(ours) <= len(set(ours)) + 1  # one cause may be told of again after a minute
+    assert len(ours) <= len(set(ours)) + 1  # a cause may be logged again after a minute
     assert len(ours) <= 6
     assert "no number" not in target.direct.output()
 

@@ -1,17 +1,20 @@
-"""Requests as an attacker writes them: raw bytes on a socket, from any of 127.0.0.0/8, all of which Linux has."""
+"""Sends raw requests on a socket, as an attacker writes them, from any address of 127.0.0.0/8.
+
+Linux accepts all of these as local addresses.
+"""
 
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-_WITHIN = 20.0  # seconds for one answer, on a busy machine
+_WITHIN = 20.0  # seconds for one response, on a busy machine
 
 Line = tuple[str, str]
 
 
 class Reply(NamedTuple):
-    """What came back: 0 as status when the server closed the connection without a word."""
+    """A response. Its status is 0 if the server closed the connection without a response."""
 
     status: int
     head: bytes
@@ -19,7 +22,7 @@ class Reply(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request. `lines`: header lines in order; a Host of one's own goes instead of the usual one."""
+    """A request. `lines`: header lines in order; a Host among them replaces the default one."""
 
     method: str
     target: str
@@ -27,7 +30,7 @@ class Request(NamedTuple):
     source: str = "127.0.0.1"
 
     def written(self) -> bytes:
-        """The bytes, every character as latin-1."""
+        """Return the bytes of the request, encoded as latin-1."""
         usual = [] if any(name.lower() == "host" for name, _ in self.lines) else [("Host", "shop.example")]
         rest = [("Content-Length", "0"), ("Connection", "close")]
         head = "".join(f"{name}: {value}\r\n" for name, value in [*usual, *self.lines, *rest])
@@ -35,15 +38,15 @@ class Request(NamedTuple):
 
 
 def send(port: int, request: Request) -> Reply:
-    """Send it on a connection of its own."""
+    """Send the request on a new connection."""
     with _connected(port, request.source) as connection:
-        with suppress(OSError):  # a server may answer, and close, before it has read all of it
+        with suppress(OSError):  # a server may respond, and close the connection, before it has read the whole request
             connection.sendall(request.written())
         return _read(connection)
 
 
 def send_at_once(port: int, requests: Iterable[Request]) -> list[Reply]:
-    """All of them in one moment: everything is there but the last bytes, and then these come."""
+    """Send all requests at the same moment: first everything but the last byte of each, then the last bytes."""
     with ExitStack() as open_ones:
         connections = []
         for request in requests:

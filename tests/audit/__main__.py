@@ -1,7 +1,7 @@
-"""Known vulnerabilities of what users install: `tox -e audit`.
+"""Looks for known vulnerabilities in the dependencies that users install: `tox -e audit`.
 
-The requirements of the package with all its extras, and theirs, in the versions that are installed here, are asked for
-at the advisory service of PyPI. What it does not know, or a service that does not answer, is a failure and no "clean".
+Queries PyPI's advisory service for the requirements of the package with all extras, and for their requirements, in the
+versions installed here. If the service does not know a package or does not respond, the audit fails.
 """
 
 import subprocess
@@ -15,12 +15,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PACKAGE = "ratelimit-mw"
-IGNORED: dict[str, str] = {}  # what is known and does not concern users of this package: the advisory, and why not
+IGNORED: dict[str, str] = {}  # advisories that do not concern users of this package, each with the reason
 UNKNOWN = "The advisory service did not answer for all of these, so nothing is known about them: this is no 'clean'."
 
 
 def needed(name: str, extras: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Names and versions of all that a package needs with these extras, without it."""
+    """Yield names and versions of all dependencies of a package with these extras, without the package itself."""
     seen: set[tuple[str, frozenset[str]]] = set()
     waiting = [(name, extras)]
     while waiting:
@@ -37,7 +37,10 @@ def needed(name: str, extras: frozenset[str]) -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    """Ask for all of them; arguments are options of pip-audit. So is the exit code: 1 for an advisory or no answer."""
+    """Audit all dependencies with pip-audit. The arguments are passed on to it.
+
+    Returns its exit code: 1 for an advisory, or if the service did not respond.
+    """
     extras = frozenset(metadata(PACKAGE).get_all("Provides-Extra") or ())
     pinned = sorted({f"{name}=={number}" for name, number in needed(PACKAGE, extras)})
     sys.stdout.write("\n".join([f"{PACKAGE}[{','.join(sorted(extras))}] needs:", *pinned, ""]))

@@ -1,4 +1,4 @@
-"""Headless Chromium, steered by its DevTools protocol."""
+"""Controls headless Chromium through its DevTools protocol."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ LOGGED = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded
 
 
 class Page:
-    """The one tab of a browser. `messages`: what it wrote to its console, with errors and failed requests."""
+    """The only tab of a browser. `messages`: its console output, including errors and failed requests."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
@@ -59,7 +59,7 @@ class Page:
         return found["result"].get("value")
 
     def save(self, path: Path) -> None:
-        """A screenshot of what is visible."""
+        """Save a screenshot of the visible part of the page."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def _event(self, message: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Page:
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Page]:
-    """A browser with an empty profile in this folder."""
+    """Start a browser with an empty profile in this folder."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     assert program, "no Chromium to test with; type: sudo apt-get install chromium"
     command = [program, *OPTIONS, "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"]
@@ -81,7 +81,7 @@ def browser(folder: Path) -> Iterator[Page]:
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that all its processes can be ended with it
+            start_new_session=True,  # so that all its processes can be killed with it
         )
     try:
         port = _port(folder / "DevToolsActivePort", process)

@@ -1,6 +1,6 @@
-"""A page in a real browser meets a 429 of another origin, reads Retry-After, waits and goes on.
+"""Tests a page in a real browser that receives a 429 from another origin: it reads Retry-After, waits and goes on.
 
-`tox -e browser` starts it: it needs Chromium, which no wheel brings.
+Run by `tox -e browser`. Needs Chromium, which no wheel contains.
 """
 
 import json
@@ -38,7 +38,7 @@ OPTIONS = (
 
 @contextmanager
 def serve_page(seen: "SimpleQueue[Any]") -> Iterator[str]:
-    """The page's own server, which also takes what the page has seen."""
+    """Serve the page, and put the results that it posts into `seen`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -63,7 +63,7 @@ def serve_page(seen: "SimpleQueue[Any]") -> Iterator[str]:
 
 @contextmanager
 def chromium(url: str, folder: Path) -> Iterator[Path]:
-    """Chromium with this page and an empty profile; gives the file of what it prints."""
+    """Open the page in Chromium with an empty profile. Yields the file with the browser's output."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     assert program, "no Chromium to test with; type: sudo apt-get install chromium"
     output = folder / "output.txt"
@@ -73,7 +73,7 @@ def chromium(url: str, folder: Path) -> Iterator[Path]:
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that all its processes can be ended with it
+            start_new_session=True,  # so that all its processes can be killed with it
         )
         try:
             yield output

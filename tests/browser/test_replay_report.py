@@ -1,4 +1,4 @@
-"""The HTML report of a replay, in a real browser from a file; screenshots are in docs/_build/screenshots."""
+"""Tests the HTML report of a replay, opened as a file in a real browser. Screenshots: docs/_build/screenshots."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from browser.devtools import Page, browser
 from replay.day import report_of_the_day
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "docs/_build/screenshots"
-# what a window shows of an element, and which elements reach beyond its sides
+# the visible elements that extend beyond the left or right side of the window
 BEYOND = """(() => {
   const width = document.documentElement.clientWidth;
   return [...document.querySelectorAll("body *")].filter((one) => {

@@ -1,6 +1,6 @@
-"""The docs as a site, in a real browser, on a telephone and on a desk; screenshots are in docs/_build/screenshots.
+"""Tests the built docs in a real browser, with windows as wide as a phone and as a desktop screen.
 
-A server on loopback has the pages; they ask no other one for anything.
+The pages are served on loopback and request nothing from other hosts. Screenshots: docs/_build/screenshots.
 """
 
 import subprocess
@@ -54,7 +54,7 @@ def look(page: Page, site: str, name: str, width: int, query: str = "") -> None:
 
 
 def keep(page: Page, name: str, width: int) -> None:
-    """Keep a screenshot, and make sure that nothing was wrong and that no other machine was needed."""
+    """Save a screenshot, and check that the console is empty and that the page requested nothing from other hosts."""
     page.save(SCREENSHOTS / f"{name}-{width}.png")
     assert page.messages == []
     assert [url for url in page.requested if not url.startswith(("http://127.0.0.1:", "data:"))] == []
@@ -98,7 +98,7 @@ def test_a_table_without_room_shows_rows_as_lists(page: Page, site: str) -> None
     assert "meaning" in page.value(label)
     assert page.value(f"{cell}.getBoundingClientRect().right") <= 390
     keep(page, "settings", 390)
-    look(page, site, "explanation/faults", 1300)  # long names are broken there, and the matrix stays a table
+    look(page, site, "explanation/faults", 1300)  # long names are broken on this page, so that the matrix stays a table
     assert page.value("document.querySelectorAll('.broken-names').length") == 1
     assert page.value("document.querySelectorAll('.rows-as-lists').length") == 0
 

@@ -1,6 +1,6 @@
-"""The tables of other systems: how many rows each has, and which cannot be replayed.
+"""Loads the decision tables of other systems: how many rows each has, and which rows cannot be replayed.
 
-A row is one answer of theirs. What is in a table and not accounted for here fails `test_counts.py`.
+A row is one result of the other system. `test_counts.py` fails if a row of a table is not accounted for here.
 """
 
 import json
@@ -12,7 +12,7 @@ _PROSE = {"id", "sources", "semantics", "units", "notation"}
 
 
 class Left(NamedTuple):
-    """What is left out: why, what they answer, and what we do."""
+    """A case that is not replayed: the reason, the result of the other system, and the result of this package."""
 
     why: str
     theirs: str
@@ -20,31 +20,31 @@ class Left(NamedTuple):
 
 
 class Table(NamedTuple):
-    """One system's table."""
+    """The table of one system."""
 
     system: str
     data: dict[str, Any]
-    rows: dict[str, int]  # of each case, by its name
-    left: dict[str, Left]  # which cases are not replayed
+    rows: dict[str, int]  # by name of the case
+    left: dict[str, Left]  # the cases that are not replayed
 
     @property
     def cases(self) -> list[str]:
-        """Those that are replayed."""
+        """The names of the cases that are replayed."""
         return [case for case in self.rows if case not in self.left]
 
     @property
     def replayed(self) -> int:
-        """Rows of these."""
+        """The number of rows that are replayed."""
         return sum(self.rows[case] for case in self.cases)
 
     @property
     def left_out(self) -> int:
-        """Rows of the others."""
+        """The number of rows that are not replayed."""
         return sum(self.rows[case] for case in self.left)
 
 
 def _read(stem: str, sections: set[str]) -> dict[str, Any]:
-    """A table. A section that nobody here knows is an error: it would not be replayed."""
+    """Read a table. Raises ValueError if it has an unknown section, which would not be replayed."""
     data: dict[str, Any] = json.loads((_HERE / f"{stem}.json").read_text("utf-8"))
     if unknown := set(data) - sections - _PROSE:
         raise ValueError(f"{stem}.json: {unknown} is new")
@@ -70,7 +70,7 @@ def _redis_cell() -> Table:
 
 
 def _steps(case: dict[str, Any]) -> int:
-    """Answers of a limiter in Guava's steps: one per `acq` and `try`, several of `acq_seq`."""
+    """Return how many results a limiter returns in Guava's steps: one for `acq` and `try`, several for `acq_seq`."""
     answers = {"acq": 1, "try": 1, "sleep_ms": 0, "adv_us": 0, "set_rate": 0}
     return sum(len(step[1]) if step[0] == "acq_seq" else answers[step[0]] for step in case["steps"])
 

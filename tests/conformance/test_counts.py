@@ -1,4 +1,4 @@
-"""How many rows of each system are replayed, as the documentation says."""
+"""Tests that the documentation has the numbers of replayed rows of each system."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_the_documentation_counts_the_same_rows() -> None:
 
 
 def test_the_documentation_lists_what_is_left_out() -> None:
-    """An item for each system: its cases, each with the reason."""
+    """The page has an item for each system, with its cases and their reasons."""
     part = PAGE.read_text("utf-8").partition("## Left out")[2]
     items = dict(item.split(": ", 1) for item in " ".join(part.split()).split(" - ")[1:])
     assert list(items) == [table.system for table in TABLES if table.left]

@@ -1,7 +1,8 @@
-"""`smooth` against Guava's RateLimiter: `create(rate)` stores a second, `create(rate, warmup)` starts cold.
+"""Compares `smooth` with Guava's RateLimiter.
 
-A fresh SmoothBursty has nothing stored, a fresh `smooth` all it can have: what is stored is taken out first. There
-permits of any number can be asked for, here at most a quota: the same rate is told of a longer window.
+`create(rate)` stores the permits of a second; `create(rate, warmup)` starts cold. A fresh SmoothBursty has no stored
+permits, but a fresh `smooth` has all it can store: the tests take these first. Guava's callers may acquire any number
+of permits, callers here at most the quota: the tests use the same rate with a longer window.
 """
 
 from collections.abc import Callable
@@ -20,8 +21,8 @@ from ratelimit_mw.testing import Clock
 pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
 
 MAX_BURST = 1  # seconds of permits that SmoothBursty stores
-MOST = 10  # seconds of permits that these tables ask for at once
-PATIENT = 10_000_000.0  # seconds; whoever acquires waits for as long as it takes
+MOST = 10  # seconds of permits, the most that these tables acquire at once
+PATIENT = 10_000_000.0  # seconds; `acquire` waits for as long as it takes
 CASES = {case["name"]: case for case in GUAVA.data["cases"] if case["name"] in GUAVA.cases}
 BURST, WARM_UP = GUAVA.data["properties"]
 ERRORS = {"acquire(0)", "acquire(-1)", "tryAcquire(0)", "setRate(0)", "setRate(-10)", "rate 0", "warmup -1"}
@@ -33,19 +34,19 @@ def test_every_case_has_a_test() -> None:
 
 
 def smooth(rate: float, warmup: float = 0, cold_factor: int = 3) -> Smooth:
-    """`RateLimiter.create(rate, warmup, cold_factor)`, for charges of up to ten seconds' permits."""
+    """Return the limit for `RateLimiter.create(rate, warmup, cold_factor)`, for charges of up to `MOST` seconds."""
     per_second = Fraction(rate).limit_denominator(1000)
     quota, window = per_second.numerator * MOST, per_second.denominator * MOST
     return Smooth(quota, window, warmup=warmup, cold_factor=cold_factor)
 
 
 def half_up(seconds: float) -> float:
-    """Two decimals, as Java writes them: 1.125 is 1.13."""
+    """Round to two decimals as Java does: 1.125 becomes 1.13."""
     return (round(seconds * MICROSECONDS) + 5_000) // 10_000 / 100
 
 
 class RateLimiter:
-    """Guava's calls, and a caller that sleeps as long as it is told."""
+    """Guava's methods, for a caller that sleeps for each delay."""
 
     def __init__(
         self, store: Store, clock: Clock, rate: float, warmup_ms: int = 0, cold_factor: int = 3, **_: object
@@ -103,7 +104,7 @@ def test_case(name: str, stores: list[Store], clock: Clock) -> None:
 
 
 def seconds_for(limiter: RateLimiter, permits: int, random: Random) -> float:
-    """How long it takes to get them in random chunks, and one more that pays for the last chunk."""
+    """Return how long it takes to acquire the permits in random chunks, and one more that pays for the last chunk."""
     start = limiter.clock.now
     while permits > 0:
         chunk = max(1, random.randrange(permits))
@@ -147,7 +148,7 @@ def test_0_permits_are_an_error_there_and_a_look_here(call: str, stores: list[St
     assert call in GUAVA.data["errors"]
     for store in stores:
         (decision,) = store.take([Charge("k", Smooth(5, 1), 0)])
-        assert (decision.allowed, decision.remaining) == (True, 6)  # five that are stored, and who comes next pays
+        assert (decision.allowed, decision.remaining) == (True, 6)  # five stored, one at the expense of the next
 
 
 @pytest.mark.parametrize("call", ["acquire(-1)"])
@@ -173,7 +174,7 @@ def test_a_warm_up_of_less_than_0_is_an_error(call: str) -> None:
 
 
 def test_a_rate_without_end_and_one_of_almost_0_are_errors() -> None:
-    """What is left out."""
+    """These cases are left out of the replay."""
     assert {case["create"]["rate"] for case in GUAVA.data["cases"] if case["name"] in GUAVA.left} == {"inf", 5e-324}
     with pytest.raises(ConfigError, match="got no rate"):
         parse("inf/second using smooth")

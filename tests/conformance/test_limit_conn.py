@@ -1,4 +1,4 @@
-"""`concurrent` against nginx's limit_conn: a zone is a rule, a location one of its paths, 503 is 429 here."""
+"""Compares `concurrent` with nginx's limit_conn: a zone is a rule, a location is a path of the rule, and 503 is 429."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,11 +25,11 @@ TWO_ZONES: dict[str, Any] = {
 
 
 class Site:
-    """A request at work at `/one?busy`, and others beside it, of which the app has never heard: 404."""
+    """An app behind two zones. `/one?busy` keeps zone one busy; the app responds with 404 to every request."""
 
     def __init__(self, **settings: Any) -> None:
         self._go = asyncio.Event()
-        self.seen: Any = None  # what the app finds in the last one
+        self.seen: Any = None  # the state that the app found in the last request
         self._limited = RateLimitMiddleware(self._app, **TWO_ZONES, **settings)
         self._busy: asyncio.Task[int | None] | None = None
 
@@ -41,7 +41,7 @@ class Site:
         await send({"type": "http.response.body"})
 
     async def status(self, path: str, key: str = "a", query: bytes = b"") -> int | None:
-        """How it is answered."""
+        """Send a request and return the status of its response."""
         found: list[int] = []
 
         async def send(message: Any) -> None:
@@ -54,22 +54,22 @@ class Site:
             "query_string": query,
             "headers": [(b"x-key", key.encode())],
         }
-        await self._limited(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]  # a client that says nothing
+        await self._limited(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]  # a client without messages
         return found[0] if found else None
 
     async def busy(self) -> None:
-        """Zone one is busy from now on."""
+        """Start a request that keeps zone one busy."""
         self._busy = asyncio.create_task(self.status("/one", query=b"busy"))
         await asyncio.sleep(0)
 
     async def abort(self) -> None:
-        """Its client goes away."""
+        """Cancel the busy request, as if its client disconnected."""
         assert self._busy is not None
         self._busy.cancel()
         await asyncio.gather(self._busy, return_exceptions=True)
 
     async def end(self) -> None:
-        """It is answered."""
+        """Let the busy request finish."""
         self._go.set()
         if self._busy is not None:
             await asyncio.gather(self._busy, return_exceptions=True)
@@ -131,7 +131,7 @@ async def no_limit() -> Any:
 
 
 def busy_zone(limit: int) -> Callable[[], Awaitable[int]]:
-    """A zone that is busy under a limit of its own, and this one more request under that limit."""
+    """Return a function that sends a request with `limit` to a zone that is busy under another limit."""
 
     async def found() -> int:
         limiter = Limiter(MemoryStore())
@@ -146,11 +146,11 @@ def busy_zone(limit: int) -> Callable[[], Awaitable[int]]:
 
 
 def too_busy(_: Any, __: Any) -> tuple[int, dict[str, str], str]:
-    """An answer of one's own."""
+    """Refuse with a custom status."""
     return 501, {}, ""
 
 
-OURS: dict[str, tuple[Callable[[], Awaitable[Any]], Any]] = {  # of each row: what happens here, and our answer
+OURS: dict[str, tuple[Callable[[], Awaitable[Any]], Any]] = {  # by row: what replays it, and the result here
     "zone 1 busy, same zone, other location": (other_location, 429),
     "zone 1 busy, other zone": (other_zone, 404),
     "busy request aborted by client, same zone": (aborted, 404),
@@ -161,7 +161,7 @@ OURS: dict[str, tuple[Callable[[], Awaitable[Any]], Any]] = {  # of each row: wh
     "dry run while busy": (dry_run, (404, [False])),
     "no limit": (no_limit, None),
 }
-THEIRS: dict[Any, list[str | int]] = {  # what their words are there
+THEIRS: dict[Any, list[str | int]] = {  # by result here: the words of nginx's table
     429: [503],
     503: [503],
     501: [501],

@@ -1,4 +1,7 @@
-"""`leaky_bucket` against nginx's limit_req: burst=B is burst B + 1, nodelay no max_delay, delay=N at_once N."""
+"""Compares `leaky_bucket` with nginx's limit_req.
+
+burst=B is burst B + 1, nodelay is no max_delay, and delay=N is at_once N.
+"""
 
 from typing import Any
 
@@ -16,7 +19,8 @@ ZONES = NGINX.data["multi_zone"]
 CASES = {case["name"]: case for case in NGINX.data["arith_cases"] if "name" in case}
 SCALES = {"r/s": 1, "r/m": 60}  # seconds
 
-# nginx counts whole thousandths of a request per second: 1r/m is 16 of them, a request in 62.5 s. Here it is in 60 s.
+# nginx rounds rates down to thousandths of a request per second: 1r/m becomes 0.016, one request per 62.5 s. Here it is
+# one per 60 s.
 DIFFERENT = {("limit_req_dry_run.t: 1r/m burst=2 then burst=0 on the same zone", 1): ("delay:62500", "delay:60000")}
 
 
@@ -25,7 +29,7 @@ def test_every_case_has_a_test() -> None:
 
 
 def zone(rate: str, burst: int, *, nodelay: bool = False, delay: int = 0) -> LeakyBucket:
-    """What `limit_req_zone rate=...` and `limit_req burst=... nodelay|delay=...` are here."""
+    """Return the limit for `limit_req_zone rate=...` and `limit_req burst=... nodelay|delay=...`."""
     quota, window = int(rate[:-3]), SCALES[rate[-3:]]
     whole_queue = (burst + 1) * window / quota
     return LeakyBucket(

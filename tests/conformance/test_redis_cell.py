@@ -1,4 +1,4 @@
-"""`gcra` against redis-cell and throttled (Go), whose limiter it is: the same answers, to the microsecond."""
+"""Compares `gcra` with redis-cell, and with throttled (Go), whose limiter it uses: same results, to the microsecond."""
 
 import math
 import re
@@ -40,19 +40,19 @@ def take(store: Store, limit: GCRA, cost: int = 1) -> Decision:
 
 
 def milliseconds(seconds: float) -> float:
-    """A time as the table has it; one that does not apply is -1."""
+    """Return a time as the table writes it: -1 if it does not apply."""
     return -1 if seconds in {0.0, math.inf} else microseconds(seconds) / 1000
 
 
 def reply(decision: Decision) -> list[int]:
-    """A decision as CL.THROTTLE replies it, in whole seconds, rounded up."""
+    """Return a decision as a reply of CL.THROTTLE: in whole seconds, rounded up."""
     retry_after = -1 if decision.allowed else math.ceil(decision.retry_after)
     reset_after = math.ceil(decision.reset_after)
     return [int(not decision.allowed), decision.limit, decision.remaining, retry_after, reset_after]
 
 
 def throttled_by(command: str) -> GCRA:
-    """The limit of a CL.THROTTLE: max_burst, count, period, and the cost, which is 1."""
+    """Return the limit of a CL.THROTTLE command: max_burst, count, period, and the cost, which is 1."""
     max_burst, count, period, *_ = map(int, re.findall(r"\b\d+\b", command))
     return GCRA(count, period, burst=max_burst + 1)
 
@@ -73,7 +73,9 @@ def test_rate_limit(case: dict[str, Any], stores: list[Store], clock: Clock) -> 
 
 
 def test_a_cost_over_the_limit_leaves_what_is_there(stores: list[Store]) -> None:
-    """Theirs: "rows 0 and 15: n>limit => ... remaining=limit, reset 0", whatever was taken. Ours stands as it is."""
+    """throttled: "rows 0 and 15: n>limit => ... remaining=limit, reset 0", whatever was taken. Here: the unchanged
+    state.
+    """
     assert "remaining=limit, reset 0 (throttled" in DATA["semantics"][-1]
     limit = GCRA(1, 1, burst=5)
     for store in stores:
@@ -93,7 +95,7 @@ def test_cl_throttle(stores: list[Store], clock: Clock) -> None:
 
 
 def test_cl_throttle_as_the_docs_of_dragonfly_have_it(stores: list[Store]) -> None:
-    """A first reset of 11 s for an interval of 10 s comes of rounding: ours is 10."""
+    """Dragonfly's first reset of 11 s for an interval of 10 s is a rounding error; here it is 10 s."""
     (row,) = REPLIES["docs_only_rows"]
     assert row["fresh"] == [0, 1, 0, -1, 11]
     limit = throttled_by(row["cmd"])
@@ -103,7 +105,7 @@ def test_cl_throttle_as_the_docs_of_dragonfly_have_it(stores: list[Store]) -> No
 
 
 def test_less_than_a_millisecond_is_a_wait_too(stores: list[Store]) -> None:
-    """Theirs drops what is below a millisecond, so that it says "retry at once" to who is then refused."""
+    """redis-cell drops fractions of a millisecond: it says "retry at once" to a client that it would refuse again."""
     assert "0.5 ms -> 0" in REPLIES["rounding"]
     limit = GCRA(1, 0.0005)
     for store in stores:
@@ -115,7 +117,7 @@ def test_less_than_a_millisecond_is_a_wait_too(stores: list[Store]) -> None:
 @pytest.mark.parametrize(("helper", "interval"), [(k, v) for k, v in DATA["rate_helpers_ms"].items() if k != "comment"])
 def test_rate_helpers(helper: str, interval: int, stores: list[Store]) -> None:
     if helper == "zero_count":
-        assert interval == 0  # theirs: no interval; ours is no limit at all
+        assert interval == 0  # there it means no interval; here it is not a valid limit
         with pytest.raises(ConfigError):
             GCRA(0, 1)
         return
@@ -134,7 +136,7 @@ def test_errors(error: str) -> None:
 
 
 def test_custom_period(stores: list[Store]) -> None:
-    """Their clock stands still while they sleep, so that all 27 calls are at one instant: the first one passes."""
+    """throttled's test sleeps, but its clock stands still: all 27 calls are at one instant, and only the first passes."""
     (described,) = DATA["memstore"].values()
     quota, window, burst, calls = map(int, re.findall(r"\d+", described)[:4])
     assert described.startswith(f"{quota} per {window} ms, burst {burst}: of {calls} calls at one instant")
@@ -146,7 +148,7 @@ def test_custom_period(stores: list[Store]) -> None:
 
 
 def test_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-RateLimit-Reset is seconds from now there, and here the instant, as most have it."""
+    """X-RateLimit-Reset there is seconds from now; here it is a Unix time, as in most implementations."""
     example = DATA["http"]["example"]
     limit, remaining, reset, retry = (example[name] for name in ("limit", "remaining", "reset_s", "retry_s"))
     monkeypatch.setattr("ratelimit_mw.http.response.time.time", lambda: 1_000_000_000.0)

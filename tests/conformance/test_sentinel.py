@@ -1,4 +1,4 @@
-"""Sentinel's controllers: what they throttle is a queue, what they count per parameter a window or a bucket."""
+"""Compares limits with Sentinel's controllers: its throttling is a queue, its parameter checks a window or a bucket."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ THROTTLING, CHECKER, REQUESTS = (
     SENTINEL.data[name] for name in ("throttling", "param_default_checker", "request_limiter")
 )
 SEQUENTIAL, PARALLEL, NOTHING = THROTTLING["cases"]
-REQUEST_STEPS = {  # seconds to wait, costs, which of them pass, and how many units are then used
+REQUEST_STEPS = {  # by step: seconds to wait, costs, which of them pass, and how many units are used afterwards
     "add 3 x3 each can_pass true, sum 9": (0, [3, 3, 3], [True, True, True], 9),
     "can_pass(3) false (12>10)": (0, [3], [False], 9),
     "+1 s: old buckets expire": (1, [], [], 0),
@@ -44,7 +44,7 @@ def test_every_case_has_a_test() -> None:
 
 
 def queue(case: dict[str, Any]) -> LeakyBucket:
-    """ThrottlingController(maxQueueing, count)."""
+    """Return the limit for `ThrottlingController(maxQueueing, count)`."""
     return LeakyBucket(case["count"], 1, max_delay=case["max_queue_ms"] / 1000, at_once=0)
 
 
@@ -72,14 +72,16 @@ def test_throttling_at_once(stores: list[Store]) -> None:
 
 
 def test_throttling_with_a_count_of_0(stores: list[Store]) -> None:
-    """Theirs refuses all but 0 units; here a limit that lets nothing pass is a mistake in the settings."""
+    """Sentinel refuses all but 0 units; here a limit that admits nothing is a configuration error."""
     assert (NOTHING["count"], NOTHING["n1"], NOTHING["n0"]) == (0, False, True)
     with pytest.raises(ConfigError, match="quota: got 0"):
         queue(NOTHING)
 
 
 def of_a_parameter(count: int, burst: int, seconds: float) -> Limit:
-    """ParamFlowDefaultChecker: without a burst its count is whole again at once, with one it is refilled."""
+    """Return the limit for ParamFlowDefaultChecker, which restores its count at once without a burst, and refills with
+    one.
+    """
     return TokenBucket(count, seconds, burst=count + burst) if burst else FixedWindow(count, seconds)
 
 
@@ -99,7 +101,7 @@ def test_parameters(case: dict[str, Any], stores: list[Store], clock: Clock) -> 
 
 
 def test_less_than_a_duration_refills_here(stores: list[Store], clock: Clock) -> None:
-    """Theirs: "elapsed<=duration: no refill". Ours comes back unit by unit: 2 of 5 per second after 0.4 s."""
+    """Sentinel: "elapsed<=duration: no refill". Here units are refilled one by one: 2 of 5 per second after 0.4 s."""
     assert "elapsed<=duration: no refill" in CHECKER["formula"][0]
     limit = of_a_parameter(5, 3, 1)
     for store in stores:
@@ -141,7 +143,10 @@ def test_request_limiter(stores: list[Store], clock: Clock) -> None:
 
 
 def test_the_warm_up_that_is_left_out_has_the_same_curve(stores: list[Store], clock: Clock) -> None:
-    """Theirs asks what passed in the last second, ours what passed at all. A caller that asks every 10 ms:"""
+    """Sentinel considers the requests of the last second, `smooth` all past requests.
+
+    The test sends a request every 10 ms.
+    """
     warm_up = SENTINEL.data["warm_up"]
     config, derived = warm_up["config"], warm_up["derived"]
     assert warm_up["steps"] == [

@@ -1,7 +1,7 @@
-"""Routers in routers, mounts, redirects and paths of no route: the default limits hold on all of them.
+"""Tests that the default limits apply to nested routers, mounts, redirects and paths without a route.
 
-FastAPI 0.137 made `app.routes` a tree. `tox -e oldest` runs this on the release before that, every other environment
-on the current one.
+FastAPI 0.137 made `app.routes` a tree. `tox -e oldest` runs these tests with the release before that, every other
+environment with the current one.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.testing import Clock, RecordingStore
 
 LIMIT = "2/minute"
-CALLS = {  # method and path, and what the app answers to it
+CALLS = {  # method and path, and the status with which the app responds
     "direct": ("GET", "/direct", 200),
     "included": ("GET", "/one/items", 200),
     "included with a parameter": ("GET", "/one/items/7", 200),
@@ -46,12 +46,12 @@ async def hello() -> str:
     return "hello"
 
 
-# What FastAPI does not route itself; a redirect and a path of no route come before dependencies.
+# Calls that run no dependency: FastAPI's own pages, redirects, and paths or methods without a route.
 NOT_ROUTED = [name for name, (_, path, answer) in CALLS.items() if answer != 200 or path in ("/openapi.json", "/docs")]
 
 
 def with_routes(**options: Any) -> FastAPI:
-    """Each router has the same routes and includes the next one, under a prefix."""
+    """Return an app with nested routers. Each has the same routes and includes the next one under a prefix."""
     app = FastAPI(**options)
     app.add_api_route("/direct", hello)
     inner = APIRouter()
@@ -69,7 +69,7 @@ def with_routes(**options: Any) -> FastAPI:
 
 
 def limited(**settings: Any) -> FastAPI:
-    """The same app thrice, mounted in one another; the limits are on the outermost."""
+    """Return an app that mounts a copy of itself, which mounts another copy. The limits are on the outermost."""
     app, mounted = with_routes(), with_routes()
     mounted.mount("/deeper", with_routes())
     app.mount("/mounted", mounted)
@@ -87,7 +87,7 @@ def statuses(app: Any, *calls: tuple[str, str]) -> list[int]:
 
 
 def open_paths(app: FastAPI) -> Sequence[tuple[str, str]]:
-    """What the app itself says that it has."""
+    """Return method and path of each call that the app's OpenAPI schema documents."""
     paths = app.openapi()["paths"]
     return [(method.upper(), path.replace("{item}", "7")) for path, methods in paths.items() for method in methods]
 
@@ -161,7 +161,7 @@ TEMPLATES = {
 
 
 def depending(*limits: RateLimit, **settings: Any) -> FastAPI:
-    """The same app thrice, each with the same dependencies."""
+    """Return an app that mounts a copy of itself, which mounts another copy. Each has the same dependencies."""
     own = [Depends(limit) for limit in limits]
     app, mounted = with_routes(dependencies=own), with_routes(dependencies=own)
     mounted.mount("/deeper", with_routes(dependencies=own))
@@ -212,4 +212,4 @@ def test_two_dependencies_are_asked_in_one_step_on(name: str) -> None:
     app = depending(RateLimit("9/minute"), RateLimit("1/minute"), limits=[], store=store)
     assert statuses(app, *[CALLS[name][:2]] * 2) == [200, 429]
     assert [len(charges) for _, charges in store.calls] == [2, 2]
-    assert [decision.remaining for decision in store.peek(store.calls[0][1])] == [8, 0]  # the refused took nothing
+    assert [decision.remaining for decision in store.peek(store.calls[0][1])] == [8, 0]  # the refusal took nothing

@@ -1,4 +1,4 @@
-"""What tests of faults are given; the slow half runs where TEST_FAULTS is all."""
+"""Fixtures of the fault tests. The slow half runs if TEST_FAULTS is "all"."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ collect_ignore = [] if ALL else ["slow"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The quick half has one server, the first. All have `tox -e faults`."""
+    """Deselect all servers but the first in the quick half. `tox -e faults` runs all of them."""
     if ALL:
         return
     servers = dict.fromkeys(server for item in items if (server := _server_of(item)))
@@ -32,25 +32,25 @@ def _server_of(item: pytest.Item) -> str | None:
 
 @pytest.fixture(params=[OverAsgi, OverWsgi], ids=["asgi", "wsgi"])
 def served(request: pytest.FixtureRequest) -> type[Load]:
-    """A face under load, with a store of its kind: of tasks or of threads."""
+    """An integration under load: ASGI with an asyncio store, or WSGI with a store for threads."""
     face: type[Load] = request.param
     return face
 
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Have a measured figure told at the end of the run."""
+    """Report a measured figure at the end of the run."""
     return lambda figure: record_property("fault", f"{request.node.name}: {figure}")
 
 
 @pytest.fixture
 def tell_recovery(tell: Callable[[str], None]) -> Callable[[float], None]:
-    """The same for the seconds until a store that was back decided again."""
+    """Report the seconds until a recovered store decided again."""
     return lambda seconds: tell(f"the store decided again after {seconds:.2f} s")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line per figure; in the report of each test, which also comes from another process."""
+    """Print a line for each figure. They are read from the test reports, which may come from another process."""
     for report in terminalreporter.stats.get("passed", []):
         for name, line in report.user_properties:
             if name == "fault":

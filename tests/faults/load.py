@@ -1,4 +1,4 @@
-"""An app behind the middleware that several clients ask without end, while a test breaks its store and mends it."""
+"""Puts an app behind the middleware under load from several clients, while a test breaks and repairs its store."""
 
 import asyncio
 import gc
@@ -19,31 +19,31 @@ from web.asgi_talk import HTTP, Talk
 
 QUOTA: Final = 40  # per hour and address
 STORE_TIMEOUT: Final = 0.1  # seconds
-SLACK: Final = 3.0  # seconds on top of it that a request may take: a busy machine's, far less than a call that hangs
-BACK_WITHIN: Final = 8.0  # seconds; how long it took is told
-PATIENCE: Final = 20.0  # seconds that anything is waited for
-LASTS: Final = 2.0 if os.environ.get("TEST_FAULTS") == "all" else 0.0  # seconds that a store is broken at least
-HOT: Final = "192.0.2.1"  # asks every other time
+SLACK: Final = 3.0  # seconds that a request may take beyond it: enough for a busy machine, far less than a hanging call
+BACK_WITHIN: Final = 8.0  # seconds; the time that it took is reported
+PATIENCE: Final = 20.0  # seconds to wait for anything
+LASTS: Final = 2.0 if os.environ.get("TEST_FAULTS") == "all" else 0.0  # seconds that a store is broken, at least
+HOT: Final = "192.0.2.1"  # the client of every other request
 _WORKERS: Final = 10
 _PAUSE: Final = 0.01  # seconds between two requests of a worker
-_TURNS: Final = 6  # requests of each worker, after which a test goes on
+_TURNS: Final = 6  # requests of each worker until a test goes on
 
 
 class Seen(NamedTuple):
-    """A request that was answered. Times are those of `time.monotonic`."""
+    """A request with a response. Times are those of `time.monotonic`."""
 
     worker: int
     begun: float
     ended: float
     client: str
     status: int
-    source: str  # of the verdict, as the app saw it; empty where the app was not asked
+    source: str  # source of the verdict that the app saw; empty if the app was not called
 
 
 class Load(AbstractContextManager["Load", None]):
-    """`with OverAsgi(store=url) as load:` asks until the end of the block; `held` then says that no promise was broken.
+    """Sends requests until the end of the block `with OverAsgi(store=url) as load:`. `held` then checks all guarantees.
 
-    Every other request is of one client, who soon has used up the quota; the others are of clients never seen before.
+    Every other request is from the same client, which soon has used up its quota; the others are from new clients.
     """
 
     def __init__(self, workers: int = _WORKERS, pause: float = _PAUSE, **settings: Any) -> None:
@@ -56,7 +56,7 @@ class Load(AbstractContextManager["Load", None]):
         self.workers, self._pause = workers, pause
         self.seen: list[Seen] = []
         self.raised: list[BaseException] = []
-        self.left: list[str] = []  # what is still there when all is closed
+        self.left: list[str] = []  # tasks, sockets and threads that still exist after everything is closed
         self._over = threading.Event()
         self._fresh = itertools.count(1)
         self._before = (_sockets(), set(threading.enumerate()))
@@ -64,7 +64,7 @@ class Load(AbstractContextManager["Load", None]):
         self._thread.start()
 
     def end(self) -> None:
-        """Ask no more, and close the app."""
+        """Stop sending requests, and close the app."""
         self._over.set()
         self._thread.join()
 
@@ -79,25 +79,26 @@ class Load(AbstractContextManager["Load", None]):
 
     @abstractmethod
     def _work(self) -> None:
-        """Serve and ask until it is over, then close."""
+        """Send requests to the middleware until the load ends, then close it."""
 
     def _guarded(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001  # the test is told, by `held`
+        except BaseException as error:  # noqa: BLE001  # `held` reports it to the test
             self.raised.append(error)
 
     def _clients(self) -> Iterator[str]:
-        """Whose requests a worker sends."""
+        """Yield the client of each request of a worker."""
         while not self._over.is_set():
             yield HOT
             number = next(self._fresh)
             yield f"198.{18 + number // 65536}.{number // 256 % 256}.{number % 256}"
 
     def goes_on(self) -> float:
-        """Wait until each worker has begun and ended some requests. When the first of them began at the earliest.
+        """Wait until each worker has begun and finished some requests. Returns the earliest time when one of them can
+        have begun.
 
-        A store that is broken stays broken for as long as that takes, so that a call that hangs is found.
+        A broken store stays broken for that long, so that a hanging call is found.
         """
         since = time.monotonic()
         enough = settled(lambda: self.raised or self._least(since) < _TURNS, PATIENCE)
@@ -105,7 +106,9 @@ class Load(AbstractContextManager["Load", None]):
         return since
 
     def goes_on_without(self) -> float:
-        """The same while the store is broken; in the whole run so long that who asks it now and then does so rarely."""
+        """Like `goes_on`, while the store is broken. In the full run it lasts until a probe of the store has become
+        rare.
+        """
         since = time.monotonic()
         while time.monotonic() < since + LASTS:
             self.goes_on()
@@ -116,9 +119,9 @@ class Load(AbstractContextManager["Load", None]):
         return min(turns[worker] for worker in range(self.workers))
 
     def recovers(self, *, everywhere: bool = False) -> float:
-        """Wait until the store decides again, and a while longer. Seconds until the first answer that it gave.
+        """Wait until the store decides again, and a while longer. Returns the seconds until its first decision.
 
-        `everywhere`: until the last answer that had to do without it.
+        `everywhere`: the seconds until the last decision that was made without the store.
         """
         since = time.monotonic()
         assert not settled(lambda: not self._of("store", since), BACK_WITHIN), "the store is not asked again"
@@ -133,11 +136,14 @@ class Load(AbstractContextManager["Load", None]):
         return [one for one in self.seen.copy() if one.begun >= since and one.source == source]
 
     def admitted(self, source: str, client: str = HOT) -> int:
-        """How many requests of a client were admitted by this source."""
+        """Return how many requests of a client this source admitted."""
         return sum((one.client, one.source) == (client, source) for one in self.seen)
 
     def held(self, quotas: int = 1) -> None:
-        """No promise was broken. `quotas`: how often the store may have admitted a whole quota: once more per loss."""
+        """Check that no guarantee was broken.
+
+        `quotas`: how many times the store may have admitted a whole quota; each loss of its data adds one.
+        """
         assert not self.raised
         assert not self.left, self.left
         assert {one.status for one in self.seen} <= {200, 429}
@@ -149,7 +155,7 @@ class Load(AbstractContextManager["Load", None]):
 
 
 class OverAsgi(Load):
-    """Tasks of one event loop."""
+    """Load from the tasks of one event loop."""
 
     def _work(self) -> None:
         asyncio.run(self._main())
@@ -174,7 +180,7 @@ class OverAsgi(Load):
 
 
 class OverWsgi(Load):
-    """Threads."""
+    """Load from threads."""
 
     def _work(self) -> None:
         middleware = wsgi.RateLimitMiddleware(_wsgi_app, **self.settings)
@@ -195,7 +201,7 @@ class OverWsgi(Load):
                 source = dict(fields).get("X-Source", "")
                 self.seen.append(Seen(worker, begun, time.monotonic(), client, int(status[:3]), source))
                 time.sleep(self._pause)
-        except BaseException as error:  # noqa: BLE001  # the test is told, by `held`
+        except BaseException as error:  # noqa: BLE001  # `held` reports it to the test
             self.raised.append(error)
 
 
@@ -211,7 +217,7 @@ def _wsgi_app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
 
 
 def settled(what: Callable[[], Any], within: float = 5.0) -> Any:
-    """The last outcome of `what`, once that is nothing, or after so many seconds."""
+    """Call `what` until its result is falsy, or for `within` seconds. Returns the last result."""
     deadline = time.monotonic() + within
     while (found := what()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -219,11 +225,11 @@ def settled(what: Callable[[], Any], within: float = 5.0) -> Any:
 
 
 def _sockets() -> int:
-    """How many this process has open."""
+    """Return how many sockets this process has open."""
     count = 0
     for file in Path("/dev/fd").iterdir():
         try:
             count += stat.S_ISSOCK(os.fstat(int(file.name)).st_mode)
         except OSError:
-            continue  # the folder's own
+            continue  # the descriptor of this listing, closed by now
     return count
