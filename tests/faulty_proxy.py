@@ -1,4 +1,4 @@
-"""A TCP proxy that does to whole connections what networks do: it is late, drips, resets, and swallows."""
+"""A TCP proxy that imitates faults of networks: it delays, drips, drops, resets and swallows data."""
 
 import socket
 import struct
@@ -8,18 +8,18 @@ from contextlib import AbstractContextManager, suppress
 from typing import Literal, Self
 
 Mode = Literal["passes", "is late", "holds", "drips", "drops", "resets", "swallows"]
-_AT_MOST = 20.0  # seconds that anything is kept, so that whoever waits for it in vain fails instead of hanging
-_DRIP = 0.02  # seconds from byte to byte
-_RESET = struct.pack("ii", 1, 0)  # closing forgets what is not sent, and says RST
+_AT_MOST = 20.0  # seconds that anything is held back, so that a client that waits for it fails instead of hanging
+_DRIP = 0.02  # seconds between two bytes
+_RESET = struct.pack("ii", 1, 0)  # close() discards unsent data and sends RST
 
 
 class FaultyProxy(AbstractContextManager["FaultyProxy", None]):
-    """In front of one port of this machine, in threads of its own. `mode`: what it does now, to old connections too.
+    """A proxy for a local port, with its own threads. `mode`: its present behavior, also for open connections.
 
-    `is late`: answers come `late` seconds later. `holds`: they are kept, until the mode is another one. `drips`: they
-    come byte by byte. `drops`: what is asked is done, and instead of its answer the connection ends. `resets`: the
-    connection is reset when something is asked. `swallows`: what is asked goes nowhere, and nothing is answered.
-    `accepted`: connections up to now.
+    `is late`: replies are delayed by `late` seconds. `holds`: replies are kept until the mode changes. `drips`: replies
+    are sent byte by byte. `drops`: commands are passed on, but the connection is closed instead of sending the reply.
+    `resets`: the connection is reset when a command arrives. `swallows`: commands are discarded, and no reply is sent.
+    `accepted`: number of connections so far.
     """
 
     def __init__(self, port: int, late: float = 0.0) -> None:
@@ -30,17 +30,17 @@ class FaultyProxy(AbstractContextManager["FaultyProxy", None]):
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._sockets = [self._listening]
         self.port: int = self._listening.getsockname()[1]
-        self.accepted = 0  # connections up to now
+        self.accepted = 0  # connections so far
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def url(self) -> str:
-        """Database 0 of the server behind it."""
+        """The URL of database 0 of the server behind the proxy."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def mode(self) -> Mode:
-        """What it does."""
+        """The present behavior."""
         return self._mode
 
     @mode.setter
@@ -82,7 +82,7 @@ class FaultyProxy(AbstractContextManager["FaultyProxy", None]):
             server.shutdown(socket.SHUT_WR)
 
     def heard(self) -> None:
-        """Something was asked."""
+        """Called when the client has sent data."""
 
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A TCP proxy that can keep what a server answers until it is told to pass it on: a server as slow as one likes."""
+"""A TCP proxy that can hold the replies of a server until a test releases them, to imitate a slow server."""
 
 import threading
 
@@ -6,9 +6,9 @@ from faulty_proxy import FaultyProxy
 
 
 class HeldProxy(FaultyProxy):
-    """In front of one port of this machine, in threads of its own. `asked`: somebody has sent something since `hold`.
+    """A proxy for a local port, with its own threads. `asked`: set when a client has sent data since `hold`.
 
-    It keeps nothing longer than 20 seconds. An answer takes `latency` seconds even when nothing is kept.
+    Replies are held for at most 20 seconds. Without `hold`, each reply takes `latency` seconds.
     """
 
     def __init__(self, port: int, latency: float = 0.0) -> None:
@@ -18,12 +18,12 @@ class HeldProxy(FaultyProxy):
             self.mode = "is late"
 
     def hold(self) -> None:
-        """Keep what is answered from now on."""
+        """Hold all replies from now on."""
         self.asked.clear()
         self.mode = "holds"
 
     def release(self) -> None:
-        """Pass on what was kept, and all that follows."""
+        """Pass on the held replies, and all later ones."""
         self.mode = "passes"
 
     def heard(self) -> None:

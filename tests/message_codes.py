@@ -1,4 +1,4 @@
-"""Codes of messages in tests: most tests compare texts without their codes; test_messages.py tests the codes."""
+"""Fixtures for the codes of messages: most tests compare texts without codes; test_messages.py tests the codes."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _WITH_CODE = errors.with_code
 
 @pytest.fixture(scope="session", autouse=True)
 def without_codes() -> Iterator[None]:
-    """Leave the codes out of the messages of this process."""
+    """Remove the codes from the messages of this process."""
     with pytest.MonkeyPatch.context() as patch:
         for module in _USERS:
             patch.setattr(module, "with_code", lambda text, _: text)
@@ -23,7 +23,7 @@ def without_codes() -> Iterator[None]:
 
 @pytest.fixture
 def with_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the codes into the messages, as users see them."""
+    """Add the codes to the messages, as users see them."""
     for module in _USERS:
         monkeypatch.setattr(module, "with_code", _WITH_CODE)
 

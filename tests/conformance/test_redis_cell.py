@@ -136,7 +136,7 @@ def test_errors(error: str) -> None:
 
 
 def test_custom_period(stores: list[Store]) -> None:
-    """throttled's test sleeps, but its clock stands still: all 27 calls are at one instant, and only the first passes."""
+    """throttled's test sleeps while its clock stands still: all 27 calls are at one instant, and the first passes."""
     (described,) = DATA["memstore"].values()
     quota, window, burst, calls = map(int, re.findall(r"\d+", described)[:4])
     assert described.startswith(f"{quota} per {window} ms, burst {burst}: of {calls} calls at one instant")

@@ -1,4 +1,4 @@
-"""Redis servers that are told to misbehave, and what a test may ask of one when all is over."""
+"""Redis servers with faults, and checks of what is left on a server after a test."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ from redis_servers import RedisServer
 
 
 def leaves_nothing(server: RedisServer) -> None:
-    """No connection stays open, and no key without a time to live."""
+    """Check that no connection stays open, and that each key has a time to live."""
     assert not settled(lambda: server.ask("CLIENT LIST").count(" addr=") > 1), server.ask("CLIENT LIST")
     with Redis.from_url(server.url) as client:
         assert [key for key in client.scan_iter(count=1000) if client.pttl(key) == -1] == []
@@ -22,7 +22,7 @@ def leaves_nothing(server: RedisServer) -> None:
 
 @contextmanager
 def long_script(server: RedisServer) -> Iterator[None]:
-    """A script that does not end keeps the server, until the end of the block."""
+    """Keep the server busy with an endless script until the end of the block."""
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
         connection.sendall(b"EVAL 'while true do end' 0\r\n")
         assert not settled(lambda: not server.ask("PING").startswith("-BUSY"))
@@ -32,7 +32,7 @@ def long_script(server: RedisServer) -> Iterator[None]:
 
 
 def crowded_out(server: RedisServer) -> int:
-    """How many keys a full server has evicted, of other people's new ones and of those that were there."""
+    """Fill a server with other keys, and return how many keys, old or new, it has evicted."""
     with Redis.from_url(server.url) as client:
         evicted: int = client.info("stats")["evicted_keys"]
         client.config_set("maxmemory", client.info("memory")["used_memory"] + 500_000)
@@ -47,7 +47,7 @@ def crowded_out(server: RedisServer) -> int:
 
 @contextmanager
 def evictions(server: RedisServer) -> Iterator[Callable[[], int]]:
-    """Yield what returns how often the server has evicted the limiter's key that it has evicted most often."""
+    """Yield a function that returns how often the server evicted the limiter's most often evicted key."""
     with Redis.from_url(server.url) as client, client.pubsub(ignore_subscribe_messages=True) as messages:
         messages.psubscribe("__keyevent@*__:evicted")
         messages.get_message(timeout=30)
@@ -65,7 +65,7 @@ def evictions(server: RedisServer) -> Iterator[Callable[[], int]]:
 
 
 class LoadingServer(RedisServer):
-    """One that has a file to load, and takes its time, when it is started again."""
+    """A server that loads a file slowly when it is restarted."""
 
     KEYS = 3000
     SLOWLY = ("--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024")  # microseconds
@@ -74,13 +74,13 @@ class LoadingServer(RedisServer):
         return self
 
     def save(self) -> None:
-        """Keep what there is, and much else."""
+        """Save the data of the server, and many other keys."""
         fill = f"for n = 1, {self.KEYS} do redis.call('SET', 'other:' .. n, string.rep('x', 100), 'EX', 900) end"
         assert self.ask(f'EVAL "{fill}" 0', timeout=10) == "$-1"
         assert self.ask("SAVE", timeout=10) == "+OK"
 
     def restart_loading(self) -> threading.Thread:
-        """End it, and begin to start it again; it loads when this returns. The thread ends when it is there."""
+        """Kill the server and restart it. Returns while it loads, with a thread that ends when the server is ready."""
         self.kill()
         starting = threading.Thread(target=self.restart)
         starting.start()

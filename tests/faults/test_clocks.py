@@ -1,4 +1,4 @@
-"""Clocks that jump by an hour, and what a store on a real server makes of it."""
+"""Tests a store on a real server with clocks that jump by an hour."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,14 +32,14 @@ def opened(server: RedisServer, clock: Clock, *, awaited: bool) -> Iterator[Stor
 
 
 def admitted(store: Store, limit: Limit) -> int:
-    """How many of many come through at one instant."""
+    """Return how many of 3 * QUOTA requests at one instant are admitted."""
     return sum(store.take([Charge("k", limit)])[0].allowed for _ in range(3 * QUOTA))
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["threads", "asyncio"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_clock_that_jumps_ahead_by_an_hour(algorithm: str, awaited: bool, redis_server: RedisServer) -> None:
-    """It is as if the hour had passed, and a window is over: one quota, once."""
+    """The jump counts as an hour that has passed: the window is over, and one quota is available, once."""
     limit, clock = ALGORITHMS[algorithm](QUOTA, WINDOW), Clock()
     with opened(redis_server, clock, awaited=awaited) as store:
         first = admitted(store, limit)
@@ -51,7 +51,7 @@ def test_a_clock_that_jumps_ahead_by_an_hour(algorithm: str, awaited: bool, redi
 @pytest.mark.parametrize("awaited", [False, True], ids=["threads", "asyncio"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_clock_that_jumps_back_by_an_hour(algorithm: str, awaited: bool, redis_server: RedisServer) -> None:
-    """Nothing is refilled, and nobody waits longer than for one refill: two windows, with the one that is sliding."""
+    """Nothing is refilled, and no client waits longer than for one refill: two windows, because one slides."""
     limit, clock = ALGORITHMS[algorithm](QUOTA, WINDOW), Clock()
     with opened(redis_server, clock, awaited=awaited) as store:
         first = admitted(store, limit)

@@ -1,4 +1,4 @@
-"""More requests than connections, and requests that are given up: each has its own answer, and nothing stays behind."""
+"""Tests more requests than connections, and canceled requests: each gets its own result, and nothing is left behind."""
 
 import asyncio
 import random
@@ -27,12 +27,12 @@ EVERYBODY = Charge("everybody", FixedWindow(300, 24 * 3600))
 
 
 def question(number: int) -> list[Charge]:
-    """A group whose decision shows which one it is for."""
+    """Return a group whose decision shows the number of its request."""
     return [Charge(f"k{number}", FixedWindow(1000 + number, 24 * 3600)), EVERYBODY]
 
 
 def check(answers: dict[int, Any]) -> None:
-    """Each has its own, and together exactly the quota."""
+    """Check that each request got its own decision, and that exactly the quota was admitted."""
     assert {number: answer[0].limit for number, answer in answers.items()} == {n: 1000 + n for n in range(CROWD)}
     assert sum(all(decision.allowed for decision in answer) for answer in answers.values()) == 300
 
@@ -91,7 +91,7 @@ def test_500_tasks_on_connections_of_our_own(redis_server: RedisServer) -> None:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_clients_that_go_away_in_crowds(redis_server: RedisServer, stopped: bool) -> None:
-    """Servers cancel what they serve. Who stays is answered, and nothing runs on when all is over."""
+    """Servers cancel the requests of clients that disconnect. The other clients get responses, and no task is left."""
 
     async def main() -> tuple[Counter[Any], list[asyncio.Task[Any]]]:
         drawn = random.Random(5)  # noqa: S311  # tests need no secrets
@@ -121,6 +121,6 @@ def test_clients_that_go_away_in_crowds(redis_server: RedisServer, stopped: bool
     assert left == []
     assert set(seen) <= {200, 503, asyncio.CancelledError}
     assert seen[200] >= CROWD // 4
-    assert seen[asyncio.CancelledError] > 0  # how many are answered before they are cancelled is a matter of speed
+    assert seen[asyncio.CancelledError] > 0  # how many requests finish before they are canceled depends on speed
     assert seen[503] > 0 or not stopped
     leaves_nothing(redis_server)

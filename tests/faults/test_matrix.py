@@ -1,4 +1,4 @@
-"""The table of faults in the docs and the tests of faults are the same list."""
+"""Tests that the docs' table of faults and the tests of faults list the same."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs/explanation/faults.md"
 COLUMNS = 5
-# Every test in these is of a fault; those of other files may be in the table too.
+# All tests in these files are tests of faults. The table may also name tests of other files.
 OF_FAULTS = [
     *sorted(set((TESTS / "faults").rglob("test_*.py")) - {Path(__file__).resolve()}),
     TESTS / "web/test_faults.py",
@@ -18,7 +18,7 @@ OF_FAULTS = [
 
 
 def rows() -> list[list[str]]:
-    """The cells of each row."""
+    """Return the cells of each row."""
     matrix = PAGE.read_text("utf-8").partition("## The matrix")[2].partition("\n## ")[0]
     lines = [line for line in matrix.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines][1:]

@@ -1,4 +1,4 @@
-"""What a network can do between an app and its store: under load, over ASGI and WSGI, until it is sound again."""
+"""Tests network faults between an app and its store, under load over ASGI and WSGI, until the network works again."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,10 @@ Tell = Callable[[float], None]
 
 
 def endured(face: type[Load], server: RedisServer, mode: Mode, late: float = 0.0) -> tuple[Load, float]:
-    """A load that saw this fault come and go, and how long the store was not asked after it."""
+    """Run a load during which this fault begins and ends.
+
+    Returns the load, and the seconds from the end of the fault until the store decided again.
+    """
     with FaultyProxy(server.port, late) as proxy:
         with face(store=proxy.url) as load:
             load.goes_on()
@@ -24,7 +27,7 @@ def endured(face: type[Load], server: RedisServer, mode: Mode, late: float = 0.0
             proxy.mode = "passes"
             seconds = load.recovers()
         by_itself = [one for one in load.seen if one.begun >= since and one.source == "local"]
-        assert by_itself or late < STORE_TIMEOUT  # the fault was felt
+        assert by_itself or late < STORE_TIMEOUT  # the fault had an effect
     load.held()
     leaves_nothing(server)
     return load, seconds

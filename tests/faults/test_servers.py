@@ -1,4 +1,4 @@
-"""What a Redis server can do to an app that it decides for: under load, over ASGI and WSGI, until it is back."""
+"""Tests faults of the Redis server, under load over ASGI and WSGI, until the server is back."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ Tell = Callable[[float], None]
 
 @pytest.fixture
 def binary(redis_servers: Mapping[str, RedisServer]) -> Path:
-    """The first server's; these tests configure servers of their own."""
+    """The binary of the first server. These tests start servers with a configuration of their own."""
     return next(iter(redis_servers.values())).binary
 
 
@@ -54,7 +54,7 @@ def test_busy_with_a_long_script(served: type[Load], binary: Path, tell_recovery
 
 
 def test_loading_what_it_saved(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
-    """What was charged since is lost: never more than what was there."""
+    """Charges after the save are lost, at most one quota."""
     with LoadingServer(binary, *LoadingServer.SLOWLY) as server:
         with served(store=server.url) as load:
             load.goes_on()
@@ -98,7 +98,7 @@ def test_no_memory_and_no_eviction(served: type[Load], binary: Path, tell_recove
 
 
 def test_no_memory_and_eviction_of_any_key(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
-    """Nobody hears of it: each key that is evicted may be worth one more quota."""
+    """Evictions are not noticed: each eviction of a key may admit one more quota."""
     options = ("--maxmemory-policy", "allkeys-lru", "--notify-keyspace-events", "Ee")
     with RedisServer(binary, *options) as server:
         with evictions(server) as most_evictions:
@@ -113,7 +113,7 @@ def test_no_memory_and_eviction_of_any_key(served: type[Load], binary: Path, tel
 
 
 def test_made_a_replica_and_a_primary_again(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
-    """It takes over what the other one has: nothing."""
+    """As a replica, the server takes over the data of its primary, which is empty."""
     with RedisServer(binary) as server, RedisServer(binary, "--repl-diskless-sync-delay", "0") as primary:
         with served(store=server.url) as load:
             load.goes_on()
@@ -127,7 +127,7 @@ def test_made_a_replica_and_a_primary_again(served: type[Load], binary: Path, te
 
 
 def test_one_that_is_away_again_and_again_renews_no_quota(served: type[Load], redis_server: RedisServer) -> None:
-    """What this process admitted by itself counts until its window ends, however often the store comes back."""
+    """Units that this process admitted without the store count until the window ends, even if the store returns."""
     with served(store=redis_server.url) as load:
         for _ in range(4):
             redis_server.pause()

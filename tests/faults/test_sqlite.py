@@ -1,4 +1,4 @@
-"""What can happen to a store in a file: under load, over ASGI and WSGI, until it is sound again."""
+"""Tests faults of a store in a file, under load over ASGI and WSGI, until the file works again."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def stopped_amid_a_take(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has the write lock, and is stopped."""
+    """Start a process that is stopped while it has the write lock."""
     with subprocess.Popen([sys.executable, "-c", STOPS, str(path)]) as process:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         yield process
@@ -52,7 +52,7 @@ def test_a_process_that_is_stopped_amid_a_take(served: type[Load], path: Path, t
             process.send_signal(signal.SIGCONT)
             tell_recovery(load.recovers())
     load.held()
-    assert any(one.source == "local" for one in load.seen)  # the fault was felt
+    assert any(one.source == "local" for one in load.seen)  # the fault had an effect
 
 
 def test_a_process_that_is_killed_amid_a_take(served: type[Load], path: Path, tell_recovery: Tell) -> None:
@@ -87,7 +87,7 @@ def test_a_file_that_is_removed(served: type[Load], path: Path) -> None:
 
 
 def test_a_full_disk(served: type[Load], path: Path, tell_recovery: Tell) -> None:
-    """A file of the most pages that it may have, whose keys are all needed."""
+    """The file has its maximum number of pages, and all its keys are needed."""
     store = SQLiteStore(path)
     with served(store=store) as load:
         load.goes_on()

@@ -10,7 +10,7 @@ from mutations.runner import run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the list. 0 if every mutation was killed, else 1."""
+    """Run the list of mutations. Returns 0 if every mutation was killed, else 1."""
     parser = argparse.ArgumentParser(prog="python -m mutations", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose file or reason has this in it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="side by side (%(default)s)")

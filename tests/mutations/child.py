@@ -1,4 +1,4 @@
-"""Runs tests against the package that is first on the path, in a process of its own, and says how it went."""
+"""Runs tests with the package that is first on the path, in a separate process, and prints the outcome."""
 
 import os
 import signal
@@ -20,21 +20,21 @@ _LONGEST = 180  # seconds
 
 
 class Outcome(Struct, frozen=True):
-    """How the tests of one copy went: they passed, unless one of the last two is said."""
+    """The outcome of the tests of one copy. They passed if `failed` and `error` are empty."""
 
     package: str  # the file that was imported
     failed: str = ""  # the first failing test
-    error: str = ""  # why nobody can tell
+    error: str = ""  # why there is no valid outcome
 
 
 class First:
-    """A plugin that keeps the names of the first test that failed, and of the first one that could not be tried."""
+    """A plugin that keeps the name of the first failed test, and of the first test with an error."""
 
     def __init__(self) -> None:
         self.failed = self.error = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test that failed by itself tells of the package; a fixture that did may just have found no server."""
+        """A failure in a test's call is due to the package; a failed fixture may only have found no server."""
         if report.failed and report.when == "call":
             self.failed = self.failed or report.nodeid
         elif report.failed:
@@ -42,7 +42,7 @@ class First:
 
 
 def broken() -> str:
-    """What is wrong if the package does not even run: no mutation is meant to be found by that."""
+    """Return why the package does not run, or "". A mutation must not be found by that alone."""
     try:
         limits = [kind(10, 10, ban=10) if kind is Ban else kind(10, 10) for kind in SCRIPTED.values()]
         for store in (MemoryStore(), RedisStore(fakeredis.FakeRedis(), timeout=5)):
@@ -51,7 +51,7 @@ def broken() -> str:
                 store.settle([Charge("k", limit, -1, at=decision.at), Charge("k", limit)])
             store.take([Charge("k", limit) for limit in limits])
             store.close()
-    except Exception as error:  # noqa: BLE001  # whatever it is
+    except Exception as error:  # noqa: BLE001  # any error at all
         return f"does not run: {error!r:.300}"
     return ""
 
@@ -65,7 +65,7 @@ def outcome(tests: Sequence[str]) -> Outcome:
     options = ["-x", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
     try:
         code = pytest.main([*options, *[str(ROOT / test) for test in tests]], plugins=[first])
-    except Exception as error:  # noqa: BLE001  # pytest raises what garbage of the tests raised after the last one
+    except Exception as error:  # noqa: BLE001  # pytest raises errors of objects that are collected after the last test
         return Outcome(package, first.failed, "" if first.failed else f"pytest raises {error!r:.300}")
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
         return Outcome(package, error=f"pytest says {code!r}")
@@ -73,9 +73,9 @@ def outcome(tests: Sequence[str]) -> Outcome:
 
 
 if __name__ == "__main__":
-    # as by Ctrl-C: the tests stop the servers that they started
+    # like Ctrl-C, so that the tests stop the servers that they started
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.alarm(_LONGEST)
     sys.stdout.write(f"\n{json.encode(outcome(sys.argv[1:])).decode()}\n")
     sys.stdout.flush()
-    os._exit(0)  # what a failed test left behind has nothing to say after the last line
+    os._exit(0)  # so that nothing that a failed test left behind prints after the last line

@@ -1,4 +1,4 @@
-"""The list of mutations: what each changes, and the tests that must notice."""
+"""Loads the list of mutations: what each changes, and the tests that must fail with it."""
 
 import tomllib
 from pathlib import Path
@@ -14,9 +14,9 @@ LIST: Final = Path(__file__).with_name("mutations.toml")
 
 
 class Change(Struct, frozen=True, forbid_unknown_fields=True):
-    """One text instead of another."""
+    """A text that replaces another."""
 
-    why: str  # the defect that it stands for
+    why: str  # the defect that it represents
     old: str
     new: str
     within: str = field(name="in", default="")  # the function or class that has `old`: "function", "Class.method"
@@ -31,7 +31,7 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Mutation(Struct, frozen=True):
-    """A change with its place."""
+    """A change with its file and tests."""
 
     number: int
     file: str
@@ -45,10 +45,10 @@ class Mutation(Struct, frozen=True):
         return f"{self.number:2} {self.file}: {self.why}"
 
     def apply(self, package: Path) -> str:
-        """Return the text of its file with the change in it.
+        """Return the text of the file with the change.
 
-        `old` is searched as text first, then, in Python, by its tokens. Raises ValueError unless it is there once and
-        `new` is another.
+        `old` is searched as text first, then, in Python files, by its tokens. Raises ValueError unless it occurs
+        exactly once, and if `new` is the same.
         """
         text = (package / self.file).read_text("utf-8")
         if self.new == self.old:
@@ -63,7 +63,7 @@ class Mutation(Struct, frozen=True):
 
 
 def load(path: Path = LIST) -> list[Mutation]:
-    """All mutations, numbered from 1."""
+    """Return all mutations, numbered from 1."""
     parts = convert(tomllib.loads(path.read_text("utf-8"))["part"], list[Part])
     pairs = [(part, change) for part in parts for change in part.changes]
     return [

@@ -1,4 +1,4 @@
-"""Finds a fragment of Python in a source by its tokens. Format, comments and docstrings do not count."""
+"""Finds a fragment of Python in a source by its tokens. Ignores format, comments and docstrings."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ _CLOSING: Final = (")", "]", "}")
 
 
 class Token(NamedTuple):
-    """A word, a string or one character of an operator, and where it is in its text."""
+    """A word, a string or one character of an operator, and its place in the text."""
 
     text: str
     start: int
@@ -27,7 +27,7 @@ class Token(NamedTuple):
 
 
 def replaced(text: str, old: str, new: str, span: tuple[int, int]) -> str:
-    """Return a source with `new` instead of `old`, whose tokens must be once in the span. Raises ValueError if not."""
+    """Return the source with `old` replaced by `new`. Raises ValueError unless `old` occurs once in the span."""
     prose = docstrings(text)
     tokens = [token for token in _tokens(text) if token.start not in prose]
     tokens = [token for token in tokens if span[0] <= token.start and token.end <= span[1]]

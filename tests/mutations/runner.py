@@ -1,4 +1,4 @@
-"""Applies mutations, each to a copy of the package, and runs the tests that must notice."""
+"""Applies mutations, each to a copy of the package, and runs the tests that must fail."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from mutations.listing import PACKAGE, ROOT, Mutation
 
 
 class Ran(NamedTuple):
-    """How the tests of one copy went."""
+    """The outcome of the tests of one copy, with its duration and output."""
 
     outcome: Outcome
     seconds: float
@@ -31,14 +31,17 @@ class Ran(NamedTuple):
 
     @property
     def killed(self) -> bool:
-        """Whether a test failed, and nothing else went wrong before."""
+        """Whether a test failed, without an error."""
         return bool(self.outcome.failed) and not self.outcome.error
 
 
 def run(mutations: Sequence[Mutation], *, jobs: int, say: Callable[[str], object] = print) -> int:
-    """Say how each went, and how many were killed. 0 if all were, and the tests pass without them, else 1."""
+    """Print the outcome of each mutation, and how many were killed.
+
+    Returns 0 if all were killed and the tests pass without mutations, else 1.
+    """
     with TemporaryDirectory(prefix="ratelimit-mw-") as folder, ThreadPoolExecutor(jobs) as threads:
-        package = _copied(PACKAGE, folder)  # all begin with the same text, whatever is edited meanwhile
+        package = _copied(PACKAGE, folder)  # all mutations begin with the same text, whatever is edited meanwhile
         if stale := [f"{mutation}: {problem}" for mutation in mutations if (problem := _problem(mutation, package))]:
             say("\n".join(stale))
             return 1
@@ -62,7 +65,7 @@ def run(mutations: Sequence[Mutation], *, jobs: int, say: Callable[[str], object
 
 
 def _problem(mutation: Mutation, package: Path) -> str:
-    """Why it cannot be applied, if so."""
+    """Return why the mutation cannot be applied, or ""."""
     try:
         mutation.apply(package)
     except (ValueError, OSError) as error:
@@ -71,19 +74,19 @@ def _problem(mutation: Mutation, package: Path) -> str:
 
 
 def _verdict(ran: Ran, failed: str, passed: str) -> str:
-    """In words."""
+    """Describe the outcome."""
     outcome = ran.outcome
     what = f"{failed} {outcome.failed}" if outcome.failed else passed
     return f"{f'ERROR, {outcome.error}' if outcome.error else what} ({ran.seconds:.1f} s)"
 
 
 def _copied(package: Path, folder: str) -> Path:
-    """A copy, without compiled files: one may look younger than a source that is changed."""
+    """Copy the package without compiled files: one of them may look newer than a changed source."""
     return copytree(package, Path(folder) / PACKAGE.name, ignore=ignore_patterns("__pycache__"))
 
 
 def _tried(package: Path, tests: Sequence[str], mutation: Mutation | None = None) -> Ran:
-    """Run tests against a copy of the package, in a process and a folder of its own."""
+    """Run tests with a copy of the package, in a separate process and folder."""
     start = time.monotonic()
     with TemporaryDirectory(prefix="ratelimit-mw-") as folder:
         copy = _copied(package, folder)
@@ -109,7 +112,7 @@ def _tried(package: Path, tests: Sequence[str], mutation: Mutation | None = None
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """What a child finds: the copy before whatever is installed."""
+    """Return the environment of a child, in which the copy precedes an installed package."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RATELIMIT_MW_")}
     path = os.pathsep.join([folder, str(ROOT / "tests")])
     return kept | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "TEST_PROFILE": "quick"}

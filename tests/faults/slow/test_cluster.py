@@ -1,4 +1,4 @@
-"""What becomes of an app while a node of its cluster dies, and while slots move with the keys that are in them."""
+"""Tests an app while a node of its cluster dies, and while slots move together with their keys."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ Tell = Callable[[float], None]
 def test_a_node_that_is_killed_and_comes_back_empty(
     served: type[Load], redis_cluster: RedisCluster, tell_recovery: Tell
 ) -> None:
-    """Each node in turn: that of the client who asks most is among them, and forgets it."""
+    """Kill each node in turn, including the node of the client with the most requests, which loses its counts."""
     with served(store=redis_cluster.url) as load:
         load.goes_on()
         for node in redis_cluster.nodes:
@@ -32,7 +32,7 @@ def test_a_node_that_is_killed_and_comes_back_empty(
 
 
 def test_slots_that_move_with_their_keys(served: type[Load], redis_cluster: RedisCluster, tell_recovery: Tell) -> None:
-    """Nothing is lost, and hardly a request has to do without the store: one that met a key on its way."""
+    """No count is lost, and hardly any request is decided without the store: only those for a key that is moving."""
     with served(store=redis_cluster.url, store_timeout=2.0, plain_keys=True) as load:
         load.goes_on()
         for turn, number in enumerate(held(redis_cluster)[:30]):
@@ -48,7 +48,7 @@ def test_slots_that_move_with_their_keys(served: type[Load], redis_cluster: Redi
 
 
 def held(cluster: RedisCluster) -> list[int]:
-    """The slots with keys; first that of the client who asks most."""
+    """Return the slots that have keys, beginning with the slot of the client with the most requests."""
     keys = [key for node in cluster.nodes for key in keys_of(node)]
     assert any(HOT.encode() in key for key in keys)
     return list(dict.fromkeys(slot(key) for key in sorted(keys, key=lambda key: HOT.encode() not in key)))
@@ -60,7 +60,7 @@ def keys_of(node: RedisServer) -> list[bytes]:
 
 
 def every_key_expires(cluster: RedisCluster) -> bool:
-    """Whether no key is without a time to live."""
+    """Return whether all keys have a time to live."""
     lasting = list[bytes]()
     for node in cluster.nodes:
         with Redis.from_url(node.url) as client:
@@ -69,7 +69,7 @@ def every_key_expires(cluster: RedisCluster) -> bool:
 
 
 def move(number: int, source: RedisServer, to: RedisServer, cluster: RedisCluster) -> None:
-    """Move a slot and its keys, as redis-cli does while others go on writing them."""
+    """Move a slot and its keys, as redis-cli does, while clients go on writing them."""
     ids = {node: node.ask("CLUSTER MYID").splitlines()[-1] for node in (source, to)}
     assert to.ask(f"CLUSTER SETSLOT {number} IMPORTING {ids[source]}") == "+OK"
     assert source.ask(f"CLUSTER SETSLOT {number} MIGRATING {ids[to]}") == "+OK"

@@ -1,4 +1,7 @@
-"""Redis is stopped under 200 concurrent requests: what that adds to each, at first and later. Told, not judged."""
+"""Measures the latency that stopping Redis adds to 200 concurrent requests, at first and later.
+
+The figures are reported, not judged.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,12 +17,12 @@ pytestmark = pytest.mark.promise(8)
 
 DEFAULT_TIMEOUT = 0.05  # seconds
 AT_ONCE = 200
-PAUSE = 0.2  # seconds between the requests of one: the machine has time for all of them
+PAUSE = 0.2  # seconds between the requests of a worker, so that the machine has time for all of them
 PHASES = {"healthy": 2.0, "the first second": 1.0, "the next": 1.0, "later": 3.0}  # seconds; stopped after the first
 
 
 def figures(seen: Sequence[Seen]) -> tuple[float, float]:
-    """Median and 99th percentile, in milliseconds."""
+    """Return the median and the 99th percentile of the latency, in milliseconds."""
     took = [1000 * (one.ended - one.begun) for one in seen]
     return median(took), quantiles(took, n=100, method="inclusive")[98]
 
