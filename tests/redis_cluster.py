@@ -11,14 +11,14 @@ from redis_servers import RedisServer, RedisServerError, free_port
 
 _SLOTS = 16384
 _NODES = 3  # the fewest that Redis calls a cluster
-_BUS = 10_000  # above the port; the setting that would put the bus elsewhere came with 7.0
-# Milliseconds of silence after which a node counts as dead; short, as a test may wait for that.
+_BUS = 10_000  # above the port; the setting that would move the bus port came with 7.0
+# Milliseconds of silence after which a node counts as failed; short, because tests may wait for it.
 _OPTIONS = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
 _SETTLED_WITHIN = 60.0  # seconds; a fresh node refuses keys for its first two, whatever its settings
 
 
 class _Member(NamedTuple):
-    """What one node knows about one node."""
+    """A node of the cluster, as one of the nodes knows it."""
 
     address: str
     flags: str
@@ -26,16 +26,16 @@ class _Member(NamedTuple):
     slots: tuple[str, ...]
 
     def owns(self, slot: int) -> bool:
-        """Tell whether `slot` is in one of its ranges, written "7" or "0-5460"."""
-        ends = (part.partition("-") for part in self.slots if not part.startswith("["))  # [: on its way here or away
+        """Return whether `slot` is in one of its ranges, written "7" or "0-5460"."""
+        ends = (part.partition("-") for part in self.slots if not part.startswith("["))  # [: a slot that is migrating
         return any(int(first) <= slot <= int(last or first) for first, _, last in ends)
 
 
 class RedisCluster(AbstractContextManager["RedisCluster", None]):
     """Three running redis-servers that form a cluster, each with a third of the slots; a context manager.
 
-    A node may be paused, killed and restarted; it keeps its port and slots, and refuses keys for two seconds after a
-    restart. Raises RedisServerError if a node doesn't start, or if they don't agree within 15 seconds.
+    A node may be paused, killed and restarted. It keeps its port and slots, and refuses keys for two seconds after a
+    restart. Raises RedisServerError if a node does not start, or if the nodes do not agree within 60 seconds.
     """
 
     def __init__(self, binary: Path) -> None:
@@ -55,17 +55,19 @@ class RedisCluster(AbstractContextManager["RedisCluster", None]):
 
     @property
     def url(self) -> str:
-        """All nodes, as this package takes them."""
+        """The URL of all nodes, as this package takes it."""
         return "redis+cluster://" + ",".join(map(_address, self.nodes))
 
     @property
     def redis_url(self) -> str:
-        """The first node, as the `from_url` of redis-py's RedisCluster takes it; it asks there for the others."""
+        """The URL of the first node, as redis-py's `RedisCluster.from_url` takes it; the client asks this node for the
+        others.
+        """
         return self.nodes[0].url
 
     def _join(self) -> None:
         for turn, node in enumerate(self.nodes):
-            # Nodes that meet with the same epoch would settle by themselves who is first, but take their time.
+            # Nodes with equal epochs would resolve the conflict themselves, but that takes time.
             _tell(node, f"CLUSTER SET-CONFIG-EPOCH {turn + 1}")
             slots = range(turn * _SLOTS // _NODES, (turn + 1) * _SLOTS // _NODES)
             _tell(node, f"CLUSTER ADDSLOTS {' '.join(map(str, slots))}")  # ADDSLOTSRANGE came with 7.0
@@ -73,7 +75,7 @@ class RedisCluster(AbstractContextManager["RedisCluster", None]):
             _tell(node, f"CLUSTER MEET 127.0.0.1 {other.port}")
 
     def wait_settled(self) -> None:
-        """Wait until all nodes agree and take keys, as they do again some time after a restart."""
+        """Wait until all nodes agree and accept keys. After a restart this takes some time."""
         deadline = time.monotonic() + _SETTLED_WITHIN
         while True:
             try:
@@ -84,7 +86,7 @@ class RedisCluster(AbstractContextManager["RedisCluster", None]):
                 time.sleep(0.01)
 
     def _check(self) -> None:
-        """RedisServerError if the nodes differ in what they know, or if one of them doesn't take keys."""
+        """Raise RedisServerError if the nodes do not agree, or if one of them does not accept keys."""
         views = [_view(node) for node in self.nodes]
         members = views[0].values()
         agreed = all(view == views[0] for view in views)
@@ -96,18 +98,20 @@ class RedisCluster(AbstractContextManager["RedisCluster", None]):
             raise RedisServerError(f"{self.binary}: these nodes are no cluster (keys taken: {taking}): {views}")
 
     def owner(self, slot: int) -> RedisServer:
-        """The node that answers for `slot`, as the first node knows it."""
+        """Return the node that owns `slot`, as the first node knows it."""
         address = next(member.address for member in _view(self.nodes[0]).values() if member.owns(slot))
         return next(node for node in self.nodes if _address(node) == address)
 
     def move_slot(self, slot: int, to: RedisServer) -> None:
-        """Give `slot`, which must hold no key, from its owner to `to`; every node knows when this returns."""
+        """Move `slot`, which must not contain keys, from its owner to `to`. Returns when every node knows the new
+        owner.
+        """
         source = self.owner(slot)
         if (held := source.ask(f"CLUSTER COUNTKEYSINSLOT {slot}")) != ":0":
             raise RedisServerError(f"keys in slot {slot}: {held}")
         self._homes.setdefault(slot, source)
-        # A node that ends an import raises its epoch above all others. One that is just given the slot does not,
-        # and loses it again to the next ping that the old owner sent before it was told.
+        # A node that ends an import raises its epoch above all others. A node that is merely assigned the slot does
+        # not, and loses it again to the next ping that the old owner sent before it learned of the move.
         _tell(to, f"CLUSTER SETSLOT {slot} IMPORTING {_own_id(source)}")
         for node in sorted(self.nodes, key=lambda node: node is not to):
             _tell(node, f"CLUSTER SETSLOT {slot} NODE {_own_id(to)}")
@@ -119,9 +123,10 @@ class RedisCluster(AbstractContextManager["RedisCluster", None]):
             node.flush()
 
     def reset(self) -> None:
-        """Make it as new: paused nodes go on, keys and scripts are removed, moved slots return.
+        """Restore the initial state: resume paused nodes, remove keys and scripts, and return moved slots.
 
-        Raises RedisServerError or OSError if a node is dead, or given up by the others; then a new cluster is needed.
+        Raises RedisServerError or OSError if a node is dead, or marked as failed by the others. A new cluster is needed
+        then.
         """
         for node in self.nodes:
             node.resume()
@@ -137,7 +142,7 @@ class RedisCluster(AbstractContextManager["RedisCluster", None]):
 
 
 def _view(node: RedisServer) -> Mapping[str, _Member]:
-    """Every node that `node` knows, by id."""
+    """Return all nodes that `node` knows, by id."""
     known = {}
     for line in node.ask("CLUSTER NODES").splitlines()[1:]:
         name, address, flags, _primary, _ping, _pong, epoch, _transport, *slots = line.split()
@@ -159,7 +164,7 @@ def _tell(node: RedisServer, command: str) -> None:
 
 
 def free_cluster_port() -> int:
-    """A free loopback port whose bus port is free too; RedisServerError if chance brings none."""
+    """Return a free loopback port whose bus port is free too. Raises RedisServerError if it finds none."""
     for _ in range(100):
         port = free_port()
         with suppress(OSError, OverflowError):  # the bus port is taken, or above 65535

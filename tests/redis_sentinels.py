@@ -1,4 +1,4 @@
-"""Real Redis Sentinels: three of them on loopback, which watch over a master and its replica."""
+"""Runs real Redis Sentinels: three of them on loopback, which monitor a master and its replica."""
 
 import socket
 import time
@@ -10,22 +10,22 @@ from redis import Redis
 from redis_servers import RedisServer, RedisServerError
 
 SERVICE = "limits"
-_SENTINELS = 3  # the fewest that still agree when one is lost
-_PATIENT = 20.0  # seconds for an answer; a busy machine must not look like a server that is lost
-_SETTLED_WITHIN = 60.0  # seconds: a failover that stalls is tried again by the Sentinels
+_SENTINELS = 3  # the fewest that can still agree when one is lost
+_PATIENT = 20.0  # seconds for a reply, because a busy machine must not look like a lost server
+_SETTLED_WITHIN = 60.0  # seconds: the Sentinels try a stalled failover again
 _OPTIONS = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 
 
 class SentinelServer(RedisServer):
-    """One Sentinel. It watches over nothing yet."""
+    """A Sentinel that does not monitor anything yet."""
 
     def _launch(self) -> None:
-        configuration = Path(self._folder.name) / "sentinel.conf"  # it writes there what it learns
+        configuration = Path(self._folder.name) / "sentinel.conf"  # the Sentinel stores its state there
         configuration.write_text("sentinel deny-scripts-reconfig yes\n")
         self._run([str(configuration), "--sentinel", "--bind", "127.0.0.1", "--port", str(self.port)])
 
     def ask(self, command: str, timeout: float = 1.0) -> str:
-        """See RedisServer; a Sentinel knows no QUIT."""
+        """See `RedisServer.ask`. Sends no QUIT, which Sentinels do not have."""
         with socket.create_connection(("127.0.0.1", self.port), timeout) as connection:
             connection.sendall(f"{command}\r\n".encode())
             connection.shutdown(socket.SHUT_WR)
@@ -36,7 +36,7 @@ class SentinelServer(RedisServer):
 class RedisSentinels(AbstractContextManager["RedisSentinels", None]):
     """Three Sentinels, a master and a replica, which know each other; a context manager.
 
-    Raises RedisServerError if they do not within 20 seconds.
+    Raises RedisServerError if they do not agree within 60 seconds.
     """
 
     def __init__(self, binary: Path) -> None:
@@ -55,12 +55,12 @@ class RedisSentinels(AbstractContextManager["RedisSentinels", None]):
 
     @property
     def url(self) -> str:
-        """All Sentinels, as this package takes them."""
+        """The URL of all Sentinels, as this package takes it."""
         return f"redis+sentinel://{self.hosts}/{SERVICE}"
 
     @property
     def hosts(self) -> str:
-        """All Sentinels."""
+        """The addresses of all Sentinels."""
         return ",".join(f"127.0.0.1:{one.port}" for one in self.sentinels)
 
     def _join(self) -> None:
@@ -80,9 +80,9 @@ class RedisSentinels(AbstractContextManager["RedisSentinels", None]):
             time.sleep(0.05)
 
     def is_settled(self) -> bool:
-        """Whether all know each other and where the master is, and the replica is in step with it.
+        """Return whether all Sentinels know each other and the master, and the replica is connected to the master.
 
-        After a failover it takes them ten seconds, so a new set is there sooner.
+        After a failover this takes ten seconds, so it is faster to start new servers.
         """
         if any(one.process.poll() is not None for one in [*self.servers, *self.sentinels]):
             return False
@@ -93,26 +93,28 @@ class RedisSentinels(AbstractContextManager["RedisSentinels", None]):
         return linked and counts == ["master", str(_SENTINELS - 1), "1"] and all(other == first for other in others)
 
     def _state(self, sentinel: RedisServer) -> tuple[str, ...]:
-        """What a Sentinel knows of the service."""
+        """Return a Sentinel's view of the service: port and flags of the master, number of other Sentinels and of
+        replicas.
+        """
         with self.client(sentinel) as client:
             flat = client.execute_command("SENTINEL", "MASTER", SERVICE)
         known = dict(zip(flat[::2], flat[1::2], strict=True))
         return tuple(known[name] for name in ("port", "flags", "num-other-sentinels", "num-slaves"))
 
     def client(self, server: RedisServer) -> Redis:
-        """A client of one of the servers, that reads replies as they come."""
+        """Return a client of one of the servers, which returns replies unparsed."""
         client = Redis(port=server.port, protocol=2, decode_responses=True)
         client.response_callbacks.clear()
         return client
 
     def master(self) -> RedisServer:
-        """The master, as the first Sentinel that runs knows it."""
+        """Return the master, as the first running Sentinel knows it."""
         asked = next(one for one in self.sentinels if one.process.poll() is None)
         port = asked.ask(f"SENTINEL GET-MASTER-ADDR-BY-NAME {SERVICE}", _PATIENT).split("\r\n")[-1]
         return next(one for one in self.servers if str(one.port) == port)
 
     def fail_over(self) -> RedisServer:
-        """Have the replica become the master. Returns it when the Sentinels say so."""
+        """Make the replica the master. Returns it when the Sentinels report it as master."""
         before = self.master()
         deadline = time.monotonic() + _SETTLED_WITHIN
         while (reply := self.sentinels[0].ask(f"SENTINEL FAILOVER {SERVICE}", _PATIENT)) != "+OK":
@@ -122,7 +124,7 @@ class RedisSentinels(AbstractContextManager["RedisSentinels", None]):
         return self.wait_for_another(before)
 
     def wait_for_another(self, before: RedisServer) -> RedisServer:
-        """Wait until another server is the master."""
+        """Wait until another server is the master, and return that server."""
         deadline = time.monotonic() + _SETTLED_WITHIN
         while (now := self.master()) is before:
             if time.monotonic() > deadline:

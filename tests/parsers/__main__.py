@@ -18,7 +18,7 @@ LONGEST = 4096  # bytes
 
 def run_one(name: str, seconds: int) -> None:
     """Fuzz one target; ends the process."""
-    atheris: Any = import_module("atheris")  # not where types are checked; and it instruments what is imported next
+    atheris: Any = import_module("atheris")  # not where types are checked; it instruments the imports that follow
     with atheris.instrument_imports(include=["ratelimit_mw", "parsers.targets"]):
         from parsers.targets import SEEDS, TARGETS  # noqa: PLC0415
 
@@ -31,7 +31,7 @@ def run_one(name: str, seconds: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """All targets, or the one that is named."""
+    """Fuzz all targets, or the one that `--target` names."""
     parser = argparse.ArgumentParser(prog="python -m parsers", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, help="for each target (%(default)s)")
     parser.add_argument("--target", help="one of them, in this process")

@@ -1,4 +1,4 @@
-"""What parsers must hold whatever they read: one target each, which is given bytes and raises when it does not hold."""
+"""Properties of the parsers that hold for any input. Each function takes bytes, and raises if one is violated."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -10,12 +10,14 @@ from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.path_index import PathTree
 from ratelimit_mw.http.paths import Paths, normal_path
 
-MEMBERS = 257  # that a list yields at most: 256, and a None for the rest
-SHORT = 4000  # characters, of which a list looks at all
+MEMBERS = 257  # entries that a list yields at most: 256, and a None for the rest
+SHORT = 4000  # characters; a list that is not longer is read completely
 
 
 def notation(data: bytes) -> None:
-    """Limits or a ConfigError; and what a limit calls itself is a limit that counts alike, in the same bucket."""
+    """Parsing returns limits or raises ConfigError. A limit's own notation parses to an equal limit with the same
+    bucket.
+    """
     try:
         limits = parse(data.decode("utf-8", "replace"))
     except ConfigError:
@@ -28,7 +30,7 @@ def notation(data: bytes) -> None:
 
 
 def lists(data: bytes) -> None:
-    """Addresses and Nones, not too many; and what a client puts in front changes nothing of what is read before it."""
+    """A list yields a bounded number of addresses and Nones. A prefix that a client adds does not change these."""
     text = data.decode("latin-1")
     assert len([*forwarded(text)]) <= MEMBERS
     found = [*x_forwarded_for(text)]
@@ -38,7 +40,7 @@ def lists(data: bytes) -> None:
 
 
 def addresses(data: bytes) -> None:
-    """One form, which is read as itself."""
+    """An address has one form, which parses to the same address."""
     text = data.decode("latin-1")
     address = parse_address(text)
     counted = client_address(text, 64)
@@ -50,7 +52,7 @@ def addresses(data: bytes) -> None:
 
 
 def paths(data: bytes) -> None:
-    """A normal path is normal, and a template that is valid is matched in time and without an error."""
+    """Normalizing a normal path changes nothing. A valid template is matched in time and without an error."""
     path, _, template = data.decode("utf-8", "replace").partition("\0")
     normal = normal_path(path)
     assert normal_path(normal) == normal

@@ -1,4 +1,4 @@
-"""Real proxies as subprocesses, each with the configuration that its page in the docs prints."""
+"""Runs real proxies as subprocesses, each with the configuration that its page in the docs prints."""
 
 import contextlib
 import functools
@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs/how-to"
 FENCE = re.compile(r"^```([a-z]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 READY_WITHIN = 120.0  # seconds
-_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"  # where Debian has them, and not on each PATH
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"  # Debian's folders, not on every PATH
 _PATIENT = {"250ms": "60s", "timeout = 250": "timeout = 60000", "0.25s": "60s"}
 
 
 class Kind(NamedTuple):
-    """A proxy: its page, the languages of its files there, and whether only the last block of them counts."""
+    """A proxy: its program, its page, the languages of its files there, and the index of the block that is used."""
 
     program: str
     page: str
@@ -43,7 +43,7 @@ KINDS = {
 
 
 def found(kind: str) -> str | None:
-    """The program of a proxy, if it is installed; that of Envoy's wheel may be named in the environment."""
+    """Return the program of a proxy, or None if it is not installed. TEST_ENVOY may name Envoy's."""
     program = KINDS[kind].program
     if program == "envoy":
         beside = Path(sys.executable).with_name("envoy")
@@ -52,7 +52,7 @@ def found(kind: str) -> str | None:
 
 
 def missing(kind: str) -> str:
-    """What to type where a proxy is missing."""
+    """Return a message that says how to install a missing proxy."""
     program = KINDS[kind].program
     if program == "envoy":
         return "no envoy; type: python3 -m tox -e proxies"
@@ -60,14 +60,14 @@ def missing(kind: str) -> str:
 
 
 def printed(kind: str) -> dict[str, str]:
-    """The files of a proxy as its page prints them, by language."""
+    """Return the files of a proxy as its page prints them, by language."""
     one = KINDS[kind]
     blocks = FENCE.findall((PAGES / one.page).read_text("utf-8"))
     return {language: [text for name, text in blocks if name == language][one.block] for language in one.languages}
 
 
 def configuration(kind: str, ports: Mapping[str, int], *, patient: bool) -> dict[str, str]:
-    """These files with other ports; `patient`: with a minute for the service, however busy this machine is."""
+    """Return these files with other ports. `patient`: with a timeout of a minute for the service, for busy machines."""
     files = {}
     for language, block in printed(kind).items():
         replaced = {
@@ -77,7 +77,7 @@ def configuration(kind: str, ports: Mapping[str, int], *, patient: bool) -> dict
             "port_value: 8901": f"port_value: {ports.get('grpc', 0)}",
             "port_value: 8000": f"port_value: {ports['app']}",
             "listen 80;": f"listen 127.0.0.1:{ports['proxy']};",
-            ":80 {": f":{ports['proxy']} {{\n    bind 127.0.0.1",  # for each Host
+            ":80 {": f":{ports['proxy']} {{\n    bind 127.0.0.1",  # for any Host
             "bind :80": f"bind 127.0.0.1:{ports['proxy']}",
             "address: 0.0.0.0, port_value: 80 ": f"address: 127.0.0.1, port_value: {ports['proxy']} ",
             **(_PATIENT if patient else {}),
@@ -117,7 +117,7 @@ def proxy(
     patient: bool = True,
     change: Callable[[str], str] = lambda text: text,
 ) -> Iterator[int]:
-    """The port of a proxy in front of an app and the service. `change`: changes the text of its files."""
+    """Run a proxy in front of an app and the service, and yield its port. `change`: edits the text of its files."""
     port = free_port()
     printed_files = configuration(kind, {**ports, "proxy": port}, patient=patient)
     with running(kind, folder, {language: change(text) for language, text in printed_files.items()}, port):
@@ -126,7 +126,7 @@ def proxy(
 
 @contextlib.contextmanager
 def running(kind: str, folder: Path, files: Mapping[str, str], port: int) -> Iterator[None]:
-    """A proxy with these files, which listens on this port."""
+    """Run a proxy with these files, which listens on this port."""
     log = folder / "output.txt"
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -149,7 +149,7 @@ def running(kind: str, folder: Path, files: Mapping[str, str], port: int) -> Ite
 def served(
     folder: Path, settings: str, *options: str, port: int | None = None
 ) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """The decision service, by its command: its port and process."""
+    """Run the decision service with its command, and yield its port and process."""
     (folder / "limits.toml").write_text(settings, "utf-8")
     port = port or free_port()
     log = folder / "service.txt"
@@ -170,7 +170,7 @@ def served(
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Return once a connection is accepted."""
+    """Wait until the port accepts a connection."""
     until = time.monotonic() + READY_WITHIN
     while True:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
@@ -181,7 +181,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> Non
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started."""
+    """Terminate a process. If it does not end within 10 seconds, kill it and all processes that it started."""
     process.send_signal(signal.SIGCONT)
     process.terminate()
     try:

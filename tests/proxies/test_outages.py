@@ -1,4 +1,6 @@
-"""Redis stopped, killed and back under load through nginx: clients see what `on_store_error` says, and no other 5xx."""
+"""Tests that clients behind nginx see only the effects of `on_store_error` while Redis is stopped, killed and
+restarted.
+"""
 
 import collections
 import threading
@@ -14,12 +16,12 @@ from redis_servers import RedisServer
 from web.real_servers import APPS
 from web_servers import serve_uvicorn
 
-WITHIN = 60.0  # seconds in which clients have to see a change
-CLIENTS = 4  # at the same time
+WITHIN = 60.0  # seconds until clients must see a change
+CLIENTS = 4  # running concurrently
 
 
 class Load:
-    """Clients that send one request after the other, and what they saw since the last look."""
+    """Clients that send requests one after another, and their responses."""
 
     def __init__(self, port: int) -> None:
         self._port, self._seen, self._ended = port, collections.deque[Seen](), threading.Event()
@@ -33,7 +35,7 @@ class Load:
             self._ended.wait(0.01)
 
     def until(self, is_wanted: Callable[[Seen], bool]) -> list[Seen]:
-        """All that was seen until twenty answers of all clients together are as wanted."""
+        """Return all responses up to now, after the last twenty in a row were as wanted."""
         until, seen, wanted = time.monotonic() + WITHIN, list[Seen](), 0
         while wanted < 20:
             assert time.monotonic() < until, seen[-3:]

@@ -1,4 +1,4 @@
-"""What the pages on proxies say to add for a secret, and the configuration of nginx in front of the middleware."""
+"""Tests the lines that the proxies' pages print for a secret, and their nginx in front of the middleware."""
 
 import re
 import textwrap
@@ -17,7 +17,7 @@ from web_servers import serve_uvicorn
 SECRET = "sixteen-letters!"
 SETTINGS = 'limits = "9/day using fixed_window"\ntrusted_proxies = ["127.0.0.1"]\n'
 PRINTED = re.compile(r'`([^`\n]*secret[^`\n]*"\.\.\."[^`\n]*)`', re.IGNORECASE)
-AFTER = {  # the text of the configuration that stands before it
+AFTER = {  # by proxy: the text of the configuration that precedes the line
     "nginx": "location = /_ratelimit {\n",
     "caddy": "rewrite /v1/forward\n",
     "haproxy": 'headers["x-forwarded-for"] = { [0] = txn.sf:src() }\n',
@@ -34,7 +34,7 @@ def app() -> Iterator[int]:
 
 
 def with_secret(kind: str, text: str) -> str:
-    """The file with the line that the page of this proxy prints."""
+    """Return the file with the line for the secret that the page of this proxy prints."""
     page = (PAGES / KINDS[kind].page).read_text("utf-8")
     line = PRINTED.findall(page)[KINDS[kind].block].replace("...", SECRET)
     return text.replace(AFTER[kind], f"{AFTER[kind]}{line}{END.get(kind, chr(10))}")
@@ -52,7 +52,7 @@ def test_a_proxy_sends_the_secret_as_its_page_says(kind: str, app: int, tmp_path
         with proxy(kind, tmp_path, ports, change=lambda text: with_secret(kind, text)) as port:
             seen = [
                 ask(kind, port, "GET", "/x"),
-                ask(kind, port, "GET", "/x", X_RateLimit_Secret="of a client"),  # which the proxy replaces
+                ask(kind, port, "GET", "/x", X_RateLimit_Secret="of a client"),  # the proxy replaces it
             ]
     assert [(one.status, one.fields["ratelimit"]) for one in seen] == [
         (200, '"default";r=8;t=DAY'),
@@ -61,14 +61,14 @@ def test_a_proxy_sends_the_secret_as_its_page_says(kind: str, app: int, tmp_path
 
 
 class Printed(NamedTuple):
-    """What a page prints for nginx in front of the middleware: its location, and settings of the app."""
+    """The printed configuration for nginx in front of the middleware: its location, and settings of the app."""
 
     location: str
     settings: str
 
 
 def printed(*, single: bool) -> Printed:
-    """`single`: with the header of one address."""
+    """Return the printed configuration. `single`: the variant whose header has one address."""
     page = (PAGES / "proxies.md").read_text("utf-8")
     tab = page.partition("{tab-item} nginx\n")[2].partition("\n:::::\n")[0]
     location = textwrap.dedent("".join(re.findall(r"^(?: {4}.*\n)+", tab, re.MULTILINE)[0]))

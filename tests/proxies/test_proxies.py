@@ -1,4 +1,4 @@
-"""Each proxy with the configuration of its page: what clients see is what the middleware itself would answer."""
+"""Tests each proxy with the configuration of its page: clients get the responses that the middleware would send."""
 
 import http.client
 import re
@@ -16,7 +16,7 @@ from web_servers import serve_uvicorn
 
 FIELDS = ("retry-after", "ratelimit-policy", "ratelimit", "cache-control", "content-type")
 CLIENTS = {kind: f"127.0.0.{number}" for number, kind in enumerate(KINDS, 10)}  # addresses that no proxy has
-DAY = re.compile(r"\b86[34][0-9]{2}\b")  # seconds left of a day, which differ when both count from another second
+DAY = re.compile(r"\b86[34][0-9]{2}\b")  # seconds left of a day, which differ if both count from different seconds
 SETTINGS = """
 limits = "1000/day using fixed_window"
 trusted_proxies = ["127.0.0.1"]
@@ -51,7 +51,7 @@ class Place(NamedTuple):
     middleware: int
 
     def both(self, method: str, path: str, **headers: str) -> tuple[Seen, Seen]:
-        """What one client sees of each."""
+        """Send the same request to each, and return both responses."""
         return (
             ask(self.kind, self.proxy, method, path, **headers),
             ask(self.kind, self.middleware, method, path, **headers),
@@ -80,7 +80,7 @@ def app() -> Iterator[int]:
 def ports(
     request: pytest.FixtureRequest, app: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, int]]:
-    """Those of the app, the service and the middleware; with `deny`, their store is away."""
+    """Yield the ports of the app, the service and the middleware. With `deny`, the store is unavailable."""
     folder = tmp_path_factory.mktemp("service")
     grpc = free_port() if found("envoy") else 0
     options = ["--grpc", f"127.0.0.1:{grpc}"] if grpc else []
@@ -173,7 +173,7 @@ class TestDecisions:
 def test_a_store_that_is_away_denies(place: Place) -> None:
     by_http(place)
     given, wanted = place.both("GET", "/")
-    if place.kind == "envoy":  # a 503 of the service is a failure of it, which the page lets pass
+    if place.kind == "envoy":  # Envoy takes a 503 for a failure of the service and admits the request
         wanted = wanted._replace(status=429, body=wanted.body.replace("503", "429"))
     assert given == wanted
     assert given.status == (429 if place.kind == "envoy" else 503)

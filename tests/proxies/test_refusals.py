@@ -1,4 +1,4 @@
-"""Each proxy with the configuration of its page: no request passes because the service cannot or will not answer it."""
+"""Tests each proxy with the configuration of its page: the service's failures and refusals never admit a request."""
 
 import contextlib
 import http.client
@@ -28,7 +28,7 @@ def app() -> Iterator[int]:
 
 
 def status(port: int, head: bytes) -> int:
-    """The status of the answer to a request; 0 if the proxy closes the connection without one."""
+    """Return the status of the response to a request; 0 if the proxy closes the connection without one."""
     with socket.create_connection(("127.0.0.1", port), timeout=60, source_address=(CLIENT, 0)) as connection:
         try:
             connection.sendall(b"%b\r\nConnection: close\r\n\r\n" % head)
@@ -60,7 +60,7 @@ def mixed(size: int) -> bytes:
 
 
 def named(size: int) -> bytes:
-    """A request whose method has so many letters."""
+    """Return a request whose method has `size` letters."""
     return b"%b /x HTTP/1.1\r\nHost: 127.0.0.1" % (b"M" * size)
 
 
@@ -70,7 +70,7 @@ def with_value(value: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_no_head_passes_a_limit(kind: str, app: int, tmp_path: Path) -> None:
-    """The client has used its limit, so a 200 would be a request that was not counted."""
+    """The client has used up its limit, so a 200 would mean that a request was not counted."""
     if found(kind) is None:
         pytest.skip(missing(kind))
     grpc = free_port()
@@ -90,15 +90,15 @@ def test_no_head_passes_a_limit(kind: str, app: int, tmp_path: Path) -> None:
     ):
         first = status(port, sized(10))
         seen = [status(port, head) for head in heads]
-        last = status(port, sized(10))  # both are alive
+        last = status(port, sized(10))  # both processes are alive
         assert process.poll() is None
     assert (first, last) == (200, 429)
     assert set(seen) <= {0, 400, 405, 414, 429, 431}, seen
-    assert seen.count(429) > 5  # the shorter ones reach the service
+    assert seen.count(429) > 5  # the shorter heads reach the service
 
 
 CADDY_ERRORS = re.compile(r"^    handle_errors \{\n.*?^    \}\n", re.MULTILINE | re.DOTALL)
-DENYING: dict[str, tuple[int, Callable[[str], str]]] = {  # the changes that the pages name, and the status then
+DENYING: dict[str, tuple[int, Callable[[str], str]]] = {  # the change that each page names, and the status with it
     "nginx": (500, lambda text: text.replace("            error_page 502 504 = @open;\n", "")),
     "caddy": (502, lambda text: CADDY_ERRORS.sub("", text)),
     "haproxy": (
@@ -133,7 +133,7 @@ def test_a_service_that_is_slow_or_away_refuses_with_the_change_of_the_page(
         process.kill()
         process.wait()
         away = status(port, sized(10))
-    # Caddy has another status for a service that is slow
+    # Caddy has another status for a slow service.
     assert [slow, away] == [504 if kind == "caddy" else refused, refused]
 
 
@@ -150,7 +150,7 @@ def fine(request, verdict):
 @pytest.mark.parametrize("kind", HTTP)
 @pytest.mark.parametrize(("name", "expected"), [("busy", 503), ("fine", 429)])
 def test_every_refusal_refuses(kind: str, name: str, expected: int, app: int, tmp_path: Path) -> None:
-    """Also one with a 503 that has no `Retry-After`, and one with a 200."""
+    """These include custom refusals with a 503 without `Retry-After`, and with a 200."""
     if found(kind) is None:
         pytest.skip(missing(kind))
     (tmp_path / "own_refusals.py").write_text(ON_REFUSED, "utf-8")
@@ -164,7 +164,7 @@ def test_every_refusal_refuses(kind: str, name: str, expected: int, app: int, tm
         answer = connection.getresponse()
         body = answer.read().decode()
         connection.close()
-    if kind == "envoy":  # a 5xx of the service is a failure of it
+    if kind == "envoy":  # Envoy takes a 5xx for a failure of the service
         expected = 429
     assert (answer.status, answer.getheader("retry-after"), body) == (expected, None, name)
 
@@ -191,7 +191,7 @@ class Closing:
     def _answer(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(ConnectionError):
             if _head(connection):
-                # what nginx needs is a 403; others pass it on
+                # nginx needs a 403; the others pass it on
                 connection.sendall(b"HTTP/1.1 403 Forbidden\r\nDate: now\r\nContent-Length: 0\r\n\r\n")
                 self.closed += _head(connection)
 
@@ -215,7 +215,7 @@ def _head(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize("kind", ["nginx", "caddy", "haproxy"])
 def test_a_request_on_a_connection_that_closes_is_sent_again(kind: str, app: int, tmp_path: Path) -> None:
-    """Envoy admits it, so the service does not close idle connections before Envoy does."""
+    """Envoy admits such a request, so the service must not close idle connections before Envoy does."""
     if found(kind) is None:
         pytest.skip(missing(kind))
     service = Closing()

@@ -44,7 +44,7 @@ def try_extra(wheel: Path, extra: str) -> None:
 
 
 def main() -> None:
-    """Build, check and try."""
+    """Build and check the distributions, and try the wheel with each extra."""
     for old in DIST.glob("ratelimit_mw-*"):
         old.unlink()
     run(sys.executable, "-m", "validate_pyproject", "pyproject.toml")

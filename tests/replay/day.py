@@ -1,4 +1,4 @@
-"""A log of a day, whose report the browser opens and the documentation shows."""
+"""A generated log of a day. The browser tests open its report, and the documentation shows it."""
 
 import random
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ DAY = 86_400  # seconds
 
 
 def day() -> Iterator[str]:
-    """Yield a log of a day: more traffic at noon than at night, a scraper, and a guesser of passwords."""
+    """Yield a log of a day: more traffic at noon than at night, a scraper, and a client that guesses passwords."""
     dice = random.Random(11)  # noqa: S311  # a log
     lines: list[tuple[int, str, str]] = []
     for number in range(1500):
@@ -37,12 +37,12 @@ def day() -> Iterator[str]:
     lines += [(30_000 + 4 * index, "198.51.100.8", "/login") for index in range(2500)]
     lines += [(60_000, EVIL.replace(" ", ""), f"/{EVIL}".replace(" ", "%20"))] * 90
     for at, client, path in sorted(lines):
-        line = combined(at, client, f"GET {path} HTTP/1.1")  # at hours up to 46, which are those of the next day
+        line = combined(at, client, f"GET {path} HTTP/1.1")  # hours may be up to 46; the next lines correct that
         hour = 22 + (at + 800) // 3600
         yield line.replace(f"14/Nov/2023:{hour:02}:", f"{14 + hour // 24}/Nov/2023:{hour % 24:02}:")
 
 
 def report_of_the_day(folder: Path) -> str:
-    """Return the HTML report of the day. `folder`: an empty one."""
+    """Return the HTML report of the day. `folder`: an empty folder for the log."""
     (folder / "access.log").write_text("".join(day()))
     return html_report(replay(SETTINGS, folder / "access.log", suggest=True, distributions=True))

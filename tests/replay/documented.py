@@ -1,4 +1,4 @@
-"""Lines of logs in the form that each vendor documents."""
+"""Lines of logs as each vendor documents them."""
 
 import json
 from typing import Any
@@ -53,7 +53,7 @@ ENVOY = (
     '[2016-04-15T20:17:00.310Z] "POST /api/v1/locations HTTP/2" 204 - 154 0 226 100 "10.0.35.28" '
     '"nsq2http" "cc21d9b0-cf5c-432b-8c7e-98aeb7988cd2" "locations" "tcp://10.0.2.1:80"'
 )
-# istio.io/latest/docs/tasks/observability/logs/access-log: the names of Istio, whose missing values are null
+# istio.io/latest/docs/tasks/observability/logs/access-log: Istio's names of fields; missing values are null
 ENVOY_JSON = {
     "authority": "locations",
     "bytes_received": 154,
@@ -125,7 +125,8 @@ ALB_LAMBDA = (
     '"LambdaInvalidResponse" "-" "-" "-" "-" TID_1234abcd5678ef90 "-" "-" "-"'
 )
 
-# docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs-reference.html; 33 fields, two lines before
+# docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs-reference.html; 33 fields, after two header
+# lines
 CLOUDFRONT_FIELDS = (
     "#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status cs(Referer) "
     "cs(User-Agent) cs-uri-query cs(Cookie) x-edge-result-type x-edge-request-id x-host-header cs-protocol cs-bytes "

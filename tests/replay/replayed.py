@@ -1,4 +1,4 @@
-"""Generated logs, and what the middleware answers to their requests under the log's clock."""
+"""Generates logs, and returns the middleware's verdicts on their requests at the times of the log."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ class Logged(NamedTuple):
 
     @property
     def json(self) -> str:
-        """The same as JSON, which `FIELDS` describes; what is missing is missing there, too."""
+        """The same request as JSON, in the form that `FIELDS` describes. Missing values are left out."""
         headers = {name: value for name, value in self.headers.items() if name != "cookie"}
         cookies = [self.sid] if self.sid else []
         request = {"method": self.method, "target": self.target, "headers": headers, "cookies": cookies}
@@ -84,7 +84,7 @@ class Logged(NamedTuple):
 
 
 def requests(seed: int, length: int) -> list[Logged]:
-    """Return requests of clients that differ in how fast they are, a few in each second."""
+    """Return requests of clients with different rates, a few in each second."""
     dice = random.Random(seed)  # noqa: S311  # a log
     found, second = [], 0
     for _ in range(length):
@@ -111,7 +111,7 @@ def requests(seed: int, length: int) -> list[Logged]:
 
 
 def write(path: Path, logged: Sequence[Logged]) -> Path:
-    """Write a log: as JSON if the file's name says so."""
+    """Write a log, as JSON if the file's suffix is .json."""
     is_json = path.suffix == ".json"
     path.write_text("".join(f"{one.json if is_json else one.line}\n" for one in logged), "utf-8")
     return path
@@ -143,7 +143,7 @@ def replayed(settings: dict[str, Any], path: Path, **options: Any) -> list[tuple
 
 
 def served(settings: dict[str, Any], logged: Sequence[Logged], times: Sequence[float]) -> list[Seen | None]:
-    """Return the verdict of the ASGI middleware on each request, at these times of its store."""
+    """Return the verdict of the ASGI middleware on each request, with these times as the clock of its store."""
     return asyncio.run(_served(settings, logged, times))
 
 
@@ -192,7 +192,7 @@ def _scope(one: Logged) -> dict[str, Any]:
 
 
 def combined(seconds: int, client: str, request: str = "GET / HTTP/1.1", status: int = 200) -> str:
-    """Return a line of a combined log, so many seconds after the start."""
+    """Return a line of a combined log. `seconds`: its time after the start."""
     second = seconds + 800
     moment = f"14/Nov/2023:{22 + second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} +0000"
     return f'{client} - - [{moment}] "{request}" {status} 5 "-" "curl/8"\n'
@@ -204,7 +204,7 @@ def crowd(seed: int) -> Iterator[str]:
     times: list[tuple[int, str]] = []
     for number in range(20_000):
         client = f"10.{number >> 8}.{number & 255}.1"
-        for _ in range(dice.choice((1, 1, 1, 2, 3))):  # visits: a page with what belongs to it, a few seconds apart
+        for _ in range(dice.choice((1, 1, 1, 2, 3))):  # visits: a page and its resources, a few seconds apart
             at = dice.randrange(3600)
             for _ in range(min(20, 1 + int(dice.expovariate(0.4)))):
                 times.append((at, client))
@@ -218,7 +218,7 @@ def crowd(seed: int) -> Iterator[str]:
 
 
 def tier_of(request: Any) -> str:
-    """Return the tier of a client: of some, `pro`."""
+    """Return the tier of a client, which is `pro` for some addresses."""
     return "pro" if request.client.endswith(".2") else "free"
 
 

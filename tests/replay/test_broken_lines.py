@@ -1,4 +1,4 @@
-"""A replay of broken lines counts each of them, and raises nothing: 2,500 lines of each format."""
+"""Tests that a replay counts each broken line and raises nothing: 2,500 lines of each format."""
 
 import json
 import random
@@ -43,7 +43,7 @@ PIECES = ('"', " ", "\t", "\\", "[", "]", "{", "}", ":", ",", "-", "/", "%", "9"
 
 
 def broken(dice: random.Random, line: str) -> str:
-    """Return a line of which a few parts are cut out, doubled, or replaced."""
+    """Return a line in which a few parts are cut out, doubled, or replaced."""
     for _ in range(dice.randrange(1, 4)):
         start, end = sorted(dice.choices(range(len(line) + 1), k=2))
         end = min(end, start + dice.choice((0, 1, 5, 400)))

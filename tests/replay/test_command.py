@@ -1,4 +1,4 @@
-"""What scripts rely on: the shape of `--json`, the exit code, and that `--jobs` changes nothing."""
+"""Tests what scripts rely on: the shape of `--json`, the exit code, and equal output for any number of `--jobs`."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_the_shape_of_json(settings: Path, tmp_path: Path, capsys: pytest.Captur
     lines = [combined(at % 50, f"192.0.2.{at % 3}") for at in range(120)]
     log.write_text("".join(sorted(lines, key=lambda line: line.split("[")[1])) + "no line\n")
     code, found = printed(capsys, settings, log, "--suggest")
-    assert code == 0  # a line of 121
+    assert code == 0  # one unread line of 121
     assert (found["lines"], found["unread"], found["shown"]) == (121, 1, ["no line"])
     assert {*found} == {
         *("lines", "unread", "rules", "suggested"),

@@ -1,4 +1,4 @@
-"""A replay decides each request as the middleware does under the log's clock."""
+"""Tests that a replay decides each request as the middleware does with the log's clock."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_each_verdict_is_that_of_the_middleware(name: str, form: str, tmp_path: 
     _check(found, settings, logged)
 
 
-# settings, what is assumed, and the request that it stands for
+# By name: settings, an assumption, and a function that adds the assumed value to a request.
 ASSUMED: dict[str, tuple[dict[str, Any], str, Callable[[Logged, str], Logged]]] = {
     "header": (
         {"limits": "9/minute", "key": "header:x-device | ip"},
@@ -145,7 +145,7 @@ def _check(found: list[Any], settings: dict[str, Any], sent: list[Logged]) -> No
     expected = served(settings, sent, [time for time, _ in found])
     assert [verdict for _, verdict in found] == expected
     refused = sum(verdict is not None and not verdict.allowed for verdict in expected)
-    assert 0.02 * LENGTH < refused < 0.98 * LENGTH  # so that both are compared
+    assert 0.02 * LENGTH < refused < 0.98 * LENGTH  # so that admissions and refusals are compared
 
 
 def test_times_are_those_of_the_log(tmp_path: Path) -> None:

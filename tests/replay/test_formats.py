@@ -1,4 +1,4 @@
-"""Each format is read in the form that its vendor documents; no line raises."""
+"""Tests that each format is read as its vendor documents it, and that no line raises."""
 
 import gzip
 import io
@@ -58,7 +58,7 @@ FIELDS = "#Fields: date time cs-method c-ip cs-uri-stem sc-status"
 
 
 class Read(NamedTuple):
-    """What a format reads of a line. `time`: microseconds since 1970."""
+    """The values that a format reads from a line. `time`: microseconds since 1970."""
 
     client: str
     user: str
@@ -230,7 +230,7 @@ def test_envoy_forwards_clients() -> None:
         (ALB.replace("/ HTTP", "/shop?x=1 HTTP"), "192.168.131.39", "GET /shop", "200", "www.example.com:80"),
         (ALB.replace("192.168.131.39", "2001:db8::1"), "2001:db8::1", "GET /", "200", "www.example.com:80"),
         (ALB.replace("GET http://www.example.com:80/ HTTP/1.1", "- - - "), "192.168.131.39", "", "200", ""),
-        (f"{ALB} 10.0.0.9", "192.168.131.39", "GET /", "200", "www.example.com:80"),  # a field of next year
+        (f"{ALB} 10.0.0.9", "192.168.131.39", "GET /", "200", "www.example.com:80"),  # a field that may be added
     ],
 )
 @pytest.mark.parametrize("form", ["alb", None])
@@ -262,10 +262,10 @@ def test_cloudfront(form: str | None) -> None:
         "203.0.113.9",
     )
     found = read(log, "\t".join(values))
-    assert found.request == "GET /a%20b%C3%BC"  # as in the request: what is encoded there is encoded twice in the log
+    assert found.request == "GET /a%20b%C3%BC"  # as in the request; the log encodes it again
     assert (found.values[1]["host"], found.values[1]["cookie"]) == ("app.example.com", "sid=7; b=%7B")
     assert found.values[1]["x-forwarded-for"] == "203.0.113.9"
-    assert format_of(form, {}, [CLOUDFRONT]).read([CLOUDFRONT]) == log.read([CLOUDFRONT])  # without its two first lines
+    assert format_of(form, {}, [CLOUDFRONT]).read([CLOUDFRONT]) == log.read([CLOUDFRONT])  # without header lines
 
 
 def test_cloudfront_has_the_columns_that_its_owner_chooses() -> None:
@@ -322,7 +322,7 @@ GOOD = [COMMON, COMBINED, json.dumps(CADDY), ENVOY, json.dumps(ENVOY_JSON), ALB,
 
 @st.composite
 def broken(draw: st.DrawFn) -> str:
-    """A good line with a part replaced, or any text."""
+    """Draw a good line with a part replaced by any text."""
     line = draw(st.sampled_from(GOOD))
     start, end = sorted((draw(st.integers(0, len(line))), draw(st.integers(0, len(line)))))
     return line[:start] + draw(st.text(st.characters(max_codepoint=255), max_size=30)) + line[end:]
@@ -406,7 +406,7 @@ def test_lines_out_of_order_count_at_their_own_time(
     workers = [
         index for start in range(0, 60, 10) for index in (*range(start + 9, start + 4, -1), *range(start, start + 5))
     ]
-    assert times(workers) == (in_order, report)  # each is less than ten lines away
+    assert times(workers) == (in_order, report)  # each line is less than ten lines from its place
 
     first_comes_last, report = times([*range(1, 60), 0])
     assert sorted(first_comes_last) == first_comes_last
