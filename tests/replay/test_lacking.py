@@ -1,4 +1,4 @@
-"""A key or tier that a log does not tell is a mistake with its place, unless it is assumed: for each format."""
+"""Tests that a key or tier that the log lacks is an error with its place, unless it is assumed: for each format."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_what_a_format_lacks_is_a_mistake(name: str, lacking: str, tmp_path: Pat
     assert found.startswith(problem.format(name.removesuffix(" in JSON")))
     assert "--assume" in found
     with pytest.raises(ConfigError):
-        replay(settings, log, **read, assume=["header:x-other=ip"])  # another assumption does not do
+        replay(settings, log, **read, assume=["header:x-other=ip"])  # another assumption does not help
     report = replay(settings, log, **read, assume=[assumption])
     assert (report.requests, report.unread) == (1, 0)
 

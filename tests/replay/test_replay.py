@@ -1,4 +1,4 @@
-"""The results of a replay, its options, and its mistakes."""
+"""Tests the results of a replay, its options, and its errors."""
 
 import json
 import random
@@ -96,7 +96,7 @@ def test_an_empty_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["replay", str(tmp_path / "limits.toml"), str(tmp_path / "access.log"), *options]) == 0
     assert capsys.readouterr().out.startswith("0 lines, 0 s, 0 unread\n\nrule")
     assert page.read_text().startswith("<!DOCTYPE html>")
-    assert page.stat().st_mode & 0o777 == 0o600  # it may have addresses of clients
+    assert page.stat().st_mode & 0o777 == 0o600  # it may contain addresses of clients
 
 
 def test_names_of_clients(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_suggestions_divide_abusers_from_honest_clients(tmp_path: Path) -> None:
         path,
         on_decision=lambda _, verdict: None if verdict else touched.add(verdict.charges[0].key),  # type: ignore[union-attr]  # each has one
     ).rule("default")
-    assert (rule.clients, rule.refused) == (minute.touched, minute.refused)  # that of a replay of the whole log
+    assert (rule.clients, rule.refused) == (minute.touched, minute.refused)  # the same as in a replay of the whole log
     abusers = {client for client in touched if "198.51.100." in client}
     assert len(abusers) >= 24
     assert len(touched - abusers) <= 2

@@ -1,4 +1,4 @@
-"""What tests on real servers are given."""
+"""Fixtures of the tests with real servers."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,7 +9,7 @@ from redis_servers import RedisServer
 
 @pytest.fixture(scope="module", params=["memory", "redis"])
 def store(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServer]) -> Iterator[str]:
-    """A store's URL; the Redis is one file's own."""
+    """Yield the URL of a store. Each module has its own Redis server."""
     if request.param == "memory":
         yield "memory://"
         return

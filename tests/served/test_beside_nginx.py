@@ -1,4 +1,4 @@
-"""Beside a real nginx: the same traffic at the same time, through its `limit_req` and through our middleware."""
+"""Compares the middleware with a real nginx: the same traffic at the same time, also through nginx's `limit_req`."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from redis_servers import free_port
 from web.real_servers import APPS
 from web_servers import serve_uvicorn
 
-SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"  # where it is on Debian, and not on everybody's PATH
+SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"  # where Debian installs it, which is not on every PATH
 NGINX = shutil.which("nginx", path=SBIN)
 READY_WITHIN = 120.0  # seconds
 
@@ -51,7 +51,8 @@ http {{
 }}
 """
 
-# When requests come, in seconds. They are apart from where one more would pass, so that few milliseconds do not count.
+# Seconds when requests are sent. They are not close to the time when another one would pass, so that a few milliseconds
+# do not matter.
 PATTERNS: dict[str, Sequence[float]] = {
     "all at once": [0.0] * 30,
     "slower than the rate": [number * 0.16 for number in range(12)],
@@ -63,7 +64,7 @@ PASSED, DELAYED, REJECTED = "PASSED", "DELAYED", "REJECTED"
 
 
 class Nginx:
-    """One process of nginx, with its files in a folder of its own."""
+    """A process of nginx, with its files in a folder of its own."""
 
     def __init__(self, folder: Path, app: str, config: str = CONFIG) -> None:
         self.folder = folder
@@ -91,7 +92,7 @@ class Nginx:
             self.process.wait()
 
     def decided(self, key: str, requests: int) -> Counter[str]:
-        """How often nginx decided what, by its own log, which it writes when a request has been answered."""
+        """Return how often nginx made each decision, by its access log, which it writes after each response."""
         until = time.monotonic() + READY_WITHIN
         while True:
             lines = (self.folder / "access.log").read_text().splitlines()
@@ -103,7 +104,7 @@ class Nginx:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nginx, int]]:
-    """nginx in front of the bare app, and the port of the app behind our middleware."""
+    """nginx in front of the bare app, and the port of the app behind the middleware."""
     with (
         serve_uvicorn("paced_asgi:bare", APPS, "--no-access-log") as bare,
         serve_uvicorn("paced_asgi:paced", APPS, "--no-access-log", "--loop", "asyncio") as paced,  # uvloop counts in ms
@@ -127,7 +128,7 @@ async def _connects(port: int) -> bool:
 
 
 async def ask(port: int, path: str, key: str) -> str:
-    """What was decided on one request, on a connection of its own; what nginx delayed is in its log."""
+    """Send a request on a new connection, and return its decision. nginx's delays are only in its log."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     asked = time.monotonic()
     writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-Key: {key}\r\nConnection: close\r\n\r\n".encode())
@@ -151,7 +152,7 @@ async def run(port: int, path: str, key: str, instants: Sequence[float], start: 
 
 
 async def both(nginx: Nginx, port: int, path: str, keys: dict[str, str]) -> dict[str, Counter[str]]:
-    """What our middleware decided; what nginx did is in its log."""
+    """Send the traffic to both, and return the middleware's decisions. nginx's decisions are in its log."""
     start = asyncio.get_running_loop().time() + 0.2
     ours = [run(port, path, keys[name], instants, start) for name, instants in PATTERNS.items()]
     theirs = [run(nginx.port, path, keys[name], instants, start) for name, instants in PATTERNS.items()]
@@ -163,7 +164,7 @@ async def both(nginx: Nginx, port: int, path: str, keys: dict[str, str]) -> dict
 def test_the_same_traffic_is_decided_alike(servers: tuple[Nginx, int], path: str) -> None:
     nginx, port = servers
     apart: list[object] = []
-    for attempt in range(3):  # where the machine is busy, one of the two may hear of a request some tenths later
+    for attempt in range(3):  # on a busy machine, one of the two may receive a request tenths of a second later
         keys = {name: f"{path[1:]}-{attempt}-{number}" for number, name in enumerate(PATTERNS)}
         found = asyncio.run(both(nginx, port, path, keys))
         apart = []

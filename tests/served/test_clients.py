@@ -1,4 +1,4 @@
-"""Clients that obey Retry-After by themselves: one wait is enough."""
+"""Tests clients that obey Retry-After on their own: one wait is enough."""
 
 import pytest
 from urllib3 import PoolManager, Retry

@@ -1,4 +1,4 @@
-"""The examples on their real servers: they refuse, and admit again after exactly Retry-After."""
+"""Tests the examples on their real servers: they refuse, and admit again after exactly Retry-After."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ SERVERS: list[tuple[str, Serve]] = [
     ("django_app:asgi", serve_uvicorn),
     ("drf_app:application", serve_gunicorn),
 ]
-# What the rules of the examples limit to 2 per 3 seconds, and when the next one passes: a token comes after 1.5 s.
+# The requests that an example's rules limit to 2 per 3 seconds, and Retry-After: a token comes after 1.5 s.
 STRICTER = {
     "starlette_app:app": ("POST", "/login", "3"),
     "fastapi_app:app": ("GET", "/api/reports/7", "2"),
@@ -49,7 +49,7 @@ STRICTER = {
 
 @pytest.fixture(params=["memory", "redis"])
 def redis(request: pytest.FixtureRequest) -> RedisServer | None:
-    """A server that is empty, or None: the test is about memory."""
+    """An empty server, or None for a test with the store in memory."""
     if request.param == "memory":
         return None
     server: RedisServer = next(iter(request.getfixturevalue("redis_servers").values()))
@@ -79,7 +79,7 @@ def test_refuses_and_admits_again_after_exactly_retry_after(app: str, serve: Ser
 
 
 def test_the_websocket_example_answers_until_a_message_is_too_many() -> None:
-    """More of it: tests/web/test_messages_served.py."""
+    """More tests of this example are in tests/served/test_messages_served.py."""
     with serve_uvicorn("websocket_app:app", EXAMPLES) as server:
         url = server.url.replace("http", "ws", 1)
         with connect(f"{url}/echo") as websocket:

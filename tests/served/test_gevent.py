@@ -1,4 +1,4 @@
-"""gunicorn's gevent workers, which patch threads and sockets after an app that `--preload` has imported already."""
+"""Tests gunicorn's gevent workers, which patch threads and sockets after `--preload` has imported the app."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from web_servers import serve_gunicorn
 
 pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8)]
 
-QUOTA = 20  # of tests/apps/shared_wsgi.py
+QUOTA = 20  # the quota in tests/apps/shared_wsgi.py
 CLIENTS = 10
 PATIENT = 30  # seconds
 GEVENT = ("--worker-class", "gevent", "--workers", "1")
@@ -24,7 +24,7 @@ GEVENT = ("--worker-class", "gevent", "--workers", "1")
 
 @pytest.fixture(scope="module")
 def redis(redis_servers: Mapping[str, RedisServer]) -> Iterator[RedisServer]:
-    """This file's own."""
+    """A Redis server for this module."""
     with RedisServer(next(iter(redis_servers.values())).binary) as running:
         yield running
 
@@ -42,7 +42,7 @@ def alive(process: int) -> bool:
 def test_gevent_workers_count_exactly_and_end_when_they_are_told_to(
     redis: RedisServer, store: str, *, preload: bool
 ) -> None:
-    """Of 60 requests, ten at a time; then SIGTERM, which the server passes on to its workers."""
+    """Sends 60 requests, ten at a time; then SIGTERM, which the server passes on to its workers."""
     redis.flush()
     options = (*GEVENT, *(["--preload"] if preload else []))
     env = {"STORE": redis.url if store == "redis" else "memory://"}

@@ -1,4 +1,4 @@
-"""On real servers: one hostile client with many connections, and others whom it must not harm."""
+"""Tests on real servers that one hostile client with many connections does not harm other clients."""
 
 import socket
 import time
@@ -43,7 +43,7 @@ def ask(server: WebServer, path: str, source: str) -> int:
 
 
 def begin(server: WebServer, path: str, source: str) -> socket.socket:
-    """A request whose answer nobody reads yet."""
+    """Send a request without reading its response."""
     connection = socket.create_connection(("127.0.0.1", port_of(server)), PATIENCE, source_address=(source, 0))
     connection.sendall(Request("GET", path, (), source).written())
     return connection
@@ -65,7 +65,7 @@ def other(number: int) -> str:
 
 
 def all_slots_are_free(server: WebServer) -> None:
-    """As many as there are can be at work, for other clients."""
+    """Check that other clients can use all slots at once."""
     until(lambda: "0 work, 0 wait" in facts(server))
     with ExitStack() as opened:
         for number in range(SHARED):
@@ -85,13 +85,13 @@ def test_a_client_that_holds_its_slots_and_fills_its_line_is_in_nobodys_way(serv
 
 
 def test_a_client_that_leaves_at_once_again_and_again_takes_nothing_with_it(server: WebServer) -> None:
-    """While it is asked for, waits, or is at work."""
+    """It disconnects during the decision, while waiting, or while the app runs."""
     for number in range(60):
         connection = begin(server, "/hang", BAD)
         if number % 3 == 0:
             time.sleep(0.01)
         if number % 2:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")  # a reset
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")  # close() sends RST
         connection.close()
     until(lambda: ask(server, "/quick", other(30)) == 200)
     all_slots_are_free(server)
@@ -108,8 +108,8 @@ def test_a_client_that_floods_the_places_to_wait_is_in_nobodys_way(wsgi_server: 
     threads = [Thread(target=flood) for _ in range(3)]
     for thread in threads:
         thread.start()
-    until(lambda: 429 in statuses)  # by then one of its requests waits
-    found = [ask(wsgi_server, "/", other(40)) for _ in range(3)]  # of which two are held back
+    until(lambda: 429 in statuses)  # one of its requests waits by then
+    found = [ask(wsgi_server, "/", other(40)) for _ in range(3)]  # two of them are delayed
     over.set()
     for thread in threads:
         thread.join()

@@ -1,4 +1,4 @@
-"""HTTP/2 clients through a real nginx: streams of one connection are counted as requests are."""
+"""Tests HTTP/2 clients through a real nginx: each stream of a connection counts as a request."""
 
 import asyncio
 import ssl
@@ -46,7 +46,7 @@ PATIENCE = 60.0  # seconds
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ssl.SSLContext]]:
-    """The address of nginx, and whom to trust."""
+    """Yield the URL of nginx, and an SSL context that trusts its certificate."""
     folder = tmp_path_factory.mktemp("nginx")
     files = tls.made_in(folder)
     with serve_uvicorn("behind_asgi:app", APPS, "--no-access-log") as app:
@@ -59,7 +59,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ssl.
 
 
 def asked(client: tuple[str, ssl.SSLContext], *paths: str, headers: dict[str, str] | None = None) -> Counter[int]:
-    """The statuses of requests that are streams of one connection, all at once."""
+    """Send requests concurrently, as streams of one connection, and return the counts of their statuses."""
     url, context = client
 
     async def main() -> list[httpx.Response]:

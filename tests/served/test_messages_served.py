@@ -1,4 +1,4 @@
-"""Message limits on a real uvicorn, with a real client: examples/websocket_app.py."""
+"""Tests message limits on a real uvicorn with a real client: examples/websocket_app.py."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def opened(server: WebServer, path: str) -> ClientConnection:
 
 
 def answers(websocket: ClientConnection, *texts: str) -> list[str | bytes]:
-    """What comes back for each, one after the other."""
+    """Send the texts one after another, and return the reply to each."""
     found = []
     for text in texts:
         websocket.send(text)
@@ -41,7 +41,7 @@ def answers(websocket: ClientConnection, *texts: str) -> list[str | bytes]:
 
 
 def in_order(server: WebServer) -> None:
-    """Neither the app nor the server has complained."""
+    """Check that neither the app nor the server has logged an error."""
     assert "Traceback" not in server.output()
     assert "ERROR" not in server.output()
 

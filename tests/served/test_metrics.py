@@ -1,6 +1,6 @@
-"""One scrape has the counts of all workers, also of those that were killed, and each request once.
+"""Tests that one scrape has the counts of all workers, including killed ones, and counts each request once.
 
-So it has after each row of the table of scenarios, with each framework.
+This is checked after each row of the table of scenarios, with each framework.
 """
 
 import os
@@ -57,7 +57,7 @@ def test_the_sums_are_what_clients_saw_though_workers_were_killed(name: str, tmp
 
 @pytest.mark.parametrize("stand", STANDS, ids=str)
 def test_the_sums_are_what_clients_saw_in_each_scenario(stand: Stand, tmp_path: Path) -> None:
-    """Each worker has a store of its own, so the outcome of a step depends on the worker, but not whether it counts."""
+    """Each worker has its own store, so the outcome of a step depends on the worker. Each step is counted."""
     kind, scenarios = KINDS[stand.kind], [row.values[0] for row in ALL_ROWS]
     env = {"FACE": stand.face, "STORE": "memory://", "PYTHONPATH": str(APPS.parent), "METRICS_FOLDER": str(tmp_path)}
     app, options = f"scenarios_app:{kind.interface}", (*kind.options, "--workers", str(WORKERS))
@@ -80,7 +80,7 @@ def test_the_sums_are_what_clients_saw_in_each_scenario(stand: Stand, tmp_path: 
                 killed = sorted(workers)[:2]
                 kill(killed)
         deadline = time.monotonic() + PATIENCE
-        while len(workers) < WORKERS + 2:  # until those that were started in their places have answered, too
+        while len(workers) < WORKERS + 2:  # until the new workers have responded, too
             assert time.monotonic() < deadline, server.output()
             play(0, 0)
         assert counts_of(metrics(server)) == seen
@@ -89,7 +89,7 @@ def test_the_sums_are_what_clients_saw_in_each_scenario(stand: Stand, tmp_path: 
 
 
 def outcomes(step: Step, answer: Answer) -> list[str]:
-    """What a client saw of a request that met a rule; nothing of others."""
+    """Return the outcome that a client saw of a request that matched a rule; nothing for other requests."""
     if answer.status in REFUSED:
         return ["refused"]
     return ["admitted"] if step.source or step.status in REFUSED else []
@@ -100,13 +100,16 @@ def metrics(server: WebServer) -> str:
 
 
 def admitting(server: WebServer, seen: Counter[str], many: int, before: Collection[int] = ()) -> set[int]:
-    """Send requests until so many workers that were not there before have admitted one; and 20 more."""
+    """Send requests until `many` workers that are not in `before` have admitted one; then 20 more.
+
+    Returns the process ids of these workers.
+    """
     found: set[int] = set()
     more = 20
     deadline = time.monotonic() + PATIENCE
     while more:
         assert time.monotonic() < deadline, server.output()
-        response = httpx.get(f"{server.url}/", timeout=PATIENCE)  # a connection of its own: any worker may accept it
+        response = httpx.get(f"{server.url}/", timeout=PATIENCE)  # a new connection, which any worker may accept
         seen[{200: "admitted", 429: "refused"}[response.status_code]] += 1
         if response.status_code == 200:
             found |= {int(response.text)} - set(before)
@@ -122,7 +125,7 @@ def kill(processes: Sequence[int]) -> None:
 
 
 def wait_for_end(process: int) -> None:
-    """Return once a process is gone: one that is only being killed may still accept a connection."""
+    """Wait until a process has ended. Until then, a killed process may still accept a connection."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
@@ -134,7 +137,7 @@ def wait_for_end(process: int) -> None:
 
 
 def counted(server: WebServer) -> dict[str, int]:
-    """Requests by outcome, as a scrape shows them."""
+    """Return the number of requests by outcome, as a scrape shows them."""
     return counts_of(httpx.get(f"{server.url}/metrics", timeout=PATIENCE).text)
 
 

@@ -1,6 +1,7 @@
-"""On every ASGI server: a client that leaves while its request waits for a slot is in nobody's way, and not served.
+"""Tests on every ASGI server that a client that disconnects while its request waits for a slot does not block others.
 
-Of a request with a body that is so where the server gives it in one message: no more is read before its turn.
+Its request does not reach the app. For a request with a body, this needs a server that passes the body in one message,
+because no more is read while the request waits.
 """
 
 import socket
@@ -15,7 +16,7 @@ from web_servers import WebServer
 
 PATIENCE = 120.0  # seconds; nothing here is timed
 ASGI1 = [name for name, kind in KINDS.items() if kind.interface == "asgi" and not kind.http2]
-IN_ONE = ("uvicorn", "uvicorn-standard")  # others say in a second message that no more follows
+IN_ONE = ("uvicorn", "uvicorn-standard")  # others pass the end of the body in a second message
 GET = b"GET /touch HTTP/1.1\r\nHost: server\r\n\r\n"
 POST = b"POST /touch HTTP/1.1\r\nHost: server\r\nContent-Length: 4\r\n\r\nbody"
 
@@ -34,7 +35,7 @@ def server(name: str, store: str) -> Iterator[WebServer]:
 
 
 def until(client: httpx.Client, says: str) -> None:
-    """Wait for what the app says of itself."""
+    """Wait until the app reports these facts."""
     end = time.monotonic() + PATIENCE
     while (found := client.get("/facts").text) != says and time.monotonic() < end:
         time.sleep(0.01)
@@ -49,10 +50,10 @@ def test_who_leaves_the_line_is_not_served(name: str, server: WebServer) -> None
 
 
 def _leave(client: httpx.Client, ask: bytes) -> None:
-    """While another one is at work."""
+    """Disconnect a waiting request while another request has the slot."""
     served = int(client.get("/facts").text.split()[2])
     with client.stream("GET", "/hang") as working:
-        parts = working.iter_raw()  # which closes the connection when it goes
+        parts = working.iter_raw()  # closes the connection when it is deleted
         assert next(parts) == b"begun"
         with socket.create_connection((client.base_url.host, client.base_url.port), PATIENCE) as waiting:
             waiting.sendall(ask)

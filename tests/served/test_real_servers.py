@@ -1,6 +1,6 @@
-"""On every server: one connection for many requests, parts of an answer, and files; and what HTTP/2 makes of refusals.
+"""Tests reuse of connections, streamed responses and files on every server, and refusals over HTTP/2.
 
-What is admitted and refused over HTTP/1 is in test_scenarios_served.py.
+Admissions and refusals over HTTP/1 are tested in test_scenarios_served.py.
 """
 
 import os
@@ -17,7 +17,7 @@ from web_servers import WebServer
 
 pytestmark = pytest.mark.promise(11)
 
-NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # httpx's own reads all certificates, for each client
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # httpx's default context reads all certificates, for each client
 Connect = Callable[[], httpx.Client]
 POLICY = '"default";q=2;w=3600'
 REFUSED = no(3600, "default")
@@ -31,7 +31,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a streaming answer waits for: whoever opens one end waits for the other."""
+    """A FIFO that a streaming response waits for: opening one end blocks until the other end is open."""
     path = tmp_path_factory.mktemp("gate") / "fifo"
     os.mkfifo(path)
     return path
@@ -46,7 +46,7 @@ def server(kind: Kind, store: str, gate: Path) -> Iterator[WebServer]:
 
 @pytest.fixture
 def connect(kind: Kind, server: WebServer, request: pytest.FixtureRequest) -> Connect:
-    """Makes clients without a connection yet; the bucket is this test's own."""
+    """Returns new clients, which are not connected yet. Each test has its own bucket."""
     name, http2 = {"X-Client": request.node.name}, kind.http2
     return lambda: httpx.Client(
         base_url=server.url, headers=name, timeout=120, http1=not http2, http2=http2, verify=NO_TLS
@@ -60,13 +60,13 @@ def client(connect: Connect) -> Iterator[httpx.Client]:
 
 
 def admitted(answer: httpx.Response, left: int) -> bool:
-    """Whether both fields are there, once, and say so."""
+    """Return whether the response is a 200 that has each of the two fields once, with these values."""
     fields = [answer.headers.get_list(name) for name in ("ratelimit", "ratelimit-policy")]
     return (answer.status_code, fields) == (200, [[f'"default";r={left};t=3600'], [POLICY]])
 
 
 def seen(status: int, headers: Iterable[tuple[str, str]], body: bytes) -> Answer:
-    """What the server did not add by itself."""
+    """Return the response without the headers that the server adds."""
     lines = [(name.lower(), value) for name, value in headers]
     return Answer(status, sorted(line for line in lines if line[0] not in OF_THE_SERVER), body)
 

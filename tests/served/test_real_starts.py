@@ -1,4 +1,4 @@
-"""What a server prints at start: the mistake in its settings, after which it ends, or a warning."""
+"""Tests what a server prints at start: an error in its settings, after which it ends, or a warning."""
 
 import time
 from contextlib import AbstractContextManager
@@ -32,7 +32,7 @@ def test_wrong_settings_stop_the_server_with_their_message(name: str) -> None:
 
 
 BY_UVICORN_AND_GUNICORN = ["uvicorn.run", "uvicorn --workers", "GUNICORN_CMD_ARGS", "gunicorn.conf.py", "preloaded"]
-BY_OTHERS = ["hypercorn.toml", "GRANIAN_WORKERS", "fork", "spawn"]  # the latter two are Granian's, started in code
+BY_OTHERS = ["hypercorn.toml", "GRANIAN_WORKERS", "fork", "spawn"]  # the last two are Granian's, started in code
 
 
 def started_by_others(how: str, workers: int, folder: Path, env: dict[str, str]) -> AbstractContextManager[WebServer]:
@@ -46,7 +46,7 @@ def started_by_others(how: str, workers: int, folder: Path, env: dict[str, str])
 
 
 def started(how: str, workers: int, folder: Path) -> AbstractContextManager[WebServer]:
-    """A server whose workers each count in memory, with their number where `how` says."""
+    """Start a server whose workers each count in memory. Their number is specified in the way that `how` names."""
     memory = {"STORE": "memory://"}
     if how in BY_OTHERS:
         return started_by_others(how, workers, folder, memory)
@@ -57,7 +57,7 @@ def started(how: str, workers: int, folder: Path) -> AbstractContextManager[WebS
     if how == "GUNICORN_CMD_ARGS":
         more = {"GUNICORN_CMD_ARGS": f"--workers={workers}"}
         return serve_gunicorn("shared_wsgi:app", APPS, env=memory | more)
-    file = folder / f"gunicorn-{workers}.conf.py"  # one each: bytecode of a file of the same size and second is reused
+    file = folder / f"gunicorn-{workers}.conf.py"  # separate: Python reuses bytecode of equal size and second
     file.write_text(f"workers = {workers}\n")
     options = ("-c", str(file), *(["--preload"] if how == "preloaded" else []))
     return serve_gunicorn("shared_wsgi:app", APPS, *options, env=memory)

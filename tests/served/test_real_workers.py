@@ -1,4 +1,4 @@
-"""Several processes of one server, over one Redis, admit exactly what one would."""
+"""Tests that several processes of a server with one Redis admit exactly as many requests as one process."""
 
 import time
 from collections import Counter
@@ -28,7 +28,7 @@ SERVERS: dict[str, tuple[Serve, str, tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def redis(redis_servers: Mapping[str, RedisServer]) -> Iterator[RedisServer]:
-    """This file's own."""
+    """A Redis server for this module."""
     with RedisServer(next(iter(redis_servers.values())).binary) as running:
         yield running
 
@@ -67,7 +67,7 @@ def test_processes_that_are_forked_with_an_open_connection_use_their_own(redis: 
 
 
 def one_of_each_process(server: WebServer, stack: ExitStack) -> list[httpx.Client]:
-    """Two clients, each with a connection that another process serves."""
+    """Return two clients, each connected to a different process."""
     found: dict[str, httpx.Client] = {}
     deadline = time.monotonic() + 20
     while len(found) < 2:
@@ -80,5 +80,5 @@ def one_of_each_process(server: WebServer, stack: ExitStack) -> list[httpx.Clien
 
 
 def burst(client: httpx.Client) -> list[int]:
-    """As many as the quota, one after the other, all over one connection."""
+    """Send as many requests as the quota, one after another on one connection, and return their statuses."""
     return [client.get("/").status_code for _ in range(QUOTA)]

@@ -1,4 +1,4 @@
-"""A client that resets its connection at once has no address for uvicorn: it must not get more requests for that."""
+"""Tests that a client gains no requests by resetting its connection at once, which hides its address from uvicorn."""
 
 import json
 import socket
@@ -34,5 +34,5 @@ def test_a_reset_connection_evades_no_limit(kind: str, interface: str, app: str,
             with socket.create_connection(("127.0.0.1", port)) as connection:
                 connection.sendall(request.written())
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert send(port, request).status == 429  # the connections before it were accepted before it
+        assert send(port, request).status == 429  # the server accepted the other connections before this one
         assert send(port, Request("GET", "/facts")).body == b"5"
