@@ -131,7 +131,7 @@ async def no_limit() -> Any:
 
 
 def busy_zone(limit: int) -> Callable[[], Awaitable[int]]:
-    """Return a function that sends a request with `limit` to a zone that is busy under another limit."""
+    """Return a function that takes a slot with `limit` in a zone that is busy under another limit."""
 
     async def found() -> int:
         limiter = Limiter(MemoryStore())

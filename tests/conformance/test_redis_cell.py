@@ -1,4 +1,4 @@
-"""Compares `gcra` with redis-cell, and with throttled (Go), whose limiter it uses: same results, to the microsecond."""
+"""Compares `gcra` with redis-cell, and with throttled (Go), its model: the same results, to the microsecond."""
 
 import math
 import re

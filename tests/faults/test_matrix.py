@@ -1,4 +1,4 @@
-"""Tests that the docs' table of faults and the tests of faults list the same."""
+"""Tests that the docs' table of faults names every test of a fault, and only tests that exist."""
 
 import ast
 import re

@@ -31,7 +31,7 @@ class Ran(NamedTuple):
 
     @property
     def killed(self) -> bool:
-        """Whether a test failed, without an error."""
+        """Whether a test failed, and no error occurred before."""
         return bool(self.outcome.failed) and not self.outcome.error
 
 

@@ -57,7 +57,7 @@ def test_the_sums_are_what_clients_saw_though_workers_were_killed(name: str, tmp
 
 @pytest.mark.parametrize("stand", STANDS, ids=str)
 def test_the_sums_are_what_clients_saw_in_each_scenario(stand: Stand, tmp_path: Path) -> None:
-    """Each worker has its own store, so the outcome of a step depends on the worker. Each step is counted."""
+    """Each worker has its own store: the outcome of a step depends on the worker, whether it is counted does not."""
     kind, scenarios = KINDS[stand.kind], [row.values[0] for row in ALL_ROWS]
     env = {"FACE": stand.face, "STORE": "memory://", "PYTHONPATH": str(APPS.parent), "METRICS_FOLDER": str(tmp_path)}
     app, options = f"scenarios_app:{kind.interface}", (*kind.options, "--workers", str(WORKERS))
