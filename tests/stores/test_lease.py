@@ -1,4 +1,4 @@
-"""Leases: what a process takes ahead is bounded, spent in time, and given back."""
+"""Tests of leases: units taken in advance are bounded, expire after `lease_time`, and are refunded."""
 
 import asyncio
 import threading
@@ -36,20 +36,20 @@ pytestmark = [pytest.mark.promise(2), pytest.mark.promise(3)]
 
 
 class Leasing(LayeredStore):
-    """A process over a store in memory, which several may share, by one told clock."""
+    """A process with leases over an in-memory store, which several instances can share. The clock is injected."""
 
     def __init__(self, clock: Clock, inner: RecordingStore | None = None) -> None:
         self.clock, self.inner = clock, RecordingStore(clock=clock) if inner is None else inner
         super().__init__(self.inner, [DenyCache(1.0)], 1.0, clock)
 
     def asked(self, verb: str = "take") -> list[list[tuple[str, int]]]:
-        """What the store was asked since the last time: keys and costs."""
+        """Return the keys and costs of each call of `verb` since this method was last called for it."""
         calls = [charges for said, charges in self.inner.calls if said == verb]
         self.inner.calls[:] = [call for call in self.inner.calls if call[0] != verb]
         return [[(charge.key, charge.cost) for charge in charges] for charges in calls]
 
     def left(self, charge: Charge = HOT) -> int:
-        """For the store."""
+        """Return the units that the store has left for the bucket."""
         return self.inner.peek([replace(charge, cost=0)])[0].remaining
 
 
@@ -110,10 +110,10 @@ def test_where_the_quota_has_no_whole_lease_single_units_are_asked_for_once_each
     assert store.asked() == [[("k", 1)], [("k", 100)]]
     for _ in range(49):
         store.take([HOT])
-    assert store.asked() == [[("k", 1)]] * 49  # until the lease is worth another try
+    assert store.asked() == [[("k", 1)]] * 49  # no lease is taken again within its `lease_time`
     store.clock.advance(1.0)
     assert [store.take([HOT])[0].allowed for _ in range(3)] == [False] * 3
-    assert store.asked() == [[("k", 1)], [("k", 100)]]  # refused, which is remembered
+    assert store.asked() == [[("k", 1)], [("k", 100)]]  # both refused; the deny cache refuses the others
 
 
 def test_nothing_is_spent_after_lease_time_and_what_is_left_goes_back(store: Leasing) -> None:
@@ -157,7 +157,7 @@ def test_closing_gives_back(store: Leasing) -> None:
 
 
 def test_units_go_back_to_when_they_were_taken(store: Leasing) -> None:
-    """A window that is over by then gets nothing back."""
+    """A refund applies to the window in which the units were taken, so it adds nothing to a later window."""
     charge = Charge("k", FixedWindow(250, 0.9), lease=100)
     store.take([charge])
     store.clock.advance(0.95)
@@ -186,7 +186,7 @@ def test_a_request_that_is_given_back_goes_to_the_store(store: Leasing) -> None:
 
 
 def test_the_units_of_one_process_are_missing_to_the_others(clock: Clock) -> None:
-    """Under-use: at most one lease for each other process, and only until it goes back."""
+    """Under-use is at most one lease for each other process, and ends when the units are refunded."""
     shared = RecordingStore(clock=clock)
     processes = [Leasing(clock, shared) for _ in range(3)]
     idle, *others = processes
@@ -198,7 +198,7 @@ def test_the_units_of_one_process_are_missing_to_the_others(clock: Clock) -> Non
 
 
 def test_over_use_is_at_most_one_lease_of_each_process(clock: Clock) -> None:
-    """What was taken in one window and is spent in the next one comes on top of its quota."""
+    """Units that are taken in one window and spent in the next one are admitted beyond its quota."""
     shared = RecordingStore(clock=clock)
     charge = replace(HOT, limit=FixedWindow(250, 0.5), lease=50)
     processes = [Leasing(clock, shared) for _ in range(4)]
@@ -238,7 +238,7 @@ def test_only_what_is_not_in_stock_is_asked_and_all_or_nothing_holds(store: Leas
         assert [(one.allowed, one.remaining) for one in answer] == [(True, 247), (False, 0)]
     assert (answer.source if isinstance(answer, Answer) else "store") == "remembered"
     assert store.asked() == [[("own", 1)]]
-    assert sum(is_leased(store.take([HOT])) for _ in range(98)) == 98  # what the refused ones had spent is there
+    assert sum(is_leased(store.take([HOT])) for _ in range(98)) == 98  # units of refused groups were put back
 
 
 @pytest.mark.parametrize(("meanwhile", "refunded"), [("reset", []), ("expired", [[("k", -99)], [("k", -1)]])])
@@ -257,7 +257,7 @@ def test_what_a_refused_group_had_spent_goes_back_although_its_lease_is_gone(
 
     own = Charge("own", FixedWindow(1, 60))
     store = Leasing(clock, Slow(clock=clock))
-    store.inner.settle([own])  # it is full
+    store.inner.settle([own])  # fills the bucket
     store.take([HOT])
     store.asked("settle")
     assert not store.take([HOT, own])[1].allowed
@@ -360,7 +360,7 @@ def test_what_is_held_back_is_not_leased(limit: TokenBucket) -> None:
 def test_threads_take_one_lease_at_a_time_and_no_more(clock: Clock) -> None:
     class Slow(RecordingStore):
         def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-            time.sleep(0.002)  # so that the others come meanwhile
+            time.sleep(0.002)  # so that the other threads call in the meantime
             return super().take(charges)
 
     store = Leasing(clock, Slow(clock=clock))
@@ -378,12 +378,12 @@ def test_threads_take_one_lease_at_a_time_and_no_more(clock: Clock) -> None:
     assert sum(counts) == 2000
     leases = [asked for asked in store.asked() if asked == [("k", 200)]]
     assert len(leases) <= 10
-    store._refund_all()  # closing a store in memory would forget all
+    store._refund_all()  # closing the in-memory store would drop all states
     assert store.left(charge) == 8000
 
 
 class AsyncLeasing(AsyncLayeredStore):
-    """The same for asyncio. Until `answers` is set, nobody is answered; with `leases_wait`, only leases wait."""
+    """`Leasing` for asyncio. Takes wait while `answers` is not set; with `leases_wait`, only leases wait."""
 
     def __init__(self, timeout: float = 5.0) -> None:
         self.inner = RecordingStore()
@@ -426,7 +426,7 @@ def test_tasks_take_one_lease_at_a_time_and_do_not_wait_for_it() -> None:
             answers = await asyncio.gather(*(store.atake([charge]) for _ in range(150)))
             assert all(answer[0].allowed for answer in answers)
             counts.append(sum(map(is_leased, answers)))
-            await asyncio.sleep(0.005)  # for the lease
+            await asyncio.sleep(0.005)  # until the lease is taken
         await store.aclose()
         (left,) = store.inner.peek([replace(charge, cost=0)])
         return counts, leases(store), left.remaining
@@ -500,7 +500,7 @@ def test_a_lease_that_comes_after_its_bucket_was_reset_goes_back() -> None:
         await store.aclose()
         return [charge.cost for verb, charges in store.inner.calls if verb == "settle" for charge in charges]
 
-    assert asyncio.run(work()) == [-100, -100]  # the second one is that of the last request
+    assert asyncio.run(work()) == [-100, -100]  # the second one refunds the lease of the last request
 
 
 def test_in_an_event_loop_what_is_left_goes_back_without_a_call() -> None:
@@ -546,7 +546,7 @@ def test_a_lease_of_100_saves_more_than_twenty_to_one(
     assert use(redis_url, charge) == 1000
     assert commands(client) - before <= 50
     store = RedisStore(redis_url, timeout=10)
-    assert store.peek([charge])[0].remaining == 100_000 - 1000 - 1  # a peek shows it as if it took
+    assert store.peek([charge])[0].remaining == 100_000 - 1000 - 1  # as if the peek had taken its unit
     store.close()
 
 
@@ -592,7 +592,7 @@ print(*admitted)
 
 
 def test_eight_processes_use_up_a_window_but_for_one_lease_each(redis_url: str) -> None:
-    """Each asks until it is refused. What the server has counted then is what they were admitted, to the unit."""
+    """Each process takes units until it is refused. The server has then counted exactly the admitted units."""
     admitted = by_eight_processes(WORKER, redis_url, "fixed_window", "5000", "3600", "50", "100")
     assert 5000 - 8 * 50 <= sum(map(len, admitted)) <= 5000
     limit = FixedWindow(5000, 3600)
@@ -604,12 +604,12 @@ def test_eight_processes_use_up_a_window_but_for_one_lease_each(redis_url: str) 
 
 @pytest.mark.parametrize(("algorithm", "bound"), [("fixed_window", 2 * 400 - 1), ("sliding_window_log", 400)])
 def test_eight_processes_keep_the_bound_over_many_windows(algorithm: str, bound: int, redis_url: str) -> None:
-    """In any window at most the bound of the algorithm, and one lease of each process."""
+    """In any window, at most the bound of the algorithm plus one lease of each process is admitted."""
     window, lease = 500_000, 20  # microseconds
     answers = by_eight_processes(WORKER, redis_url, algorithm, "400", str(window / 1e6), str(lease), "1.5")
     admitted = sorted(one for answer in answers for one in answer)
     assert len(admitted) > 400
-    # who is admitted is noted when it asks, which is before it is decided: up to a busy machine's delay
+    # the noted time of a request is before its decision, by as much as a busy machine delays it
     slack = 100_000
     most, first = 0, 0
     for last, instant in enumerate(admitted):

@@ -1,4 +1,4 @@
-"""The fewest rights that a user of the server must have: with them all works, without any of them something fails."""
+"""The minimum rights of a Redis user: with them every call works, and without any one of them some call fails."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +44,7 @@ def url(place: str) -> str:
 
 
 def use(store: Store, server: RedisServer | None, clock: Clock) -> None:
-    """All that a store does."""
+    """Call every operation of a store."""
     for limit in LIMITS:
         charge = Charge("{k}:r", limit, 4)
         taken = store.take([charge])[0]
@@ -56,19 +56,19 @@ def use(store: Store, server: RedisServer | None, clock: Clock) -> None:
         assert not store.take([charge])[0].allowed
         store.settle([Charge("{k}:r", limit, 1)])
         store.settle([Charge("{k}:r", limit, -1, at=taken.at), Charge("{k}:s", limit, -1, at=taken.at)])
-        clock.now -= 0.5  # what is ahead of now is moved back
+        clock.now -= 0.5  # states that are ahead of the clock are moved back
         store.take([Charge("{k}:r", limit)])
         clock.advance(100)
         store.take([charge])
         store.settle([Charge("{k}:r", limit, -4, at=round(clock.now * 1e6))])
         store.reset([charge])
-    if server is not None:  # it forgets its scripts, and is told them again
+    if server is not None:  # the server drops its scripts, and the store sends them again
         assert server.ask("SCRIPT FLUSH") == "+OK"
         store.take([Charge("{k}:r", LIMITS[0])])
 
 
 def used(opened: Open, server: RedisServer) -> None:
-    """By a told clock and by the server's own."""
+    """Use a store with an injected clock, and then one with the server's clock."""
     clock = Clock()
     with opened(url(server.url), timeout=5, clock=clock) as store:
         use(store, server, clock)
@@ -94,7 +94,7 @@ def test_none_of_them_can_be_left_out(opened: Open, missing: str, server: RedisS
     grant(server, [command for command in COMMANDS if command != missing])
     with pytest.raises(StoreError, match=r"permission|can't run this command") as caught:
         used(opened, server)
-    if "permission" in str(caught.value):  # before Redis 7.2 an error in a script does not name it, but the log does
+    if "permission" in str(caught.value):  # before Redis 7.2, only the ACL log names it for a script
         assert f"'{missing}'" in str(caught.value) or f"'{missing.partition('|')[0]}'" in str(caught.value)
     with Redis.from_url(server.url) as client:
         assert missing.partition("|")[0] in str(client.acl_log()[0]["object"])
@@ -159,7 +159,7 @@ def test_a_server_that_wants_a_password_from_now_on(opened: Open, server: RedisS
 
 
 def eventually(store: Store, charge: Charge) -> int:
-    """What remains after it. The first call may still hear of what was."""
+    """Take a unit, and return how many remain. Tries twice, as the first call may still fail for the earlier reason."""
     try:
         return store.take([charge])[0].remaining
     except StoreError:
@@ -191,7 +191,7 @@ def test_on_a_cluster_none_can_be_left_out(opened: Open, missing: str, redis_clu
     left = [command for command in COMMANDS + ON_A_CLUSTER if command != missing]
     ids = {node: node.ask("CLUSTER MYID").splitlines()[-1] for node in (source, target)}
     with allowed_on(redis_cluster, left) as place, opened(place, timeout=5) as store:
-        try:  # a slot on its way, without the key: its new node is asked
+        try:  # the slot migrates, and the key is not there: the store asks the new node
             assert target.ask(f"CLUSTER SETSLOT 15495 IMPORTING {ids[source]}") == "+OK"
             assert source.ask(f"CLUSTER SETSLOT 15495 MIGRATING {ids[target]}") == "+OK"
             with pytest.raises(StoreError, match=f"permissions to run the '{missing.partition('|')[0]}"):

@@ -1,4 +1,4 @@
-"""`keys --limited` on Redis: a script finds the full buckets of a page, with the decisions of a peek."""
+"""Tests `keys --limited` on Redis: in each page of keys, a script finds the buckets that a peek would refuse."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -43,7 +43,7 @@ def key_of(charge: Charge) -> str:
 
 
 def known(charges: list[Charge]) -> Kinds:
-    """What a listing has learned once it has met the limits of these charges."""
+    """Return what a listing has learned after it has found the limits of these charges."""
     limits = {end_of(charge): charge.limit for charge in charges}
     kinds = Kinds(limits.get)
     kinds.learn([key_of(charge).encode() for charge in charges])
@@ -51,7 +51,7 @@ def known(charges: list[Charge]) -> Kinds:
 
 
 def listed(store: RedisStore, kinds: Kinds) -> list[str]:
-    """The keys that a listing keeps."""
+    """Return the keys that a listing finds to be refusing."""
     inner: Any = store._store
     pages: Iterator[KeyPage] = inner._pages(lambda cursor, server: inner._scan_refusing(cursor, kinds, server))
     return sorted({key for page in pages for key in page.keys})
@@ -98,7 +98,7 @@ def test_without_msgpack(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", TESTED_BY_TEXT)
 def test_buckets_with_room_are_read_together(algorithm: str, redis_server: RedisServer) -> None:
-    """One MGET for each page, and no other reading of a state."""
+    """There is one MGET per page, and no other read of a state."""
     limit = Ban(9, 3600, ban=60) if algorithm == "ban" else parse(f"9/hour using {algorithm}")[0]
     charges = [Charge(f"{{{number}}}:r", limit) for number in range(100)]
     with closing(RedisStore(redis_server.url, timeout=PATIENT)) as store, Redis.from_url(redis_server.url) as client:
@@ -112,7 +112,7 @@ def test_buckets_with_room_are_read_together(algorithm: str, redis_server: Redis
 
 @pytest.mark.parametrize("algorithm", ["gcra", "token_bucket", "leaky_bucket"])
 def test_a_full_bucket_is_listed_until_a_unit_has_drained(algorithm: str, redis_server: RedisServer) -> None:
-    """That takes 30 seconds."""
+    """A unit drains in 30 seconds."""
     clock = Clock()
     charge = Charge("{a}:r", parse(f"2/minute burst 2 using {algorithm}")[0])
     found = []

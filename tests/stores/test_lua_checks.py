@@ -1,4 +1,4 @@
-"""The scripts check every number themselves, before they write any: whoever sends them, not only our own client."""
+"""The Lua scripts check every number before they write, and do not rely on the checks of this package's client."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ratelimit_mw.stores.redis.scripts import Codec, script
 LIMITS = [
     kind(10, 10, burst=5, max_delay=1) if issubclass(kind, BucketLimit) else kind(10, 10) for kind in TAKEN.values()
 ]
-NUMBERS = {  # what the script of each algorithm says that it is told
+NUMBERS = {  # how many numbers of a limit the script of each algorithm documents
     "fixed_window": 2,
     "sliding_window_counter": 5,  # the last may be 0: strict
     "sliding_window_log": 3,
@@ -27,7 +27,7 @@ NUMBERS = {  # what the script of each algorithm says that it is told
     "smooth": 6,  # the last two may be 0: nothing is stored, no warm-up
     "concurrency": 3,
 }
-SIX = 6  # numbers in each charge; 1 makes up for those that a limit has not
+SIX = 6  # numbers in each charge; limits with fewer are padded with 1
 NOT_WHOLE = [float("nan"), float("inf"), float("-inf"), 0.5, 2**53 + 2, "0x10", "1", "", True, [], {}]
 BAD = [*NOT_WHOLE, -1, -0.5]
 NOW = 1_700_000_000_000_000
@@ -42,7 +42,7 @@ pytestmark = [
 def run(
     client: Redis, codec: Codec, driver: Any, keys: Sequence[str], now: object, charges: list[Any], *groups: object
 ) -> Any:
-    """`groups`: which kind each is; each another one, unless the test says so."""
+    """`groups`: the number of the distinct group that each group equals; by default, all groups are distinct."""
     if driver == "take" and not groups:
         groups = tuple(range(1, 1 + len(keys) // charges[2]))
     values = [now, {"take": 1, "settle": 2}[driver], len(groups), *groups, *charges]
@@ -58,7 +58,7 @@ def send(client: Redis, codec: Codec, driver: Any, keys: Sequence[str], values: 
 def refused(
     client: Redis, codec: Codec, driver: Any, charges: list[Any], bad: object, keys: str = "ab", now: object = NOW
 ) -> bool:
-    """Whether the script says what is wrong with this, and leaves nothing behind."""
+    """Check that the script reports the bad number, and return whether it wrote no key."""
     number = type(bad) in {int, float}
     says = r"ratelimit_mw: .* not a whole number" if number else "attempt to compare"
     with pytest.raises(ResponseError, match=says):
@@ -71,7 +71,7 @@ def script_args(limit: Limit) -> list[int]:
 
 
 def charge(limit: Limit, group: int = 1) -> list[Any]:
-    """`group`: how many charges its group has."""
+    """`group`: the number of charges in its group."""
     return [limit.algorithm, "limit", group, 1, 0, *script_args(limit)]
 
 
@@ -80,7 +80,10 @@ def correction(limit: Limit, units: object = 1) -> list[Any]:
 
 
 def spoiled(charge: list[Any], first: int) -> list[tuple[list[Any], object, int]]:
-    """The charge with each of its numbers replaced by each bad one; the first four of the limit's also by 0."""
+    """Return copies of the charge, each with a bad number, the bad number and its index.
+
+    Each number from `first` on is replaced by each bad one, and the first four of the limit also by 0.
+    """
     numbers = len(charge) - SIX
     cases: list[tuple[int, object]] = [(index, bad) for index in range(first, len(charge)) for bad in BAD]
     cases += [(index, 0) for index in range(numbers, numbers + 4)]
@@ -142,7 +145,7 @@ def test_groups_of_no_kind_that_is_there_charge_nothing(limit: Limit, codec: Cod
 
 
 def test_groups_of_one_kind_are_told_apart_by_their_keys(limit: Limit, codec: Codec, client: Redis) -> None:
-    other = [*charge(limit)[:3], 2, *charge(limit)[4:]]  # of two units
+    other = [*charge(limit)[:3], 2, *charge(limit)[4:]]  # of cost 2
     reply = run(client, codec, "take", ["a", "b", "c"], NOW, other + charge(limit), 2, 1, 2)
     alone = [
         run(client, codec, "take", [key], NOW, one)

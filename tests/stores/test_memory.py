@@ -1,4 +1,4 @@
-"""The memory store is bounded, exact across threads, and lets nobody out by flooding it."""
+"""The memory store is bounded and exact across threads, and a flood of new keys frees no refused client."""
 
 import threading
 from collections import Counter
@@ -32,7 +32,7 @@ TEN = SlidingWindowCounter(10, 3600)
 
 
 class Watched(TokenBucket, frozen=True, kw_only=True):
-    """Counts how many states are looked at for expiry."""
+    """Records the states that are checked for expiry."""
 
     looked_at: ClassVar[list[int]] = []
 
@@ -46,7 +46,7 @@ def hit(store: MemoryStore, key: str, limit: Limit = TEN, cost: int = 1) -> Deci
 
 
 def flood(store: MemoryStore, keys: Sequence[int], limit: "SlidingWindowCounter | TokenBucket" = TEN) -> int:
-    """How many of that many new keys are admitted."""
+    """Take one unit of each of these new keys, and return how many are admitted."""
     return sum(hit(store, f"new {number}", limit).allowed for number in keys)
 
 
@@ -136,10 +136,10 @@ def test_a_flood_of_new_keys_never_frees_one_that_is_refused(limit: "SlidingWind
 @pytest.mark.parametrize("kind", TAKEN.values(), ids=list(TAKEN))
 @pytest.mark.parametrize("cost", [8, 10, 11])
 def test_a_flood_never_frees_a_key_refused_at_a_higher_cost_than_is_left(kind: type[Limit], cost: int) -> None:
-    """The key has units left for smaller requests, and keeps exactly those, also when some of them come back."""
+    """The key has units left for smaller requests. It keeps its count, also after used units are available again."""
     clock = Clock()
     store, limit = MemoryStore(max_keys=100, clock=clock), at_once(kind, 10, 36_000)
-    cost = 11 if limit.borrows else cost  # which is the only one that such a limit refuses while units are left
+    cost = 11 if limit.borrows else cost  # the only cost that such a limit refuses while units are left
     victims = [f"refused {number}" for number in range(40)]
     for key in victims:
         assert hit(store, key, limit, 3).allowed
@@ -149,7 +149,7 @@ def test_a_flood_never_frees_a_key_refused_at_a_higher_cost_than_is_left(kind: t
             hit(store, f"new {number}", limit)
         assert [store.peek([Charge(key, limit, 0)])[0].remaining for key in victims] == [7] * len(victims)
     assert [hit(store, key, limit, cost).allowed for key in victims] == [False] * len(victims)
-    clock.advance(7200)  # two units of a bucket came back, and one alone would be admitted
+    clock.advance(7200)  # two units of a bucket have drained, and a request for one would be admitted
     left = [store.peek([Charge(key, limit, 0)])[0].remaining for key in victims]
     for number in range(1000, 1300):
         hit(store, f"new {number}", limit)
@@ -158,7 +158,7 @@ def test_a_flood_never_frees_a_key_refused_at_a_higher_cost_than_is_left(kind: t
 
 @pytest.mark.parametrize("corrected", [False, True])
 def test_a_flood_frees_no_limit_of_a_request_that_another_limit_refused(corrected: bool) -> None:
-    """Neither one with room, nor the penalty that counts the refusal, nor one that a correction changed since."""
+    """It evicts no limit with room, no penalty that counts the refusal, and no limit that was settled since."""
     store = MemoryStore(max_keys=100, clock=Clock())
     hour, ban = TokenBucket(100, 3600, name="hour"), Ban(3, 3600, ban=3600)
     group = [Charge("me", ONE), Charge("me", hour, 5), Charge("me", ban, role="penalty")]
@@ -177,7 +177,7 @@ def test_a_flood_frees_no_limit_of_a_request_that_another_limit_refused(correcte
 
 
 def refused_keys(store: MemoryStore) -> int:
-    """How many keys of `TEN` are remembered as refused, stale ones among them."""
+    """Return how many keys of `TEN` are marked as refused, including stale marks."""
     states = store._maps[TEN.bucket]
     return len(states.current_refusals) + sum(len(generation.refusals) for generation in states._older)
 
@@ -186,7 +186,7 @@ def test_a_key_that_is_refused_in_an_older_generation_stays_refused_when_it_move
     clock = Clock()
     store = MemoryStore(max_keys=100, clock=clock)
     hit(store, "me")
-    flood(store, range(64))  # which closes the generation of "me"
+    flood(store, range(64))  # closes the generation of "me"
     hit(store, "me", cost=10)
     assert [len(generation.refusals) for generation in store._maps[TEN.bucket]._older] == [1]
     flood(store, range(64, 500))
@@ -196,7 +196,7 @@ def test_a_key_that_is_refused_in_an_older_generation_stays_refused_when_it_move
 def test_a_reset_forgets_that_a_key_was_refused() -> None:
     store = MemoryStore(max_keys=100, clock=Clock())
     hit(store, "older")
-    flood(store, range(64))  # which closes the generation of "older"
+    flood(store, range(64))  # closes the generation of "older"
     hit(store, "older", cost=10)
     hit(store, "newer")
     hit(store, "newer", cost=10)
@@ -258,7 +258,7 @@ def test_buckets_that_were_shared_do_not_add_up() -> None:
     store = MemoryStore(max_keys=10, clock=clock)
     for turn in range(8):
         own = flood(store, range(1000 * turn, 1000 * turn + 300), ONE)
-        assert (own, len(store)) == (11, 11)  # ten of their own, and one for all others
+        assert (own, len(store)) == (11, 11)  # ten keys have their own bucket, and all others share one
         clock.advance(10_000)
 
 
@@ -341,7 +341,7 @@ def test_expiry_moves_a_few_states_a_call_and_catches_up() -> None:
         sizes.append(len(store))
     assert most == 2
     assert max(sizes) <= 2000
-    assert sizes[-1] < 400  # a window's worth of traffic, and what waits for its turn
+    assert sizes[-1] < 400  # the keys of one window, and expired keys that are not dropped yet
 
 
 def test_making_room_looks_at_a_few_states() -> None:
@@ -402,7 +402,7 @@ def test_a_clock_that_cannot_be_called_is_an_error() -> None:
 
 
 def test_what_expired_goes_first_however_many_live() -> None:
-    """Of the same limit the oldest are looked at first; and every limit is searched before one that counts goes."""
+    """The oldest keys of a limit are checked first. All limits are searched before an unexpired key is evicted."""
     clock = Clock()
     store = MemoryStore(max_keys=2000, clock=clock)
     brief = TokenBucket(1, 10)
@@ -422,7 +422,7 @@ def test_what_expired_goes_first_however_many_live() -> None:
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("kind", TAKEN.values(), ids=list(TAKEN))
 def test_a_key_that_is_flooded_out_regains_at_most_what_it_had_used(kind: type[Limit]) -> None:
-    """Somebody who can make keys at will floods his own key out again and again."""
+    """A client that can create keys at will evicts its own key by a flood, again and again."""
     store, limit = MemoryStore(max_keys=100, clock=Clock()), at_once(kind, 10, 36_000)
     for used in range(1, 11):
         store.reset([Charge("own", limit)])
@@ -431,7 +431,7 @@ def test_a_key_that_is_flooded_out_regains_at_most_what_it_had_used(kind: type[L
             store.take([Charge(f"{used} {number}", limit)])
         (seen,) = store.peek([Charge("own", limit, 0)])
         assert taken == used
-        assert seen.remaining in ({10 - used, 10} if used < 10 else {0})  # nothing at all if it refused
+        assert seen.remaining in ({10 - used, 10} if used < 10 else {0})  # a key without a unit left is not evicted
 
 
 def test_a_flood_takes_from_the_limit_that_holds_most_keys_even_after_another_held_more() -> None:
@@ -456,7 +456,7 @@ def test_a_limit_that_held_most_keys_once_does_not_stand_in_the_way() -> None:
         hit(store, f"k{number}", brief)
     clock.advance(60)
     flood(store, range(100))
-    assert flood(store, range(100, 200), TokenBucket(2, 3600)) == 100  # each in the place of one that does not refuse
+    assert flood(store, range(100, 200), TokenBucket(2, 3600)) == 100  # each replaces an evictable key
     assert len(store) == 100
 
 
@@ -496,7 +496,7 @@ def test_a_page_holds_no_more_than_its_share() -> None:
 def test_a_key_on_a_full_page_stays_there_until_the_page_is_half_a_window_old() -> None:
     clock = Clock()
     store, limit = MemoryStore(max_keys=24 * 64, clock=clock), FixedWindow(3, 60)
-    for number in range(65):  # one page, and one key more
+    for number in range(65):  # one full generation, and one more key
         hit(store, f"k{number}", limit)
     (shelf,) = store._maps.values()
     (generation,) = shelf._older
@@ -506,20 +506,20 @@ def test_a_key_on_a_full_page_stays_there_until_the_page_is_half_a_window_old() 
     assert (page["k0"].count, list(shelf.current)) == (3, ["k64"])
     clock.advance(0.000_001)
     assert not hit(store, "k0", limit).allowed
-    newest = shelf._older[-1].states  # which was closed then, for its age
+    newest = shelf._older[-1].states  # closed by that call, because of its age
     assert (len(page), shelf.count, newest["k0"].count) == (63, 65, 3)
 
 
 def test_where_all_room_is_used_up_what_is_asked_for_becomes_young() -> None:
-    """So that of what does not refuse that goes first which nobody asks for."""
+    """So among the evictable keys, those without requests are evicted first."""
     store, limit = MemoryStore(max_keys=24 * 64, clock=Clock()), FixedWindow(3, 60)
     for number in range(24 * 64):
         hit(store, f"k{number}", limit)
     hit(store, "k0", limit)
     for number in range(64):
         hit(store, f"new{number}", limit)
-    assert hit(store, "k0", limit).remaining == 0  # its third unit: nothing was forgotten
-    assert hit(store, "k1", limit).remaining == 2  # this one was
+    assert hit(store, "k0", limit).remaining == 0  # its third unit: its state was kept
+    assert hit(store, "k1", limit).remaining == 2  # its state was evicted
 
 
 def test_each_of_more_keys_than_a_page_holds_has_exactly_its_quota() -> None:

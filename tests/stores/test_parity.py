@@ -1,4 +1,4 @@
-"""Python and Lua give equal answers: the same random steps to a model store and to Redis, compared with `==`."""
+"""Python and Lua return equal decisions: a model store and Redis get the same random steps, compared with `==`."""
 
 import os
 from collections.abc import Callable
@@ -20,13 +20,13 @@ STEPS = 20_000 if PROOF else 1_000  # per algorithm and server
 ON_FAKEREDIS = 500  # it is slow
 Record = Callable[[str, object], None]
 ROUND = 250  # steps with the same limits
-SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure names it
+SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure message contains it
 
 pytestmark = [pytest.mark.promise(5), pytest.mark.parametrize("algorithm", SCRIPTED)]
 
 
 def compare(steps: RandomSteps, store: Store, seed: int) -> int:
-    """Walk one round. How many decisions were compared."""
+    """Run one round of steps, and return how many decisions were compared."""
     model, count = ModelStore(steps.clock), 0
     for number in range(ROUND):
         verb, charges = steps.next()
@@ -49,7 +49,7 @@ def compare_with_redis(algorithm: str, client_or_url: object, steps: int, place:
 
 
 def test_the_memory_store_answers_as_the_model(algorithm: str) -> None:
-    """But for a clock that steps back, before which it may have tidied up."""
+    """The clock does not step back here, because the memory store may have dropped expired states before."""
     for turn in range(STEPS // ROUND):
         walk = RandomSteps(algorithm, SEED + turn, both_ways=False)
         compare(walk, MemoryStore(clock=walk.clock), SEED + turn)

@@ -1,4 +1,4 @@
-"""What a Redis store leaves on the server: keys and their lives; and how often it asks."""
+"""Tests the keys that a Redis store writes, how long they live, and how many commands the store sends."""
 
 import struct
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ HOUR = 3_600_000  # milliseconds
 
 
 def calls(client: Redis, command: str) -> int:
-    """How often the server was sent this command since its statistics were reset."""
+    """Return how often the server received this command since its statistics were reset."""
     statistics: dict[str, dict[str, int]] = client.info("commandstats")
     return statistics.get(f"cmdstat_{command}", {"calls": 0})["calls"]
 
@@ -51,7 +51,7 @@ def test_stores_with_another_prefix_share_nothing(redis_store: RedisStore, redis
 
 @pytest.mark.promise(6)
 @pytest.mark.parametrize(
-    ("limit", "life"),  # life: microseconds until the state means nothing, after one hit
+    ("limit", "life"),  # life: microseconds after one hit until the state has no effect
     [
         (TokenBucket(7, 1), 142_858),
         (TokenBucket(1, 0.000001), 1),
@@ -74,7 +74,7 @@ def test_stores_with_another_prefix_share_nothing(redis_store: RedisStore, redis
 def test_a_key_lives_as_long_as_it_means_something_rounded_up(
     limit: Limit, life: int, redis_url: str, client: Redis
 ) -> None:
-    store = RedisStore(redis_url, timeout=5, clock=Clock())  # a told clock may step back: an hour longer
+    store = RedisStore(redis_url, timeout=5, clock=Clock())  # an injected clock may step back: an hour longer
     with client.monitor() as monitor:  # type: ignore[no-untyped-call]
         store.take([Charge("k", limit)])
         written = next(command for command in said(monitor) if command.startswith(("SET ", "PEXPIRE ")))
@@ -83,14 +83,14 @@ def test_a_key_lives_as_long_as_it_means_something_rounded_up(
 
 
 def said(monitor: Any) -> Iterator[str]:
-    """Each command that the server runs, in scripts too."""
+    """Yield each command that the server runs, including those in scripts."""
     while True:
         yield monitor.next_command()["command"]
 
 
 @pytest.mark.promise(6)
 def test_by_the_servers_clock_the_instant_is_said_rounded_up(redis_store: RedisStore, client: Redis) -> None:
-    redis_store.peek([Charge("k", WINDOW, 0)])  # so that the script is known
+    redis_store.peek([Charge("k", WINDOW, 0)])  # so that the server has the script
     with client.monitor() as monitor:  # type: ignore[no-untyped-call]
         (decision,) = redis_store.take([Charge("k", FixedWindow(7, 1.0005))])
         written = next(command for command in said(monitor) if command.startswith("SET "))
@@ -114,7 +114,7 @@ return {state, time[1] * 1000 + (time[2] - time[2] % 1000) / 1000 + left}
 
 @pytest.mark.promise(6)
 @pytest.mark.parametrize(
-    ("limit", "start", "life"),  # start: which number of the state it is; life: milliseconds from then on
+    ("limit", "start", "life"),  # start: index of the window's start in the state; life: milliseconds from that start
     [
         (FixedWindow(100_000, 0.05), 1, 50),
         (SlidingWindowCounter(100_000, 0.05), 0, 100),
@@ -129,16 +129,16 @@ def test_a_key_ends_with_its_window_however_often_it_is_written(
     for _ in range(20_000):
         redis_store.take([Charge("k", limit)])
         state, ends = client.eval(ENDS, 1, f"rl:1:k:{limit.bucket}")
-        if state is not None:  # else its time was over before it could be looked at
+        if state is not None:  # otherwise the key expired before it was read
             began = struct.unpack(f"<{len(state) // 8}d", state)[start]
             seen[began] = seen.get(began, 0) + 1
             late.append(ends - (began / 1000 + life))
-            assert late[-1] >= -1  # milliseconds; it is read rounded down, and by two clocks
+            assert late[-1] >= -1  # milliseconds; PTTL is rounded, and two clocks are compared
         if len(seen) > 3:
             break
     assert min(late) <= 2
-    assert max(seen.values()) > 1  # written again
-    assert len(seen) > 3  # and begun anew
+    assert max(seen.values()) > 1  # some keys were written again in their window
+    assert len(seen) > 3  # and new windows began
 
 
 @pytest.mark.promise(1)

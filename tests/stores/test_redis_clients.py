@@ -1,4 +1,4 @@
-"""Clients handed in: used as they are, whatever they decode and whichever protocol they speak. And those of a URL."""
+"""A redis-py client passed to a store is used as it is, with either protocol. Also tests the database of a URL."""
 
 import asyncio
 import logging
@@ -77,7 +77,7 @@ def test_a_client_that_waits_longer_than_the_store_may_is_warned_about(
 @pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])
 @pytest.mark.parametrize("path", ["/x", "/-1", "/1/2", "/0x1", "/%2d1", "?db=-1", "?db=x", "/1?db=-1"])
 def test_a_database_that_cannot_be_is_a_wrong_url(path: str, kind: Any) -> None:
-    """The client library would take it for another one."""
+    """The client library would use another database instead."""
     with pytest.raises(ConfigError, match="with a number from 0 as DB"):
         kind(f"redis://localhost{path}")
 
@@ -98,7 +98,7 @@ def test_the_path_of_a_socket_is_no_database() -> None:
 
 
 def test_a_request_awaits_its_reply_without_a_coroutine_of_the_store_between() -> None:
-    """The coroutine would cost each request as much as several layers do."""
+    """A coroutine would take each request as much time as several layers."""
     store = AsyncRedisStore("redis://localhost")
     inner: Any = store._store
     assert store._take_below == inner.start_take

@@ -1,4 +1,4 @@
-"""Error replies: what a server answers when it will not write, and what becomes of the connection."""
+"""Error replies of a server that rejects writes, and whether the store keeps its connection."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def store_of(url: str, *, awaited: bool) -> Iterator[Store]:
 
 
 def speakers(server: RedisServer) -> set[str]:
-    """The ids of the connections that have run a script."""
+    """Return the ids of the connections whose last command ran a script."""
     return set(re.findall(r"\bid=(\d+) .*cmd=evalsha", server.ask("CLIENT LIST")))
 
 
@@ -36,8 +36,8 @@ def speakers(server: RedisServer) -> set[str]:
 @pytest.mark.parametrize(
     ("refuse", "permit", "kept"),
     [
-        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", False),  # READONLY: the address may be another server's by now
-        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", True),  # OOM: the connection is as good as before
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", False),  # READONLY: the address may lead to another server by now
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", True),  # OOM: the connection still works
     ],
     ids=["READONLY", "OOM"],
 )

@@ -1,4 +1,7 @@
-"""A Redis that is down, frozen, replaced or confused gives StoreError in time, or the right answer; never another's."""
+"""Calls raise StoreError in time, or return the right decision, if Redis is down, frozen, replaced or confused.
+
+No call ever gets the decision of another one.
+"""
 
 import itertools
 import socket
@@ -18,8 +21,8 @@ from redis_servers import RedisServer
 
 pytestmark = pytest.mark.promise(8)
 
-PATIENCE = 5.0  # seconds; the store's own is 0.05
-LONG = 2.0  # seconds: a timeout for tests that count, as a call that runs out of time may have been charged
+PATIENCE = 5.0  # seconds; the timeout of the store is 0.05
+LONG = 2.0  # seconds: a timeout for tests that count units, because a call that times out may be charged
 Open = Callable[..., AbstractContextManager[Store]]
 
 
@@ -36,26 +39,26 @@ def _awaited(url: str, timeout: float = 0.05) -> AbstractContextManager[Store]:
 
 @pytest.fixture(params=[_threaded, _awaited], ids=["threads", "asyncio"])
 def opened(request: pytest.FixtureRequest) -> Open:
-    """Opens a store with the default timeout, or another."""
+    """Return a function that opens a store, with the default timeout of this module or another."""
     opened: Open = request.param
     return opened
 
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Nothing in here may hang."""
+    """Check that the block does not hang."""
     start = time.monotonic()
     yield
     assert time.monotonic() - start < PATIENCE
 
 
 def question(number: int) -> Charge:
-    """A charge whose decision shows which one it is for."""
+    """Return a charge whose decision shows its number."""
     return Charge(f"k{number}", SlidingWindowCounter(100 + number, 3600))
 
 
 def answered(store: Store, number: int) -> Decision:
-    """The answer, sooner or later, and to this question."""
+    """Take until a call succeeds, check that the decision is for this number, and return it."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -68,7 +71,7 @@ def answered(store: Store, number: int) -> Decision:
 
 
 def fails(store: Store, number: int) -> bool:
-    """Whether every verb says so."""
+    """Check that every method of the store raises StoreError."""
     charge = question(number)
     for verb in (store.take, store.peek, store.settle, store.reset):
         with pytest.raises(StoreError):
@@ -86,7 +89,7 @@ def test_a_frozen_server_fails_every_call_and_is_used_again_when_it_runs(
             assert all(fails(store, number) for number in range(2, 4))
         redis_server.resume()
         for number in range(10, 20):
-            assert answered(store, number).allowed  # and not what the frozen server was asked
+            assert answered(store, number).allowed  # not by the reply to an earlier call
 
 
 def test_a_server_that_is_frozen_from_the_start(opened: Open, redis_server: RedisServer) -> None:
@@ -99,7 +102,7 @@ def test_a_server_that_is_frozen_from_the_start(opened: Open, redis_server: Redi
 
 
 def test_a_port_where_nobody_listens(opened: Open) -> None:
-    with socket.socket() as taken:  # bound, so that nobody gets it, and not listening
+    with socket.socket() as taken:  # bound, so that no other process gets it, and not listening
         taken.bind(("127.0.0.1", 0))
         url = f"redis://127.0.0.1:{taken.getsockname()[1]}/0"
         with opened(url) as store, in_time():
@@ -142,7 +145,7 @@ def test_a_server_that_will_not(opened: Open, redis_servers: dict[str, RedisServ
 
 
 class Refusing(RedisServer):
-    """A server that is up when its port answers at all: one with a password says no to PING."""
+    """Counts as up once its port replies at all, because a server with a password rejects PING."""
 
     def ask(self, command: str, timeout: float = 1.0) -> str:
         answer = super().ask(command, timeout)
@@ -158,7 +161,7 @@ def test_a_database_that_is_not_there(opened: Open, redis_server: RedisServer) -
 
 @contextmanager
 def listener(talk: Callable[[socket.socket], object]) -> Iterator[str]:
-    """A URL where something listens that is no Redis."""
+    """Yield the URL of a server that is not Redis. `talk`: handles a connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -183,7 +186,7 @@ def listener(talk: Callable[[socket.socket], object]) -> Iterator[str]:
 
 
 def commands(connection: socket.socket) -> Iterator[bytes]:
-    """The name of each command that comes in."""
+    """Yield the name of each command that is received."""
     with connection.makefile("rb") as stream:
         while count := stream.readline():
             words = [stream.read(int(stream.readline()[1:]) + 2) for _ in range(int(count[1:]))]
@@ -191,7 +194,7 @@ def commands(connection: socket.socket) -> Iterator[bytes]:
 
 
 def _nonsense(reply: bytes) -> Callable[[socket.socket], object]:
-    """Answers as Redis would, until it is asked what matters."""
+    """Return a handler that replies as Redis does, except for EVALSHA, which gets `reply`."""
 
     def talk(connection: socket.socket) -> None:
         for command in commands(connection):
@@ -201,7 +204,7 @@ def _nonsense(reply: bytes) -> Callable[[socket.socket], object]:
 
 
 def _drips(connection: socket.socket) -> None:
-    """A reply that never ends, and never stops for as long as one reads without looking at the time."""
+    """Send a long reply byte by byte. A client that checks no deadline between reads would wait for 16 seconds."""
     for command in commands(connection):
         if command != b"EVALSHA":
             connection.sendall(b"+OK\r\n")
@@ -255,7 +258,7 @@ def test_what_comes_after_an_answer_answers_nobody_else(opened: Open) -> None:
 
 
 def answered_by_anyone(store: Store) -> int:
-    """What is left, in the first answer that comes."""
+    """Take until a call succeeds, and return the remaining units."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -265,7 +268,7 @@ def answered_by_anyone(store: Store) -> int:
 
 
 class Answering:
-    """A client of a server that always says the same."""
+    """A redis-py client whose server always sends the same reply."""
 
     def __init__(self, reply: object) -> None:
         self.reply = reply
@@ -276,7 +279,7 @@ class Answering:
         return self.reply
 
 
-INTEGERS, GOOD = [1] * 8, [True, *[1] * 7]  # decisions, of the protocol's own and packed
+INTEGERS, GOOD = [1] * 8, [True, *[1] * 7]  # a decision as integers of the protocol, and as msgpack
 
 
 def test_a_reply_that_is_not_one_decision_per_charge_is_no_answer() -> None:

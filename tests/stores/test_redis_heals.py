@@ -1,4 +1,4 @@
-"""What a server forgot, or what somebody else wrote under our keys, counts as nothing and heals."""
+"""States that the server lost, or that another program overwrote, count as empty and are repaired."""
 
 import math
 import struct
@@ -42,7 +42,7 @@ def numbers(*values: float) -> Callable[[Redis, bytes], object]:
 
 
 NOW = 1_700_000_000_000_000
-UNIT = f"{1:016}"  # as the log names its units
+UNIT = f"{1:016}"  # the form of the names that the log gives its units
 
 
 def server_now(client: Redis) -> int:
@@ -51,7 +51,10 @@ def server_now(client: Redis) -> int:
 
 
 def unit(name: str = UNIT, score: float | None = None, later: float = 0) -> Callable[[Redis, bytes], object]:
-    """A sorted set of one member, that came just now or has this score."""
+    """Return a function that writes a sorted set of one member.
+
+    `score`: if None, it is the server's time plus `later` microseconds.
+    """
     return lambda client, key: client.zadd(key, {name: server_now(client) + later if score is None else score})
 
 
@@ -98,7 +101,7 @@ GARBAGE: dict[str, Callable[[Redis, bytes], object]] = {
 
 
 def spoil(charge: Charge, garbage: str, store: RedisStore, client: Redis) -> tuple[bytes, int]:
-    """The key of this charge, the only one, with garbage under it; and what a first charge leaves."""
+    """Replace all keys by garbage in the key of this charge. Return it, and the units that a first charge leaves."""
     client.flushall()
     (fresh,) = store.take([charge])
     (key,) = client.scan_iter()
@@ -113,10 +116,10 @@ def test_wrong_types_and_garbage_count_as_nothing_and_heal(
     limit: Limit, redis_store: RedisStore, client: Redis
 ) -> None:
     for garbage in GARBAGE:
-        name = f"after {garbage}"  # a key of its own: a store remembers for a moment which keys it refused
+        name = f"after {garbage}"  # a key of its own, because the deny cache may refuse an earlier one
         charge = Charge(name, limit)
         key, remaining = spoil(charge, garbage, redis_store, client)
-        redis_store.settle([Charge(name, limit, -1, at=server_now(client))])  # nothing there to give back
+        redis_store.settle([Charge(name, limit, -1, at=server_now(client))])  # there is nothing to refund
         (shown,) = redis_store.peek([charge])
         (healed,) = redis_store.take([charge])
         assert (shown.allowed, shown.remaining, healed.remaining) == (True, remaining, remaining), garbage

@@ -1,4 +1,4 @@
-"""What may happen to a store during its life: requests cancelled, loops that come and go, forks, threads, close."""
+"""What a Redis store must survive: canceled requests, event loops that come and go, forks, threads, closing."""
 
 import asyncio
 import gc
@@ -23,17 +23,17 @@ PATIENT = 10.0  # seconds
 
 
 def question(number: int) -> list[Charge]:
-    """A charge whose decision shows which one it is for."""
+    """Return a charge whose decision shows its number."""
     return [Charge(f"k{number}", SlidingWindowCounter(100 + number, 3600))]
 
 
 async def asked(store: AsyncRedisStore, number: int) -> int:
-    """Which question the answer is for."""
+    """Take a unit, and return the number that the decision shows."""
     return (await store.atake(question(number)))[0].limit - 100
 
 
 async def answered(store: AsyncRedisStore) -> None:
-    """Ask until there is an answer, so that a connection is open."""
+    """Take until a call succeeds, so that a connection is open."""
     until = time.monotonic() + PATIENT
     while True:
         try:
@@ -46,11 +46,11 @@ async def answered(store: AsyncRedisStore) -> None:
 
 
 async def cancelled_at_random(store: AsyncRedisStore, random: Random, first: int) -> int:
-    """Ask 100 questions and cancel half of them here and there. How many were answered, each to its own."""
+    """Start 100 takes, cancel half of them at random, and return how many succeeded. Checks each decision."""
     tasks = {number: asyncio.create_task(asked(store, number)) for number in range(first, first + 100)}
     for number in random.sample(sorted(tasks), 50):
         for _ in range(random.randint(0, 3)):
-            await asyncio.sleep(0)  # let it come a step further
+            await asyncio.sleep(0)  # let the task run one more step
         tasks[number].cancel()
     answers = await asyncio.gather(*tasks.values(), return_exceptions=True)
     for number, answer in zip(tasks, answers, strict=True):
@@ -73,7 +73,7 @@ def test_replies_never_cross_however_requests_are_cancelled(redis_url: str) -> N
 
 def test_replies_that_come_too_late_answer_nobody_else(redis_server: RedisServer) -> None:
     async def main() -> None:
-        store = AsyncRedisStore(redis_server.url)  # with the default patience
+        store = AsyncRedisStore(redis_server.url)  # with the default timeout
         await answered(store)
         redis_server.pause()
         late = await asyncio.gather(*(asked(store, number) for number in range(1, 20)), return_exceptions=True)
@@ -109,11 +109,11 @@ def test_a_loop_that_ended_without_close_leaves_nothing_open(
         for number in range(3):
             assert asyncio.run(asked(store, number)) == number
             assert connected(server) == 0
-            gc.collect()  # what is left open now would warn, and a warning is an error
+            gc.collect()  # an open connection would warn now, and a warning is an error
 
 
 def connected(server: RedisServer) -> int:
-    """Connections that the server still has besides that of this question, as soon as it noticed."""
+    """Return how many connections the server has besides this one. Waits up to 2 s until it has noticed closed ones."""
     for _ in range(100):
         if not (count := server.ask("CLIENT LIST").count("id=") - 1):
             break
@@ -125,7 +125,7 @@ def test_a_loop_that_ended_without_close_does_not_trouble_the_next(redis_url: st
     store = AsyncRedisStore(redis_url, timeout=5)
     assert [asyncio.run(asked(store, number)) for number in range(5)] == [0, 1, 2, 3, 4]
     inner: Any = store._store
-    assert len(inner._transport._channels) == 1  # and nothing is left of the others
+    assert len(inner._transport._channels) == 1  # nothing is left of the earlier loops
     del inner
     del store
     gc.collect()
@@ -184,7 +184,7 @@ def test_closing_while_threads_ask(redis_url: str) -> None:
 
 
 def forked(work: Callable[[], bool]) -> int:
-    """The process id of a child whose exit code is 0 if `work` was true in it."""
+    """Run `work` in a forked child, and return its process id. Its exit code is 0 if `work` returned true."""
     child = os.fork()
     if not child:
         code = 2
@@ -200,7 +200,7 @@ def codes(children: list[int]) -> list[int]:
 
 
 def ports(store: RedisStore) -> set[int]:
-    """Our ends of the open connections."""
+    """Return the local ports of the idle connections."""
     inner: Any = store._store
     return {line._connection._sock.getsockname()[1] for line in inner._transport._pool._idle}
 
@@ -220,7 +220,7 @@ def test_forked_children_and_their_parent_do_not_share_connections(redis_url: st
     assert ask(0)
     parents = ports(store)
     children = [forked(partial(ask_as_child, first)) for first in (1000, 2000, 3000)]
-    assert ask(4000)  # all at the same time
+    assert ask(4000)  # while the children run
     assert ports(store) == parents
     assert codes(children) == [0, 0, 0]
     store.close()
