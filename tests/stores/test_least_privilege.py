@@ -94,7 +94,7 @@ def test_none_of_them_can_be_left_out(opened: Open, missing: str, server: RedisS
     grant(server, [command for command in COMMANDS if command != missing])
     with pytest.raises(StoreError, match=r"permission|can't run this command") as caught:
         used(opened, server)
-    if "permission" in str(caught.value):  # before Redis 7.2, only the ACL log names it for a script
+    if "permission" in str(caught.value):  # before Redis 7.2, only the ACL log names a script's command
         assert f"'{missing}'" in str(caught.value) or f"'{missing.partition('|')[0]}'" in str(caught.value)
     with Redis.from_url(server.url) as client:
         assert missing.partition("|")[0] in str(client.acl_log()[0]["object"])

@@ -158,7 +158,7 @@ def test_a_flood_never_frees_a_key_refused_at_a_higher_cost_than_is_left(kind: t
 
 @pytest.mark.parametrize("corrected", [False, True])
 def test_a_flood_frees_no_limit_of_a_request_that_another_limit_refused(corrected: bool) -> None:
-    """It evicts no limit with room, no penalty that counts the refusal, and no limit that was settled since."""
+    """A flood evicts no limit with room, no penalty that counts the refusal, and no limit that was settled since."""
     store = MemoryStore(max_keys=100, clock=Clock())
     hour, ban = TokenBucket(100, 3600, name="hour"), Ban(3, 3600, ban=3600)
     group = [Charge("me", ONE), Charge("me", hour, 5), Charge("me", ban, role="penalty")]
@@ -511,7 +511,7 @@ def test_a_key_on_a_full_page_stays_there_until_the_page_is_half_a_window_old() 
 
 
 def test_where_all_room_is_used_up_what_is_asked_for_becomes_young() -> None:
-    """So among the evictable keys, those without requests are evicted first."""
+    """Among the evictable keys, those without requests are evicted first."""
     store, limit = MemoryStore(max_keys=24 * 64, clock=Clock()), FixedWindow(3, 60)
     for number in range(24 * 64):
         hit(store, f"k{number}", limit)

@@ -101,7 +101,7 @@ GARBAGE: dict[str, Callable[[Redis, bytes], object]] = {
 
 
 def spoil(charge: Charge, garbage: str, store: RedisStore, client: Redis) -> tuple[bytes, int]:
-    """Replace all keys by garbage in the key of this charge. Return it, and the units that a first charge leaves."""
+    """Write garbage as the only key, that of this charge. Return the key, and the units that a first charge leaves."""
     client.flushall()
     (fresh,) = store.take([charge])
     (key,) = client.scan_iter()

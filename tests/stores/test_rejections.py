@@ -1,4 +1,4 @@
-"""A server that rejects this app, for as long as nobody changes a setting, is told apart from one that is away."""
+"""A server that rejects this app until a setting is changed is distinguished from one that is unavailable."""
 
 import logging
 import re
@@ -30,14 +30,14 @@ PASSWORD = "hunter2-of-ours"
 
 
 def refused(opened: Open, url: str, **options: object) -> StoreError:
-    """What a call raises."""
+    """Return the error that a take raises."""
     with opened(url, **{"timeout": 5, **options}) as store, pytest.raises(StoreError) as caught:
         store.take(CHARGES)
     return caught.value
 
 
 def shown(error: StoreError) -> str:
-    """Its text, without the place of the server, which has another port each time."""
+    """Return the text of an error without the address of the server, whose port is another one in each run."""
     return re.sub(r"^cannot connect: (127\.0\.0\.1|localhost):\d+: ", "cannot connect: ", str(error))
 
 
@@ -62,7 +62,7 @@ def is_a_replica(server: RedisServer) -> None:
 
 
 def is_left_alone(_: RedisServer) -> None:
-    """Leave it as it starts."""
+    """Leave the server as it starts."""
 
 
 NO_COLON = (
@@ -158,7 +158,7 @@ def test_a_server_that_is_away_does_not_reject(
 @each_kind
 def test_a_node_of_a_cluster_that_is_named_as_a_server(opened: Open, redis_server: RedisServer) -> None:
     with RedisServer(redis_server.binary, "--cluster-enabled", "yes", choose_port=free_cluster_port) as node:
-        has_databases = node.ask("CONFIG GET cluster-databases") != "*0"  # Valkey from 9 on; one, unless configured
+        has_databases = node.ask("CONFIG GET cluster-databases") != "*0"  # Valkey 9 and later; one by default
         error = refused(opened, at(node, tail="/1"))
     mistake = (
         "the server has no database of this number; write another one into the store's URL"
@@ -171,7 +171,7 @@ def test_a_node_of_a_cluster_that_is_named_as_a_server(opened: Open, redis_serve
 
 @each_kind
 def test_a_cluster_that_is_named_as_a_server(opened: Open, redis_cluster: RedisCluster) -> None:
-    """A key of another node's is MOVED, keys of several nodes are CROSSSLOT."""
+    """The reply is MOVED for a key of another node, and CROSSSLOT for keys in several slots."""
     node = redis_cluster.nodes[0]
     with opened(at(node), timeout=5) as store:
         for keys in (["{a}", "{b}"], ["{a}"]):
@@ -183,7 +183,7 @@ def test_a_cluster_that_is_named_as_a_server(opened: Open, redis_cluster: RedisC
 
 @each_kind
 def test_one_node_of_a_cluster_that_rejects(opened: Open, redis_cluster: RedisCluster) -> None:
-    """The others answer, and the error names the one that does not."""
+    """The other nodes are used, and the error names the node that rejects."""
     owner = redis_cluster.owner(15495)  # the slot of {a}
     owner.ask("CONFIG SET requirepass x")
     try:
@@ -200,7 +200,7 @@ def test_one_node_of_a_cluster_that_rejects(opened: Open, redis_cluster: RedisCl
 
 @contextmanager
 def answering(reply: bytes) -> Iterator[int]:
-    """The port of a server that answers everything with this."""
+    """Yield the port of a server that sends this reply to everything."""
     ends = threading.Event()
 
     def serve(listening: socket.socket) -> None:
@@ -237,7 +237,7 @@ def test_what_is_no_redis(opened: Open, reply: bytes) -> None:
 
 @each_kind
 def test_a_reply_that_quotes_the_password(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
-    """So does a server that does not know AUTH, and a proxy before it."""
+    """A server that does not know AUTH sends such a reply, and so does a proxy in front of one."""
     reply = f"-ERR unknown command `AUTH`, with args beginning with: `shop`, `{PASSWORD}`, \r\n".encode()
     with answering(reply) as port:
         error = refused(opened, f"redis://shop:{PASSWORD}@127.0.0.1:{port}")
@@ -330,7 +330,7 @@ for url in sys.argv[1:]:
 def test_a_socket_that_we_may_not_open(redis_server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "redis.sock"
     with RedisServer(redis_server.binary, "--unixsocket", str(path), "--unixsocketperm", "000"):
-        # root may open everything; the first URL is for modules that another user could not import
+        # root may open every socket; the first URL imports modules that another user could not import
         command = [sys.executable, "-c", BY_NOBODY, f"unix://{tmp_path}/none", f"unix://{path}"]
         lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
     assert [line.startswith("False cannot connect: ConnectionError: Error 2 conn") for line in lines[:2]] == [True] * 2
@@ -356,7 +356,7 @@ def test_the_middleware_goes_on_and_says_it(server: RedisServer, caplog: pytest.
 
 
 def test_errors_of_several_requests_agree() -> None:
-    """One call is of many requests, each of which raises an error of its own."""
+    """One call serves many requests, and each of them raises a copy of the error."""
     error = StoreError("x", rejected=True)
     copy = error.copy()
     assert (str(copy), copy.rejected, copy is error) == ("x", True, False)
@@ -368,8 +368,8 @@ def test_errors_of_several_requests_agree() -> None:
     ("text", "role", "rejected"),
     [
         ("READONLY You can't write against a read only replica.", "server", True),
-        ("READONLY You can't write against a read only replica.", "master", False),  # the Sentinels know another one
-        ("READONLY You can't write against a read only replica.", "cluster", False),  # it has failed over
+        ("READONLY You can't write against a read only replica.", "master", False),  # the Sentinels know another master
+        ("READONLY You can't write against a read only replica.", "cluster", False),  # the cluster has failed over
         ("LOADING Redis is loading the dataset in memory", "server", False),
         ("BUSY Redis is busy running a script", "server", False),
         ("OOM command not allowed when used memory > 'maxmemory'.", "server", False),

@@ -1,4 +1,4 @@
-"""A password in a store's URL, and an address in a key, are in no error, no log line and no repr."""
+"""No error, log line or repr contains a password from a store's URL, or an address from a key."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ KINDS = pytest.mark.parametrize("kind", ["threads", "asyncio"])
 
 @pytest.fixture(scope="module")
 def url(redis_servers: Mapping[str, RedisServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with a user of another password, who may do nothing but say who he is."""
+    """Yield a URL to format with a password. The server's user `shop` has no rights but to authenticate."""
     acl = tmp_path_factory.mktemp("acl") / "users.acl"
     acl.write_text(f"user default on nopass ~* &* +@all\nuser shop on >{PASSWORD} ~* &* -@all\n", "utf-8")
     with RedisServer(next(iter(redis_servers.values())).binary, "--aclfile", str(acl)) as server:
@@ -31,7 +31,7 @@ def url(redis_servers: Mapping[str, RedisServer], tmp_path_factory: pytest.TempP
 
 
 def hit(kind: str, url: str) -> list[object]:
-    """What a failing hit raises, with all that it comes from; and how its store shows itself."""
+    """Return what a failing hit raises: the error and its causes, each with its repr and its arguments."""
     try:
         if kind == "threads":
             store = RedisStore(url, timeout=1.0)

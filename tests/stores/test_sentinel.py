@@ -1,4 +1,4 @@
-"""Redis Sentinel: the store asks where the master is, and follows it."""
+"""With Redis Sentinel, the store asks the Sentinels for the address of the master, and follows failovers."""
 
 import asyncio
 import threading
@@ -51,7 +51,7 @@ def sentinels(redis_server: RedisServer, started: dict[str, RedisSentinels]) -> 
 
 
 def answered(store: Store, charge: Charge = CHARGES[0]) -> Decision:
-    """The decision, sooner or later."""
+    """Take until a call succeeds, and return its decision."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -61,7 +61,7 @@ def answered(store: Store, charge: Charge = CHARGES[0]) -> Decision:
 
 
 def kept(server: RedisServer) -> int:
-    """How many units the bucket of CHARGES has on this server, 0 if it has none."""
+    """Return how many buckets this server has."""
     return int(server.ask("DBSIZE").removeprefix(":"))
 
 
@@ -78,7 +78,7 @@ def test_the_master_is_found_wherever_it_is(opened: Open, sentinels: RedisSentin
 
 @pytest.mark.parametrize("turn", range(1, 30, 2))
 def test_a_stalled_loop_finds_and_opens_all_the_same(turn: int, sentinels: RedisSentinels) -> None:
-    """Its stall does not look like a Sentinel or a master that takes too long."""
+    """A stall of the loop is not mistaken for a slow Sentinel or master."""
 
     async def work() -> int:
         store = AsyncRedisStore(sentinels.url, timeout=5)
@@ -90,7 +90,7 @@ def test_a_stalled_loop_finds_and_opens_all_the_same(turn: int, sentinels: Redis
 
 
 class Load:
-    """Threads that ask all the time with the default patience, and note when there was an answer and when not."""
+    """Threads that take all the time, and record when a call succeeded and when it failed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -140,7 +140,7 @@ def test_a_failover_under_load_fails_calls_for_a_moment_at_most(opened: Open, se
             new = sentinels.fail_over()
             new.flush()
             since = time.monotonic()
-            until(lambda: kept(new) >= 8)  # also what was asked of the old one is asked of the new one now
+            until(lambda: kept(new) >= 8)  # all threads take from the new master, not from the old one
             assert time.monotonic() - since < RECOVERS
             done = len(load.answers)
             until(lambda: len(load.answers) > done + 100)
@@ -178,7 +178,7 @@ def test_a_master_goes_on_without_sentinels(opened: Open, sentinels: RedisSentin
         for one in sentinels.sentinels:
             one.pause()
         try:
-            for turn in range(2, 32):  # for longer than it takes to look for another master in vain
+            for turn in range(2, 32):  # for longer than an unsuccessful search for another master takes
                 assert store.take(CHARGES)[0].remaining == 1_000_000 - turn
                 time.sleep(0.05)
         finally:
@@ -232,7 +232,7 @@ def test_passwords_of_servers_and_of_sentinels(opened: Open, sentinels: RedisSen
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.one_redis
 def test_a_new_master_whose_clock_is_behind(opened: Open, name: str, sentinels: RedisSentinels) -> None:
-    """Nothing comes back before its time, and nobody is locked out for longer than from that time on."""
+    """No unit is available early, and a client is refused no longer than if its quota had been used up just now."""
     clock = Clock(1_800_000_000.0)
     idle: dict[str, Any] = {"max_burst": 0} if name == "smooth" else {}
     charge = Charge("{k}:r", ALGORITHMS[name](10, 60, **idle), 10)
@@ -240,7 +240,7 @@ def test_a_new_master_whose_clock_is_behind(opened: Open, name: str, sentinels: 
         assert answered(store, charge).remaining == 0
         with Redis.from_url(sentinels.master().url, socket_timeout=2 * PATIENCE) as client:
             assert client.execute_command("WAIT", 1, int(PATIENCE * 1000)) == 1
-        if name == "gcra":  # once: a set of servers has one failover in ten seconds
+        if name == "gcra":  # only once: a set of servers can fail over once in ten seconds
             old = sentinels.master()
             sentinels.fail_over()
             old.kill()
@@ -249,7 +249,7 @@ def test_a_new_master_whose_clock_is_behind(opened: Open, name: str, sentinels: 
         assert (refused.allowed, refused.remaining) == (False, 0)
         assert refused.retry_after == (
             114 if name == "sliding_window_counter" else 60
-        )  # as if it were used up just now
+        )  # as if the quota had been used up just now
         clock.advance(refused.retry_after)
         assert answered(store, charge).allowed
 
@@ -268,7 +268,7 @@ def test_which_sentinel_is_asked_next() -> None:
         steps.send([b"h", b"6379"])
     assert end.value.value == ("h", 6379)
     steps = sentinels.master(awaited)
-    assert steps.send(None) == RoutedCommand(("c", 3), command)  # the one that knew
+    assert steps.send(None) == RoutedCommand(("c", 3), command)  # the Sentinel that knew the master
     assert steps.throw(StoreError("x")).address == ("a", 1)
     steps.send(None)
     assert steps.send([[b"name", b"x"], [b"name", b"y"]]).address == ("b", 2)

@@ -1,4 +1,4 @@
-"""Sentinels that lie, talk nonsense, are cut off, or answer byte by byte: the others are asked."""
+"""If a Sentinel sends an invalid reply or an outdated address, or replies too slowly, the store asks the others."""
 
 import socket
 import threading
@@ -35,7 +35,7 @@ def honest(server: RedisServer) -> Iterator[RedisServer]:
 
 @contextmanager
 def talking(talk: Callable[[socket.socket], None]) -> Iterator[int]:
-    """The port of a Sentinel that talks like this to everybody."""
+    """Yield the port of a Sentinel. `talk`: handles each of its connections."""
 
     def serve(client: socket.socket) -> None:
         with client, suppress(OSError):
@@ -55,7 +55,7 @@ def talking(talk: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def answered(store: Store) -> Decision:
-    """The decision, sooner or later."""
+    """Take until a call succeeds, and return its decision."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -99,7 +99,7 @@ def test_one_that_answers_nonsense(opened: Open, name: str, honest: RedisServer)
 
 @each_kind
 def test_one_that_drips(opened: Open, honest: RedisServer) -> None:
-    """A byte now and then, which would keep whoever reads until the end."""
+    """It sends a byte every 0.2 s, so a client that reads to the end would wait for a minute."""
 
     def talk(client: socket.socket) -> None:
         client.recv(65536)
@@ -117,7 +117,7 @@ def test_one_that_drips(opened: Open, honest: RedisServer) -> None:
 @each_kind
 @pytest.mark.parametrize("instead", ["nobody", "a replica"])
 def test_one_that_is_cut_off(opened: Open, instead: str, server: RedisServer, honest: RedisServer) -> None:
-    """It still names the master of yesterday, which is gone, or a replica by now."""
+    """It still names a former master, which is gone or has become a replica."""
     with RedisServer(server.binary) as before, SentinelServer(server.binary) as stale:
         assert stale.ask(f"SENTINEL MONITOR {SERVICE} 127.0.0.1 {before.port} 1") == "+OK"
         if instead == "nobody":

@@ -1,4 +1,4 @@
-"""What is settled afterwards adds up: estimates corrected by the true costs, and a debt of at most one quota."""
+"""Settlements add up: estimates are corrected to the actual costs, and a debt is at most one quota."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -24,7 +24,7 @@ Opened = Iterator[Store]
 
 
 def limit_of(algorithm: str) -> Limit:
-    """One with room for all of them."""
+    """Return a limit with room for all requests."""
     quota = 100_000 if algorithm == "sliding_window_log" else 10**7
     return ALGORITHMS[algorithm](quota, 3600)
 
@@ -49,7 +49,7 @@ def store(request: pytest.FixtureRequest, clock: Clock) -> Opened:
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_random_estimates_and_true_costs_end_with_the_exact_total(algorithm: str, store: Store) -> None:
-    """Ten thousand requests of twenty clients, each settled at the time at which it was taken."""
+    """There are 10,000 requests of 20 clients. Each is settled with the time at which it was taken."""
     random, limit = Random(algorithm), limit_of(algorithm)  # noqa: S311  # tests need no secrets
     total = [0] * CLIENTS
     for _ in range(REQUESTS // CLIENTS):
@@ -71,7 +71,7 @@ def test_random_estimates_and_true_costs_end_with_the_exact_total(algorithm: str
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_debt_is_at_most_one_quota(algorithm: str, store: Store, clock: Clock) -> None:
-    """What is said beyond it makes no difference: neither at once nor to the wait."""
+    """Units beyond it have no effect, neither on the present decision nor on the wait."""
     random, limit = Random(algorithm), ALGORITHMS[algorithm](100, 3600)  # noqa: S311  # tests need no secrets
     full = [Charge("full", limit, 0)]
     store.settle([Charge("full", limit, 1000)])

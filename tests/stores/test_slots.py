@@ -1,4 +1,4 @@
-"""A group over several slots, step by step, without a server."""
+"""Tests a group with keys in several hash slots, step by step, without a server."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def test_a_slot_that_is_done_too_late_gives_back_by_itself() -> None:
     mended: list[tuple[str, int, int | None]] = []
 
     class Stepped:
-        """A sender that leaves its parts to the test."""
+        """A sender whose commands and parts are run by the test."""
 
         async def send(self, command: Any) -> Any:
             return await awaited(command)

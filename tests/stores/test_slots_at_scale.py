@@ -1,4 +1,4 @@
-"""What a renewal, a take and a give-back cost with many slots of one bucket: counted in lines that run."""
+"""Renewals, takes and releases cost the same with few and many slots of a bucket, in executed lines."""
 
 import gc
 import sys
@@ -17,7 +17,7 @@ FEW, MANY = 100, 8_000
 
 
 def steps(work: Callable[[], object]) -> int:
-    """How many lines Python runs for it, each round of a loop counted."""
+    """Return how many lines Python executes for this work. Each iteration of a loop counts."""
     found = 0
 
     def trace(_: FrameType, event: str, __: Any) -> Any:
@@ -27,7 +27,7 @@ def steps(work: Callable[[], object]) -> int:
 
     before = sys.gettrace()
     gc.collect()
-    gc.disable()  # a finalizer of something else would be counted
+    gc.disable()  # the finalizer of another object would be counted
     sys.settrace(trace)
     try:
         work()
@@ -46,7 +46,7 @@ def test_steps_do_not_grow_with_the_slots_that_are_held(what: str) -> None:
 
 
 def _steps(what: str, slots: int) -> int:
-    """With so many slots at work."""
+    """Return the steps of one call on a bucket with this number of slots in use."""
     clock, limit = Clock(), Concurrency(slots + (what == "takes"), 15)
     store = MemoryStore(clock=clock)
     names = []

@@ -1,7 +1,7 @@
-"""Slots over Redis: never more than N at work, whatever becomes of a process, and what it held is free in time.
+"""Slots on Redis: at most N requests are in progress, even if a process is killed; its slots become free in time.
 
-The witness knows nothing of slots: N files, of which whoever is at work locks one. The system frees the locks of a
-process that is killed, so all being locked means that N others are at work at this very moment.
+A check that does not use slots confirms this: there are N files, and each request in progress locks one of them. The
+system releases the locks of a killed process. So if all files are locked, N other requests are in progress.
 """
 
 import os
@@ -21,7 +21,7 @@ from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
 AT_WORK = 3
-LIFETIME = 3.0  # seconds: a busy machine may keep a process waiting for one of them
+LIFETIME = 3.0  # seconds; a busy machine may delay a process by one second
 LIMIT = Concurrency(AT_WORK, LIFETIME)
 PATIENCE = 10.0  # seconds
 PROCESSES = 8
@@ -94,7 +94,7 @@ def left(limiter: Limiter) -> int:
 
 
 def server_time(client: Redis) -> int:
-    """Microseconds."""
+    """Return the server's time in microseconds."""
     seconds, microseconds = client.time()
     return int(seconds) * 1_000_000 + int(microseconds)
 
@@ -113,7 +113,7 @@ def test_never_more_than_so_many_at_work_through_a_kill(
     first_end = client.zscore(key, name) or 0.0
     for one in others:
         go(one)
-    while server_time(client) <= first_end:  # for longer than it would live by itself
+    while server_time(client) <= first_end:  # for longer than the slot would last without a renewal
         assert left(limiter) <= AT_WORK - 1
         time.sleep(0.02)
     os.kill(victim.pid, signal.SIGKILL)
@@ -153,7 +153,7 @@ def test_a_cluster_takes_slots_in_several_nodes_together_or_none(redis_cluster: 
         for key in keys[1:]:
             charges = [limiter.peek(one, each, 1).charges[0] for each in (key, keys[0])]
             assert [decision.allowed for decision in store.take(charges)] == [True, False]
-            assert limiter.peek(one, key).remaining == 1  # its part was given back
+            assert limiter.peek(one, key).remaining == 1  # its slot was released
     with limiter.slot([one, Concurrency(2, name="two")], keys[0]):
         assert limiter.peek(one, keys[0]).remaining == 0
     assert limiter.peek(one, keys[0]).remaining == 1

@@ -1,4 +1,4 @@
-"""The store in a file: where it may be, what it survives, how it stays small, and what asyncio and forks add."""
+"""The SQLite store: where its file may be, which faults it survives, how it stays small, asyncio and forks."""
 
 import asyncio
 import errno
@@ -83,7 +83,7 @@ def left(store: SQLiteStore, key: str = "k", limit: Limit = TEN) -> int:
     return store.peek([Charge(key, limit, 0)])[0].remaining
 
 
-# where it may be
+# where the file may be
 
 
 @pytest.mark.parametrize("opened", [open_store, open_async_store])
@@ -160,7 +160,7 @@ except ConfigError as error:
 
 
 def as_nobody(path: Path) -> str:
-    """What a user without any rights is told."""
+    """Return the error that a user without any rights gets."""
     return subprocess.run(
         [sys.executable, "-c", READ_ONLY, str(path)], capture_output=True, text=True, check=True, cwd="/"
     ).stdout
@@ -221,7 +221,7 @@ def test_a_file_of_another_program_is_a_mistake_and_stays(path: Path) -> None:
     assert not Path(f"{path}.broken").exists()
 
 
-# what it survives
+# faults that the store survives
 
 
 def broken(path: Path, how: str) -> None:
@@ -260,7 +260,7 @@ def test_a_file_that_breaks_while_it_is_open_fails_some_calls_and_is_replaced(
     with closing(SQLiteStore(path, timeout=5)) as store, closing(SQLiteStore(path, timeout=5)) as other:
         for key in keys:
             store.take([key])
-        database(store).close()  # so that the log is in the file
+        database(store).close()  # so that the content of the WAL is moved to the file
         other.take(TAKE)
         other.close()
         broken(path, how)
@@ -286,7 +286,7 @@ def test_a_file_that_is_removed_or_replaced_is_followed(path: Path, gone: str) -
         else:
             path.rename(f"{path}.old")
         for one in (store, other):
-            database(one)._look_at = 0.0  # a second later
+            database(one)._look_at = 0.0  # as if a second had passed
         assert [one.take(TAKE)[0].remaining for one in (store, other)] == [9, 8]
 
 
@@ -426,7 +426,7 @@ def test_each_algorithm_decides_as_the_model_does(algorithm: str, path: Path) ->
 
 
 class Pairs(Limit, frozen=True):
-    """Its states are tuples, which are read as lists."""
+    """A limit whose states are tuples, which are read back as lists."""
 
     algorithm = "pairs"
 
@@ -473,7 +473,7 @@ def test_an_algorithm_of_your_own(store: SQLiteStore) -> None:
         store.take([Charge("k", Pairs(5, 60))])
 
 
-# how it stays small
+# how the file stays small
 
 
 @pytest.mark.promise(7)
@@ -507,7 +507,7 @@ def test_new_keys_share_a_bucket_where_no_key_can_be_replaced(
         assert answers == [True, False, False, False, False]
         assert not store.peek([Charge("new", one)])[0].allowed
         both = [Charge("a", FixedWindow(1, 600, name="x")), Charge("b", FixedWindow(1, 600, name="x"))]
-        assert [one.allowed for one in store.take(both)] == [True, False]  # of one bucket
+        assert [one.allowed for one in store.take(both)] == [True, False]  # both share one bucket
         assert "full with 10 keys: new keys of a limit share a bucket" in caplog.text
         assert rows(path) == 11
         clock.advance(600)
@@ -592,7 +592,7 @@ def test_the_log_is_cut_after_a_reader_that_kept_it(
         for _ in range(rounds):
             for charge in charges:
                 opened.take([charge])
-            database(opened)._look_at = 0.0  # a second later
+            database(opened)._look_at = 0.0  # as if a second had passed
             found.append(Path(f"{path}-wal").stat().st_size)
         return found
 
@@ -632,7 +632,7 @@ def test_a_test_controls_its_time_and_starts_empty(path: Path) -> None:
                 store.take([Charge("other", TEN, 0), Charge("more", FixedWindow(1000, 1))])
             control.reset()
             assert left(store) == 10
-        assert left(store) == 9  # though it would have expired by the time of the test
+        assert left(store) == 9  # although it would have expired by the time of the test
 
 
 # for operators
@@ -660,7 +660,7 @@ def test_operators_find_keys_and_refused_clients(path: Path, opened: str) -> Non
             else:
                 store.add_refused(counts, latest)
         most = store.most_refused(now - 60)
-        assert len(most) in {1000, 1001, 1500, 2000}  # of one minute, or of two
+        assert len(most) in {1000, 1001, 1500, 2000}  # counted in one minute, or in two
         assert most["{1499}:rule"] == 2998
         assert store.most_refused(now + 120) == {}
         numbered = store.latest_refusals(None, 4)
@@ -692,7 +692,7 @@ def test_a_busy_file_does_not_block_the_loop(path: Path) -> None:
             ticker.cancel()
         assert [type(outcome) for outcome in outcomes] == [StoreError] * 4
         assert ticks >= 5
-        assert (await store.apeek(TAKE))[0].remaining == 8  # of what it would leave
+        assert (await store.apeek(TAKE))[0].remaining == 8  # the units that a take would leave
         await store.aclose()
 
     asyncio.run(main())
@@ -726,7 +726,7 @@ def test_a_call_that_waits_is_charged_once_and_a_canceled_one_not_at_all(path: P
 
 
 def in_child(call: Any) -> int:
-    """What a forked child returns, a small number."""
+    """Return what the call returns in a forked child, a small number."""
     child = os.fork()
     if not child:
         code = 255
@@ -738,7 +738,7 @@ def in_child(call: Any) -> int:
 
 
 @pytest.mark.promise(3)
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of Python 3.12 and later: threads and forks
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12 and later: forks with threads
 def test_a_child_and_its_parent_share_the_file(path: Path, store: SQLiteStore) -> None:
     store.take(TAKE)
     assert in_child(lambda: store.take(TAKE)[0].remaining) == 8

@@ -1,4 +1,4 @@
-"""Calls of one turn of an event loop to a store in a file: they share a transaction, and nothing else."""
+"""Calls to a SQLite store in one turn of an event loop share a transaction, and nothing else."""
 
 import asyncio
 import sqlite3
@@ -51,7 +51,7 @@ class Traced:
         return below._database
 
     async def together(self, *calls: Awaitable[Any]) -> list[Any]:
-        """Await calls of one turn, and keep the transactions that they began."""
+        """Await calls of one turn, and record the statements that begin and end their transactions."""
         self.database._connection.set_trace_callback(self.statements.append)
         self.statements.clear()
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -59,7 +59,7 @@ class Traced:
         return results
 
     async def crowd(self) -> None:
-        """Two calls of one turn: the next calls wait for the end of theirs."""
+        """Make several calls in one turn, so that the next calls wait for the end of their turn."""
         await asyncio.gather(*(self.store.atake([Charge("crowd", MANY)]) for _ in range(3)))
 
 

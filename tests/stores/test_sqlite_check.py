@@ -1,4 +1,4 @@
-"""`python -m ratelimit_mw check` with a store in a file: what it finds at the place, where it leaves nothing behind."""
+"""Tests `python -m ratelimit_mw check` with a SQLite store: what it reports, and that it creates no files."""
 
 import sqlite3
 from contextlib import closing

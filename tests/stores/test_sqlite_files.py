@@ -1,4 +1,4 @@
-"""The files of a store in a file: who may read and write them, and which files the store leaves alone."""
+"""The files of a SQLite store: which users can read and write them, and which files the store leaves alone."""
 
 import os
 import sqlite3

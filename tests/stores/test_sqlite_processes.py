@@ -1,4 +1,4 @@
-"""Processes that share a file, are killed amid a take, or are stopped amid one."""
+"""Processes that share a file, and are killed or stopped during a take."""
 
 import subprocess
 import sys
@@ -40,4 +40,4 @@ def test_a_process_that_is_stopped_amid_a_take_costs_others_their_timeout(tmp_pa
     failed, longest, counted = run(tmp_path / "limits.db", "stopped", STOPS, STORE_TIMEOUT)
     assert failed == STOPS
     assert longest <= MOST_CPU
-    assert counted == 1 + 2 * STOPS  # the one that was stopped took its unit when it went on
+    assert counted == 1 + 2 * STOPS  # the stopped process took its unit when it was resumed

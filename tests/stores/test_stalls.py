@@ -1,4 +1,4 @@
-"""An event loop that stalls while a connection opens does not take its server for one that is slow."""
+"""A stall of the event loop while a connection opens is not mistaken for a slow server."""
 
 import asyncio
 import socket
@@ -51,7 +51,7 @@ def test_the_timeout_ends_with_its_block() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
         async with timeout_without_stalls(0.0):
             pass
-        await asyncio.sleep(0.02)  # its timer would run meanwhile
+        await asyncio.sleep(0.02)  # its timer would fire in this time
 
     asyncio.run(work())
     assert problems == []

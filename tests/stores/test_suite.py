@@ -1,4 +1,4 @@
-"""The suite of every store, over each store of this package; the asynchronous ones through a loop of their own."""
+"""Runs the store suite for each store of this package. Async stores run in an event loop of their own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ BUCKET = TokenBucket(10, 10, burst=5)
 
 
 class OwnSuite(StoreSuite):
-    """And what the stores of this package promise besides."""
+    """The store suite, and tests of what only the stores of this package guarantee."""
 
     def test_can_be_used_again_after_close(self, store: Store) -> None:
         store.take([Charge("k", BUCKET)])
@@ -30,7 +30,7 @@ class OwnSuite(StoreSuite):
         assert store.take([Charge("other", BUCKET)])[0].allowed
 
     def test_one_bucket_is_shown_by_the_limit_that_asks(self, store: Store) -> None:
-        """at_once shapes no state, so that both limits have one bucket; what passes at once is not the same."""
+        """`at_once` does not change the state, so both limits use one bucket, but admit different amounts at once."""
         queue, none = LeakyBucket(10, 10, max_delay=5, at_once=4), FixedWindow(1, 10)
         store.take([Charge("k", LeakyBucket(10, 10, max_delay=5), 1), Charge("n", none)])
         for limit, remaining in ((queue, 9), (LeakyBucket(10, 10, max_delay=5), 0)):
@@ -123,7 +123,7 @@ class TestAsyncFakeRedis(OwnSuite):
 
 
 class TestRedisCluster(OwnSuite):
-    """Its keys are in slots of their own, so that most groups are several calls."""
+    """The keys are in different slots, so most groups take several calls."""
 
     @pytest.fixture
     def store(self, clock: Clock, redis_cluster: RedisCluster) -> Iterator[Store]:

@@ -1,4 +1,4 @@
-"""The pool of connections by itself."""
+"""Tests the connection pool and the worker pool without a server."""
 
 import itertools
 import threading
@@ -79,7 +79,7 @@ def test_in_threads_what_leads_to_where_the_server_was_is_ended_when_it_has_move
 
 
 class NoThreads:
-    """`threading.Thread.start`, where no thread can be started until `over` is set."""
+    """Replaces `threading.Thread.start`: no thread can be started until `over` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.over, self.tried = False, 0

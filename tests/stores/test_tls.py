@@ -1,4 +1,4 @@
-"""Over TLS: `rediss://` and `rediss+sentinel://`, with a certificate that was made for the test."""
+"""TLS with `rediss://` and `rediss+sentinel://`, and certificates that are made for the tests."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ from stores.opened import Open, each_kind
 
 PATIENCE = 20.0  # seconds
 LATENCY = 0.1  # seconds
-TIMEOUT = 0.4  # seconds; a busy machine takes long for its part of an answer
+TIMEOUT = 0.4  # seconds; more than LATENCY, because a busy machine is slow
 ATTEMPTS = 50
 
 
@@ -49,7 +49,7 @@ def served(redis_server: RedisServer, files: tls.Certificates) -> Iterator[Serve
 
 
 def question(number: int) -> list[Charge]:
-    """A charge whose decision shows which one it is for."""
+    """Return a charge whose decision shows its number."""
     return [Charge(f"k{number}", FixedWindow(1000 + number, 3600))]
 
 
@@ -113,7 +113,7 @@ def test_sentinels_and_their_servers(opened: Open, served: Served) -> None:
 
 
 def refused(store: Store, why: str) -> None:
-    """Ask until a call fails for this reason: on a busy machine one may be out of time before that is known."""
+    """Take until a call fails for this reason. On a busy machine, a call may time out before it is known."""
     end = time.monotonic() + PATIENCE
     while True:
         with pytest.raises(StoreError) as raised:
@@ -124,7 +124,7 @@ def refused(store: Store, why: str) -> None:
 
 
 def answered(store: Store) -> int:
-    """How many calls failed before one was answered."""
+    """Take until a call succeeds, and return how many calls failed before."""
     end = time.monotonic() + PATIENCE
     failed = 0
     while True:
@@ -140,7 +140,7 @@ def answered(store: Store) -> int:
 @pytest.mark.promise(8)
 @each_kind
 def test_connecting_may_take_longer_than_a_request_waits(opened: Open, served: Served) -> None:
-    """TLS, password and script are six times there and back, 0.6 s; a request waits 0.4 s."""
+    """TLS, password and script take six round trips, 0.6 s. A request waits for 0.4 s."""
     assert served.server.ask("ACL SETUSER limiter on >secret ~* &* +@all") == "+OK"
     with HeldProxy(served.port, LATENCY) as link:
         url = f"rediss://limiter:secret@127.0.0.1:{link.port}/0?ssl_ca_certs={served.files.authority}"
@@ -148,9 +148,9 @@ def test_connecting_may_take_longer_than_a_request_waits(opened: Open, served: S
             before = link.accepted
             with opened(url, timeout=TIMEOUT) as store, ThreadPoolExecutor(20) as callers:
                 failed = list(callers.map(lambda _, own=store: answered(own), range(20)))
-            # one after the other, and not one for each who asked
+            # connections were opened one after the other, not one per caller
             assert link.accepted - before <= max(failed) + 1
             if min(failed) >= 1:
-                break  # else the machine was so busy that some asked late, or waited for longer
+                break  # otherwise some callers started late or waited longer, on a busy machine
         else:
             pytest.fail("no run in which all requests failed before a connection was open")
