@@ -1,4 +1,4 @@
-"""The diagrams of docs/explanation/architecture.md are those that the code gives."""
+"""The diagrams of docs/explanation/architecture.md match the code."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "docs" / "architecture_diagrams.py"
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 FENCE = re.compile(r"^```mermaid\n(\w+).*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LONGEST = 15  # steps of a diagram that one reads without scrolling
+LONGEST = 15  # steps of a diagram that can be read without scrolling
 
 DIAGRAMS = dict(FENCE.findall(PAGE.read_text("utf-8")))
 
@@ -63,7 +63,7 @@ def test_the_arrows_between_packages_lead_where_the_imports_lead() -> None:
     assert {package: reached(arrows, package) for package in RANK} == {
         package: reached(imports, package) for package in RANK
     }
-    for package, targets in arrows.items():  # none is left that a longer path implies
+    for package, targets in arrows.items():  # no arrow is implied by a longer path
         assert targets <= imports[package]
         assert not targets & {far for near in targets for far in reached(arrows, near)}
 

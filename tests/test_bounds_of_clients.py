@@ -1,4 +1,4 @@
-"""What a client controls has a bound: each figure of docs/explanation/security.md, tried at it and beyond it."""
+"""What a client controls is bounded. Tests each figure of docs/explanation/security.md at its bound and beyond."""
 
 import inspect
 import re
@@ -36,7 +36,7 @@ OURS, CLIENT = "10.0.0.1", "192.0.2.1"
 
 
 def line(text: str) -> Callable[[str], list[str]]:
-    """A request's one line of every header."""
+    """Return a lookup of headers, in which every header has this one value."""
     return lambda _: [text]
 
 
@@ -85,7 +85,7 @@ def remembered_headers(bound: int) -> None:
 
 
 def plans() -> PlanCache:
-    PLAN_BUDGET.clear()  # of other tests in this process
+    PLAN_BUDGET.clear()  # drops the plans of other tests in this process
     found = RuleSet(Settings(limits="5/minute"))._table.combined(((NO_RULES, ()),)).plans_by_address
     assert found is not None
     return found
@@ -171,23 +171,23 @@ def named_limits(bound: int) -> None:
         assert value.count('"limit-') == bound
 
 
-def states(bound: int) -> None:  # that it holds: tests/stores/test_memory.py
+def states(bound: int) -> None:  # enforced: see tests/stores/test_memory.py
     assert inspect.signature(MemoryStore).parameters["max_keys"].default == bound
 
 
-def refusals(bound: int) -> None:  # that it holds: tests/stores/test_deny_cache.py
+def refusals(bound: int) -> None:  # enforced: see tests/stores/test_deny_cache.py
     assert bound == deny_cache._MAX_GROUPS
 
 
-def leased(bound: int) -> None:  # that it holds: tests/stores/test_lease.py
+def leased(bound: int) -> None:  # enforced: see tests/stores/test_lease.py
     assert bound == lease._MAX_ALLOTMENTS
 
 
-def threads(bound: int) -> None:  # that it holds: tests/stores/test_sync_pool.py
+def threads(bound: int) -> None:  # enforced: see tests/stores/test_sync_pool.py
     assert bound == sync_transport._MAX_CONNECTIONS
 
 
-def tasks(bound: int) -> None:  # that it holds: tests/stores/test_async_transport.py
+def tasks(bound: int) -> None:  # enforced: see tests/stores/test_async_transport.py
     assert bound == async_transport._MAX_CONNECTIONS
 
 
@@ -196,11 +196,11 @@ def a_text(bound: int) -> None:
     assert str(notices._escaped("x" * (bound + 1))).startswith(f"{'x' * bound}... (")
 
 
-def log_lines(bound: int) -> None:  # that it holds: test_log.py
+def log_lines(bound: int) -> None:  # enforced: see test_log.py
     assert bound == 60 / notices._INTERVAL
 
 
-def refusal_lines(bound: int) -> None:  # that it holds: the tests of the log of refusals
+def refusal_lines(bound: int) -> None:  # enforced: see the tests of the log of refusals
     assert bound == refusals_log.MAX_PER_SECOND
 
 
@@ -234,7 +234,7 @@ ROWS: dict[str, Callable[[int], None]] = {
 
 
 def bounds() -> dict[str, int]:
-    """What the page says."""
+    """Return the bounds that the page lists, by the text of their row."""
     table = PAGE.read_text("utf-8").partition("| what | bound |")[2].partition("\n\n")[0]
     return {what: int(figure) for what, figure in re.findall(r"^\| (.*?) \| (\d+)", table, re.MULTILINE)}
 
@@ -254,7 +254,7 @@ INDEX = PathTree(
         ("/a/{x}/b/{y}", "/a/{rest:path}", "/{rest:path}/end", "/a/a/{rest:path}/a/a", "/{a}/{b}/{rest:path}/{c}")
     )
 )
-LONG: dict[str, Callable[[int], object]] = {  # what has no bound of its own, by how often a piece stands there
+LONG: dict[str, Callable[[int], object]] = {  # inputs without a bound of their own, by how often a piece is repeated
     "path": lambda times: INDEX.matching_rules("/a" * times),
     "path of slashes": lambda times: INDEX.matching_rules("/" * times),
     "path that ends well": lambda times: INDEX.matching_rules("/a/x" * times + "/end"),
@@ -278,7 +278,7 @@ def test_twice_as_long_takes_at_most_twice_the_steps(what: str) -> None:
 
 
 def steps(work: Callable[[int], object], times: int) -> int:
-    """How many calls it makes, of Python's functions and of those in C."""
+    """Return how many calls of Python and C functions the work makes."""
     count = 0
 
     def counts(_: object, event: str, __: object) -> None:
@@ -310,7 +310,10 @@ MANY: dict[str, Any] = {
 
 
 def test_addresses_of_one_network_are_remembered_as_one() -> None:
-    """Whatever part of it a client uses, over many combinations of rules; one that means an IPv4 address is that."""
+    """Addresses of one network share a plan, for each of many combinations of rules.
+
+    An IPv6 address that represents an IPv4 address is treated as that IPv4 address.
+    """
     PLAN_BUDGET.clear()
     compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
     matches = [compiled._table.combined(((MatchedRules((n,), n), ()),)) for n in range(40)]
@@ -347,7 +350,7 @@ def test_a_network_is_not_taken_for_an_address_that_means_another_client() -> No
 
 
 def test_many_addresses_over_many_rules_take_little_memory() -> None:
-    """20,000 IPv4 addresses and as many of one /64, over 40 combinations of rules."""
+    """There are 20,000 IPv4 addresses and as many of one /64, over 40 combinations of rules."""
     PLAN_BUDGET.clear()
     compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
     matches = [compiled._table.combined(((MatchedRules((n,), n), ()),)) for n in range(40)]

@@ -1,4 +1,4 @@
-"""`python -m ratelimit_mw check`: what it prints of broken files, and of those that a start would warn of."""
+"""Tests what `python -m ratelimit_mw check` prints for broken files, and for files that cause startup warnings."""
 
 import os
 import subprocess
@@ -91,7 +91,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return check_in(tmp_path, monkeypatch, capsys)
 
 
-LINES = {  # where the mistakes of each file are; 0 is nowhere
+LINES = {  # lines of the mistakes in each file; 0 if none is shown
     "cost_above_quota.toml": [5],
     "impossible_key.toml": [2, 6, 7],
     "lower_case_method.toml": [5],

@@ -1,4 +1,4 @@
-"""`python -m ratelimit_mw check --request`: what applies to a request, in words."""
+"""Tests what `python -m ratelimit_mw check --request` prints about a request."""
 
 import re
 import socket
@@ -195,7 +195,7 @@ Results of callables:
 
 
 def blocks(output: str) -> str:
-    """What it says of the request."""
+    """Return the part of the output that is about the request."""
     return output.partition("\n")[2]
 
 
@@ -331,7 +331,7 @@ ROW = re.compile(
     [*product(("POST /login", "GET /login", "GET /api/x", "GET /", "GET /open"), ("", "bob"), ("192.0.2.7", ""))],
 )
 def test_it_says_what_the_middleware_does(request_line: str, user: str, ip: str, check: Check) -> None:
-    shop = SHOP.replace('tier = "call:shop_of_check:plan"', 'tier = "user"')  # under WSGI nobody waits
+    shop = SHOP.replace('tier = "call:shop_of_check:plan"', 'tier = "user"')  # WSGI cannot await
     printed = check(shop, "--request", request_line, "--user", user, "--ip", ip, "--host", "api.example.com")
     store = RecordingStore()
     settings = Settings.of(Settings.load("limits.toml"), {"plain_keys": True, "store": store})

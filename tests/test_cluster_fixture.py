@@ -1,4 +1,4 @@
-"""The cluster that tests get: one that never redirects, or that isn't clean, would let them pass for nothing."""
+"""Tests the cluster fixture: with a cluster that never redirects or is not clean, other tests would prove nothing."""
 
 import contextlib
 import socket
@@ -11,7 +11,7 @@ from redis import RedisCluster as Client
 from redis_cluster import RedisCluster, free_cluster_port
 from redis_servers import RedisServer, RedisServerError
 
-SLOT = 12539  # of "key", as CLUSTER KEYSLOT tells
+SLOT = 12539  # of "key", as CLUSTER KEYSLOT returns it
 
 
 def others(cluster: RedisCluster, node: RedisServer) -> list[RedisServer]:
@@ -48,7 +48,7 @@ def test_each_node_redirects_to_the_owner(redis_cluster: RedisCluster) -> None:
 
 
 def test_moved_slot_is_served_by_its_new_owner_only(redis_cluster: RedisCluster) -> None:
-    for target in [*redis_cluster.nodes, *redis_cluster.nodes]:  # there and back: no claim of the past may win
+    for target in [*redis_cluster.nodes, *redis_cluster.nodes]:  # there and back: no earlier claim of a slot may win
         if redis_cluster.owner(SLOT) is not target:
             redis_cluster.move_slot(SLOT, target)
         assert redis_cluster.owner(SLOT) is target

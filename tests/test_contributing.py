@@ -1,4 +1,4 @@
-"""The tables of CONTRIBUTING.md: a new part works with all files of its table, and not without any one of them."""
+"""Tests the tables of CONTRIBUTING.md: a new part works with all files of its table, and fails without any one."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 COPIED = ["ratelimit_mw", "tests", "docs", "examples", "benchmarks"]
 ROW = re.compile(r"^\| `([^`]+)` \| (.+) \| `([^`]+)` \|$", re.MULTILINE)
-Edit = Callable[[str], str]  # the text of a file, empty if there is none, to the text with the new part
+Edit = Callable[[str], str]  # from the text of a file, empty if it does not exist, to the text with the new part
 
 
 class Recipe(NamedTuple):
@@ -35,7 +35,7 @@ class Recipe(NamedTuple):
 
 
 def new(text: str) -> Edit:
-    """A new file."""
+    """Return an edit that creates a file with this text."""
 
     def edit(given: str) -> str:
         assert not given
@@ -45,7 +45,7 @@ def new(text: str) -> Edit:
 
 
 def after(anchor: str, text: str) -> Edit:
-    """Text added behind the first place of another."""
+    """Return an edit that adds text after the first occurrence of the anchor."""
 
     def edit(given: str) -> str:
         start, found, end = given.partition(anchor)
@@ -56,7 +56,7 @@ def after(anchor: str, text: str) -> Edit:
 
 
 def before(anchor: str, text: str) -> Edit:
-    """Text added before each place of another."""
+    """Return an edit that adds text before each occurrence of the anchor."""
 
     def edit(given: str) -> str:
         assert anchor in given, anchor
@@ -66,7 +66,7 @@ def before(anchor: str, text: str) -> Edit:
 
 
 def both(*edits: Edit) -> Edit:
-    """Several changes, in order."""
+    """Return an edit that makes several edits, in order."""
 
     def edit(given: str) -> str:
         for one in edits:
@@ -77,7 +77,7 @@ def both(*edits: Edit) -> Edit:
 
 
 def renamed(path: str) -> str:
-    """A file of fixed_window, as that of an algorithm with another name."""
+    """Return the text of a file of fixed_window, renamed to the new algorithm."""
     return as_steady((ROOT / path).read_text("utf-8"))
 
 
@@ -86,7 +86,7 @@ def as_steady(text: str) -> str:
 
 
 def twice(pattern: str) -> Edit:
-    """What a pattern finds for fixed_window, again for the new algorithm."""
+    """Return an edit that repeats what a pattern finds for fixed_window, renamed to the new algorithm."""
 
     def edit(given: str) -> str:
         found = re.search(pattern, given, re.MULTILINE | re.DOTALL)
@@ -158,7 +158,7 @@ class TestHttpcoreStore(OwnSuite):
 
 
 def extra(name: str) -> Edit:
-    """An extra of this name, in `all` too."""
+    """Return an edit that adds an extra of this name, also to `all`."""
     return both(
         after('redis = ["redis[hiredis]>=5"]\n', f'{name} = ["{name}"]\n'), after('all = ["ratelimit-mw[', f"{name},")
     )
@@ -274,7 +274,7 @@ assert settings_schema()["properties"]["realm"]["type"] == "string"
 RECIPES = [ALGORITHM, STORE, FRAMEWORK, SETTING]
 
 
-# Runs pytest for each line of arguments, in a fork that need not import what the tests import besides the package.
+# Runs pytest for each line of arguments, in a fork. The libraries that the tests use are imported only once, before.
 RUNNER = """
 import json, os, sys
 import django.http, django.urls, fakeredis.aioredis, fastapi, flask, httpx, hypothesis, pytest, werkzeug.test
@@ -360,7 +360,7 @@ class Checkout(AbstractContextManager["Checkout", None]):
 
 
 def rows(recipe: Recipe) -> dict[str, str]:
-    """The files of a recipe's table, and what fails without each."""
+    """Return the files of a recipe's table, and the check that fails without each."""
     section = PAGE.partition(f"\n## Add {recipe.section}\n")[2].partition("\n## ")[0]
     return {file: check for file, _, check in ROW.findall(section)}
 

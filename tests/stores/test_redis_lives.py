@@ -1,4 +1,4 @@
-"""What a Redis store must survive: canceled requests, event loops that come and go, forks, threads, closing."""
+"""A Redis store survives canceled requests, event loops that come and go, forks, threads and closing."""
 
 import asyncio
 import gc

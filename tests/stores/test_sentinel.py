@@ -1,4 +1,4 @@
-"""With Redis Sentinel, the store asks the Sentinels for the address of the master, and follows failovers."""
+"""With Redis Sentinel, the store queries the Sentinels for the address of the master, and follows failovers."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""If a Sentinel sends an invalid reply or an outdated address, or replies too slowly, the store asks the others."""
+"""If a Sentinel sends an invalid reply or an outdated address, or replies too slowly, the store queries others."""
 
 import socket
 import threading
