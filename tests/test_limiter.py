@@ -1,4 +1,4 @@
-"""Limits by hand: Limiter for threads, AsyncLimiter for asyncio; the same rows for both."""
+"""Limits without middleware: the same tests for Limiter in threads and for AsyncLimiter in asyncio."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ from ratelimit_mw.testing import Clock, RecordingStore
 
 
 class Awaiting:
-    """An AsyncLimiter as a Limiter: each call runs the loop until the answer is there."""
+    """An AsyncLimiter with the methods of a Limiter: each call runs an event loop until it returns."""
 
     def __init__(self, store: Any = None, *, name: str = "default") -> None:
         self._limiter = AsyncLimiter(store, name=name)
@@ -51,7 +51,7 @@ Make = Callable[..., "Limiter | Awaiting"]
 
 @pytest.fixture(params=[Limiter, Awaiting], ids=["threads", "asyncio"])
 def make(request: pytest.FixtureRequest) -> Make:
-    """Makes a limiter of either kind; the stores in memory are for both."""
+    """Return a class that creates limiters, for threads or for asyncio. Stores in memory work with both."""
     made: Make = request.param
     return made
 
@@ -271,13 +271,13 @@ def test_a_wrong_timeout_is_an_error(kind: Any, timeout: Any) -> None:
 
 
 def connections(url: str) -> int:
-    """How many clients the server has, but for the one that asks."""
+    """Return how many clients are connected to the server, apart from the one that counts them."""
     with Redis.from_url(url) as client:
         return len(client.client_list()) - 1
 
 
 def eventually_none(url: str) -> bool:
-    """Whether the server sees that all have gone."""
+    """Return whether all clients disconnect from the server within 20 seconds."""
     end = time.monotonic() + 20
     while connections(url):
         if time.monotonic() > end:
@@ -291,7 +291,7 @@ def test_over_a_url(redis_url: str) -> None:
         assert [limiter.hit("2/hour", "bob").allowed for _ in range(3)] == [True, True, False]
         assert connections(redis_url) == 1
     assert eventually_none(redis_url)
-    assert not limiter.hit("2/hour", "bob").allowed  # it can be used again
+    assert not limiter.hit("2/hour", "bob").allowed  # a closed limiter connects again
     limiter.close()
     assert eventually_none(redis_url)
     with Limiter("memory://") as in_memory:

@@ -35,7 +35,7 @@ def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> Verdict:
 
 
 class Awaiting:
-    """An AsyncLimiter that limits plain functions: each call runs a loop until the answer is there."""
+    """An AsyncLimiter that limits plain functions: each call runs an event loop until it returns."""
 
     def __init__(self, store: Any = None, *, name: str = "default") -> None:
         self._limiter = AsyncLimiter(store, name=name)
@@ -83,7 +83,7 @@ def test_calls_pass_until_one_is_refused_and_again_after_retry_after(make: Make)
 
 def test_what_is_refused_does_not_run(make: Make) -> None:
     ran: list[int] = []
-    append = make().limit("1/hour", key="k")(lambda number: ran.append(number))  # noqa: PLW0108  # builtins are no functions
+    append = make().limit("1/hour", key="k")(lambda number: ran.append(number))  # noqa: PLW0108  # a function, as apps decorate
     append(1)
     assert refusal(append, 2).allowed is False
     assert ran == [1]
@@ -189,7 +189,7 @@ def test_of_a_generator_the_call_is_charged() -> None:
         yield from range(count)
 
     found = pages(3)
-    assert refusal(pages, 3).limit == 1  # though nothing was asked of the first one yet
+    assert refusal(pages, 3).limit == 1  # although the first generator has not started yet
     assert list(found) == [0, 1, 2]
 
 
@@ -228,7 +228,7 @@ def test_what_is_held_back_sleeps_for_that_long(monkeypatch: pytest.MonkeyPatch)
         ({"limits": "10/mfoo"}, "limits: '10/mfoo': unknown period 'mfoo'"),
         ({"limits": ["5/hour", "10/mfoo"]}, "limits[1]: '10/mfoo': unknown period 'mfoo'"),
         ({"limits": []}, "limits: got none, expected at least one"),
-        ({"limits": send}, "limits: got <function send at "),  # @limiter.limit without its brackets
+        ({"limits": send}, "limits: got <function send at "),  # @limiter.limit without parentheses
         ({"key": ""}, "key: got '', expected a non-empty string"),
         ({"key": ("a", 5)}, "key: got ('a', 5), expected a non-empty string"),
         ({"key": 5}, "key: got 5, expected a non-empty string"),
@@ -328,7 +328,7 @@ def test_a_callable_that_raises_lets_no_call_through(make: Make) -> None:
 
 
 @pytest.mark.promise(9)
-def test_a_coroutine_is_no_key(make: Make) -> None:  # and Python does not warn that nobody awaits it
+def test_a_coroutine_is_no_key(make: Make) -> None:  # and Python does not warn that it was never awaited
     with pytest.raises(ConfigError, match=r"^send.key: got <coroutine"):
         make().limit(LIMIT, key=lambda *_: nobody_awaits())(send)("bob")
 
@@ -346,7 +346,7 @@ def test_a_refusal_comes_back_whole_from_another_process() -> None:
     limited("bob")
     with pytest.raises(RateLimited) as caught:
         limited("bob")
-    back = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # our own
+    back = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  # pickled by this test
     assert (type(back), str(back)) == (RateLimited, "rate limited: retry after 10.0 seconds")
     assert back.verdict == caught.value.verdict
 

@@ -1,4 +1,4 @@
-"""Limits, charges and decisions as values: their fields, what they refuse to be, and the names of their buckets."""
+"""Limits, charges and decisions as values: their fields, errors for wrong values, and the names of their buckets."""
 
 import math
 import re
@@ -31,7 +31,7 @@ BUCKETS = [kind for kind in ALGORITHMS.values() if issubclass(kind, BucketLimit)
 DELAYING = [kind for kind in ALGORITHMS.values() if issubclass(kind, DelayableLimit)]
 WINDOWS = [kind for kind in ALGORITHMS.values() if not issubclass(kind, DelayableLimit)]
 
-# Section 5 of the design, to the letter.
+# The fields exactly as section 5 of the design lists them.
 FIELDS: dict[type[Struct], str] = {
     Limit: "quota window name",
     BucketLimit: "quota window name burst max_delay",
@@ -241,7 +241,7 @@ def test_equal_limits_are_one_and_hash_alike() -> None:
         SlidingWindowCounter(10, 60, strict=True),
     ]
     assert len(set(different)) == len(different)
-    assert len({limit.notation for limit in different}) == len(different) - 3  # neither max_delay, twice, nor name
+    assert len({limit.notation for limit in different}) == len(different) - 3  # it lacks max_delay (two rows) and name
 
 
 @pytest.mark.parametrize("value", [BUCKET, Charge("k", BUCKET), Decision(True, 1, 1, 0.0, 0.0, 0.0, 0.0, 0)])
@@ -268,7 +268,7 @@ def test_values_do_not_change(value: Struct) -> None:
         (LeakyBucket(10, 60, at_once=0), "10/60s_using_leaky_bucket"),
         (LeakyBucket(10, 60, burst=10, at_once=10), "10/60s_using_leaky_bucket"),
         (LeakyBucket(10, 60, burst=5, max_delay=5.0, at_once=3), "10/60s_burst_5_using_leaky_bucket"),
-        (Smooth(10, 60), "using_smooth"),  # not the rate: what is stored is kept when it changes
+        (Smooth(10, 60), "using_smooth"),  # without the rate: the stored units are kept when it changes
         (Smooth(7, 0.5, max_burst=1, max_delay=3), "using_smooth"),
         (Smooth(10, 60, max_burst=0, name="x"), "x:max_burst_0_using_smooth"),
         (Smooth(10, 60, max_burst=2.5), "max_burst_2.5_using_smooth"),

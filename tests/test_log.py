@@ -1,4 +1,4 @@
-"""What is logged because of clients: rarely, in one line, and never with their text."""
+"""Log lines that clients can cause: throttled, one line each, with escaped and shortened values."""
 
 import logging
 
@@ -10,7 +10,7 @@ from ratelimit_mw.core.log import warn_throttled
 
 @pytest.fixture(autouse=True)
 def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """Nothing yet."""
+    """Replace the record of logged topics with an empty one, and return it."""
     nothing: dict[str, float] = {}
     monkeypatch.setattr(notices, "_quiet_until", nothing)
     return nothing
@@ -18,7 +18,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, in hand."""
+    """Return a list whose only item is the time of the log, in seconds."""
     time = [1000.0]
     monkeypatch.setattr("ratelimit_mw.core.log.time.monotonic", lambda: time[0])
     return time

@@ -24,16 +24,16 @@ PAGE = Path(__file__).resolve().parent.parent / "docs/reference/messages.md"
 MAKERS = ("ConfigError", "ConfigTypeError", "Finding", "warn", "warn_throttled", "_warn_of_headers", "with_code")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 CODE = re.compile(r"RL-\d{3}")
-MAX_LENGTH = 300  # characters, values aside: two lines of a wide terminal
+MAX_LENGTH = 300  # characters, not counting values: two lines of a wide terminal
 
-# calls without a code, because their texts have one already, or because they are told the code
+# calls without a code: their texts have one already, or a caller passes the code
 UNCODED = {
-    "admin/buckets.py": 1,  # what `peek` misses, with codes
+    "admin/buckets.py": 1,  # messages about missing keys, which have codes
     "admin/commands.py": 1,
     "algorithms/notation.py": 1,  # puts the limit's text before the problem
     "cli/check.py": 1,  # puts file and line before the problems
     "core/errors.py": 3,  # with_prefix, raise_if_any, with_code
-    "core/log.py": 4,  # what the makers do
+    "core/log.py": 4,  # the functions themselves
     "django/middleware.py": 1,  # puts the view before the problem
     "django/throttle.py": 1,  # puts the scope of a rate before the problem
     "flask/__init__.py": 1,  # puts the key of app.config before the problems
@@ -101,7 +101,7 @@ def test_the_page_explains_each_code_once() -> None:
 
 
 def test_codes_are_in_order_and_none_is_given_away_again() -> None:
-    """A gap would be a code that was removed from the page, and that another message could get."""
+    """A gap means that a code was removed from the page, and another message could get the same code."""
     numbers = [int(code[3:]) for code in EXPLAINED]
     assert numbers[0] == 1
     assert all(after == before + 1 or after in {101, 201} for before, after in pairwise(numbers))

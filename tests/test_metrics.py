@@ -1,4 +1,4 @@
-"""The counts of a process and of a folder, and their exposition."""
+"""The counts of a process and of a folder of count files, and how a scrape shows them."""
 
 import errno
 import fcntl
@@ -41,7 +41,7 @@ NO_PROMTOOL = "no promtool to check with; type: sudo apt-get install prometheus 
 
 
 def samples(*, of: str = "ratelimit_", collector: Any = None) -> dict[str, float]:
-    """What a scrape shows of the metrics with this prefix."""
+    """Return the samples of a scrape whose names start with `of`."""
     shown = CollectorRegistry()
     shown.register(collector or PrometheusCollector())
     lines = generate_latest(shown).decode().splitlines()
@@ -49,7 +49,7 @@ def samples(*, of: str = "ratelimit_", collector: Any = None) -> dict[str, float
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """The exit code of a forked child that does this."""
+    """Fork a child that calls `work`, and return its exit code."""
     child = os.fork()
     if child == 0:
         try:
@@ -139,7 +139,7 @@ def test_beyond_the_most_series_rules_count_as_other(counts: Registry, caplog: p
 def test_what_has_no_room_at_all_is_dropped(counts: Registry) -> None:
     for number in range(2000):
         counts.add(STORE_ERRORS, ("take", f"kind-{number}"))
-    assert len(samples()) <= MAX_SERIES + 1  # and the number of states
+    assert len(samples()) <= MAX_SERIES + 1  # plus `ratelimit_store_keys`
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -187,7 +187,7 @@ def test_children_have_their_own_files_which_add_up(counts: Registry, tmp_path: 
         counts.add(REQUESTS, ADMITTED, 10)
         counts.add(WAITING, ("login",))
         assert in_child(lambda: counts.add(REQUESTS, ADMITTED, 100)) == 0
-        assert counts.counts()[REQUESTS.name, ADMITTED] == 112  # of a living parent and a dead child
+        assert counts.counts()[REQUESTS.name, ADMITTED] == 112  # of the parent, this process and its dead child
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert in_child(work) == -signal.SIGKILL
@@ -198,7 +198,7 @@ def test_children_have_their_own_files_which_add_up(counts: Registry, tmp_path: 
 
 
 def test_the_parent_keeps_its_file_while_a_child_lives(counts: Registry, tmp_path: Path) -> None:
-    """A lock belongs to an open file, which a fork shares: the child must close it, but not unlock it."""
+    """A lock belongs to an open file, which parent and child share: the child must close it, but not unlock it."""
     counts.open(str(tmp_path))
     counts.add(REQUESTS, ADMITTED)
     assert in_child(lambda: None) == 0
@@ -226,11 +226,11 @@ def test_a_parent_that_has_ended_is_folded_while_its_child_lives(tmp_path: Path)
 
 
 class _Crash(BaseException):
-    """The process ends here."""
+    """Raised where the process crashes."""
 
 
 def dead_file(where: Path, count: int) -> None:
-    """A file whose process has ended."""
+    """Write the count file of a process that has ended."""
     cells = [0] * folder.CAPACITY
     cells[2] = count
     CountFile(where, cells, {(REQUESTS.name, ADMITTED): 2}).abandon()
@@ -263,7 +263,7 @@ def test_a_crash_while_files_are_folded_counts_nothing_twice(
         with pytest.raises(_Crash):
             fold(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(folder, "fold", lambda _: None)  # another process is about to
+        patch.setattr(folder, "fold", lambda _: None)  # as if another process were about to fold
         assert read_folder(tmp_path)[0] == {(REQUESTS.name, ADMITTED): 7}
     for _ in range(3):
         assert read_folder(tmp_path)[0] == {(REQUESTS.name, ADMITTED): 7}
@@ -282,7 +282,7 @@ def test_who_reads_while_another_folds_reads_again(tmp_path: Path, monkeypatch: 
     folds: list[Path] = []
 
     def read_late(path: Path) -> dict[Series, int]:
-        if not folds:  # another process folds between the look into the folder and this file
+        if not folds:  # another process folds after the folder was listed and before this file is read
             folds.append(path)
             monkeypatch.setattr(folder, "fold", fold)
             fold(path.parent)
@@ -352,7 +352,7 @@ def test_a_folder_that_fills_up_after_the_start_fails_no_fork(
 
 
 class TestFolder:
-    """Which folders are refused, and why."""
+    """Tests which folders can be used, and the messages for the others."""
 
     def test_it_is_created(self, tmp_path: Path) -> None:
         prepare(tmp_path / "a" / "b")
@@ -463,7 +463,7 @@ def test_a_scrape_that_can_have_no_counts_is_told(
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    """Prometheus's own checker, which its Debian package has."""
+    """Return the path of promtool, the checker of Prometheus, which its Debian package contains."""
     found = shutil.which("promtool")
     if found is None:
         pytest.skip(NO_PROMTOOL)
@@ -507,6 +507,6 @@ def test_the_dashboard_and_the_alerts_name_metrics_that_exist() -> None:
 
 
 def names_in(text: str) -> set[str]:
-    """The metrics of ours that a text names."""
+    """Return the names of this package's metrics that a text contains."""
     words = "".join(char if char.isalnum() or char == "_" else " " for char in text).split()
     return {word for word in words if word.startswith("ratelimit_") and word != "ratelimit_mw"}

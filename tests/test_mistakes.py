@@ -1,4 +1,4 @@
-"""Mistakes that are easily made in an algorithm or a store: the public laws and the public suite find them."""
+"""The public laws and the public store suite find mistakes that are easily made in an algorithm or a store."""
 
 import contextlib
 import inspect
@@ -20,7 +20,7 @@ from ratelimit_mw.testing.store_suite import StoreSuite
 
 
 class Mutant(TokenBucket, frozen=True, kw_only=True):
-    """A good algorithm, until a subclass makes a mistake."""
+    """A correct algorithm. Each subclass makes one mistake."""
 
     algorithm: ClassVar[str] = "mutant"
 
@@ -72,7 +72,7 @@ class ExpiresTooSoon(Mutant, frozen=True, kw_only=True):
 
 
 class RefillsBackInTime(Mutant, frozen=True, kw_only=True):
-    """As much time has passed as there is between the two instants, in whichever direction."""
+    """Refills for the time between two instants even if the clock stepped back."""
 
     def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
         seen = (state[0], 2 * now - state[1]) if state and state[1] > now else state
@@ -112,7 +112,7 @@ class Raises(Mutant, frozen=True, kw_only=True):
 
 
 class Rounded(Mutant, frozen=True, kw_only=True):
-    """Its times are rounded up to milliseconds, which only `Says` says."""
+    """Rounds its times up to milliseconds. Only `Says` declares it."""
 
     def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
         decision, state = super().decide(state, now, cost, max_delay)
@@ -126,7 +126,7 @@ class Says(Rounded, frozen=True, kw_only=True):
 
 
 class Impure(Limit, frozen=True):
-    """The instants of all units, in a list that is changed where it is."""
+    """Keeps the instant of each unit in a list, and changes that list in place."""
 
     algorithm: ClassVar[str] = "impure"
 
@@ -144,7 +144,10 @@ class Impure(Limit, frozen=True):
 
 
 def later(decision: Decision, name: str, by: int) -> Decision:
-    """With one of its times so many microseconds later, if that is a time at all and then still one."""
+    """Return the decision with the time `name` moved by `by` microseconds.
+
+    A time stays as it is if it is 0 or infinite, or would become 0.
+    """
     seconds = (microseconds(getattr(decision, name)) + by) / 1e6
     return replace(decision, **{name: seconds}) if 0.0 < getattr(decision, name) < math.inf and seconds else decision
 
@@ -223,7 +226,7 @@ def test_an_algorithm_has_a_name_of_its_own(limit: Limit) -> None:
 
 
 class Each(DictStore):
-    """Charges what has room, though another charge of the group refuses."""
+    """Takes each charge alone, so that it is charged although another charge of the group is refused."""
 
     def take(self, charges: Sequence[Charge], *, commit: bool = True) -> Sequence[Decision]:
         return [super(Each, self).take([charge], commit=commit)[0] for charge in charges]
@@ -264,7 +267,7 @@ class Roleless(DictStore):
 
 
 class SettlesNow(DictStore):
-    """Forgets when it was taken what is given back: as if in time."""
+    """Ignores when the units were taken: settles all of them with `at` 0."""
 
     def settle(self, charges: Sequence[Charge]) -> None:
         super().settle([replace(one, at=0) for one in charges])
@@ -276,7 +279,7 @@ class ForgetsAll(DictStore):
 
 
 class Overdue(DictStore):
-    """Drops states when they are half expired."""
+    """Drops states half a window before they expire."""
 
     def take(self, charges: Sequence[Charge], *, commit: bool = True) -> Sequence[Decision]:
         now = self._clock() * 1e6
@@ -302,7 +305,7 @@ WRONG: list[tuple[type[DictStore], str]] = [
 
 
 def failing(make: type[DictStore]) -> set[str]:
-    """Which tests of the suite fail, of those that need nothing but a store and its clock."""
+    """Return the names of the suite's tests that fail, among those that need only a store and its clock."""
     failed = set()
     for name, test in vars(StoreSuite).items():
         if name.startswith("test_") and "other" not in (asked := inspect.signature(test).parameters):

@@ -1,4 +1,4 @@
-"""The notation of limits: what it means, what it refuses, and that limits are written as they are read."""
+"""The notation of limits: what texts mean, which texts are errors, and that parsing a limit's notation restores it."""
 
 from typing import Any
 

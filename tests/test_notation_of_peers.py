@@ -1,7 +1,7 @@
-"""`parse` reads the notations of limits (so of slowapi and flask-limiter) and of django-ratelimit as they do.
+"""`parse` reads the notations of django-ratelimit and of limits, which slowapi and flask-limiter use, as they do.
 
-The rows are what limits 5.8.0 (`parse_many`) and django-ratelimit 4.1.0 (`core._split_rate`) really read, written down
-from running them: (quota, seconds) of each limit. Where we differ, the row says what they read, and why.
+The rows are the results of running limits 5.8.0 (`parse_many`) and django-ratelimit 4.1.0 (`core._split_rate`):
+(quota, seconds) of each limit. Where this package differs, the row has their result too, and a comment has the reason.
 """
 
 from typing import NamedTuple
@@ -95,21 +95,21 @@ SAME_AS_DJANGO_RATELIMIT: dict[str, Rates] = {
 
 
 class Otherwise(NamedTuple):
-    """A text that is read, but not as the peer reads it."""
+    """A text that this package and the peer read differently."""
 
     text: str
     theirs: Rates
     ours: Rates
 
 
-# limits: a year is twelve months of 30 days. Here it is 365 days; "360 days" is read alike.
+# In limits a year has twelve months of 30 days. Here it has 365 days; "360 days" means 360 days in both.
 YEARS = [
     Otherwise("100/year", [(100, 31104000)], [(100, 31536000)]),
     Otherwise("100 per 2 years", [(100, 62208000)], [(100, 63072000)]),
     Otherwise("1 per 100 years", [(1, 3110400000)], [(1, 3153600000)]),
 ]
-# django-ratelimit knows s, m, h and d, looks no further than the first letter, and takes a second for what it does not
-# know: these lines never meant what they say. Here they do.
+# django-ratelimit knows s, m, h and d. It reads only the first letter of a unit, and takes an unknown unit for seconds.
+# So these texts never had their obvious meaning there. Here they have it.
 HALF_READ = [
     Otherwise("100/month", [(100, 60)], [(100, 30 * 86400)]),
     Otherwise("100/2months", [(100, 120)], [(100, 60 * 86400)]),
@@ -122,13 +122,13 @@ HALF_READ = [
     Otherwise("100/H", [(100, 1)], [(100, 3600)]),
     Otherwise("100/M", [(100, 1)], [(100, 60)]),
     Otherwise("100/5M", [(100, 5)], [(100, 300)]),
-    Otherwise("10/5m;20/h", [(10, 300)], [(10, 300), (20, 3600)]),  # nor does it read on after the first rate
+    Otherwise("10/5m;20/h", [(10, 300)], [(10, 300), (20, 3600)]),  # it also ignores the text after the first rate
     Otherwise("10/m,20/h", [(10, 60)], [(10, 60), (20, 3600)]),
 ]
 
 
 class Refused(NamedTuple):
-    """A text that the peer reads, and that is a ConfigError here. `fix`: the message names it."""
+    """A text that the peer reads and that is a ConfigError here. `fix`: a part of the message that helps to fix it."""
 
     text: str
     theirs: Rates
@@ -137,25 +137,25 @@ class Refused(NamedTuple):
 
 NOTHING_ALLOWED = "use blocklist, to limit nothing use limits = []"
 REFUSED = [
-    # limits and django-ratelimit: nothing is ever admitted. Here that is no limit but a blocklist.
+    # limits and django-ratelimit never admit a request with these. Here a blocklist does that.
     Refused("0/minute", [(0, 60)], NOTHING_ALLOWED),
     Refused("0 per day", [(0, 86400)], NOTHING_ALLOWED),
     Refused("0/s", [(0, 1)], NOTHING_ALLOWED),
     Refused("0/m", [(0, 60)], NOTHING_ALLOWED),
     Refused("0/60", [(0, 60)], NOTHING_ALLOWED),
-    # limits: zero of a period is one of it. It is hardly what somebody wanted to say.
+    # limits reads zero periods as one period, which hardly any user can mean.
     Refused("10/0 minutes", [(10, 60)], "window: got 0 seconds, expected one microsecond to a hundred years"),
     Refused("5/0day", [(5, 86400)], "window: got 0 seconds, expected one microsecond to a hundred years"),
-    # limits: its pattern has a colon too many.
+    # The pattern of limits accepts a stray colon.
     Refused("10/minute:;20/hour", [(10, 60), (20, 3600)], "'10/minute:': unknown word ':' (using, buckets, strict)"),
-    # django-ratelimit: a second, though nothing says so.
+    # django-ratelimit takes a missing period for a second.
     Refused("5/", [(5, 1)], "expected text such as '100/minute'"),
-    # django-ratelimit: reads as far as it understands.
+    # django-ratelimit ignores the text after the rate.
     Refused("10/m burst 5", [(10, 60)], "it goes with 'using token_bucket or gcra or leaky_bucket'"),
-    # django-ratelimit: digits of all scripts.
+    # django-ratelimit accepts the digits of all scripts.
     Refused("\u0661\u0660/m", [(10, 60)], "expected text such as '100/minute'"),
     Refused("10/\u0665m", [(10, 300)], "expected text such as '100/minute'"),
-    # Larger than can be counted exactly: they promise nothing about it, we do.
+    # Too large to be counted exactly, which this package promises and the peers do not.
     Refused("9007199254740991/day", [(2**53 - 1, 86400)], "it must stay below 2**52"),
     Refused("9007199254740992/s", [(2**53, 1)], "expected a whole number from 1 to"),
     Refused("99999999999999999999/day", [(99999999999999999999, 86400)], "expected a whole number from 1 to"),
@@ -163,9 +163,9 @@ REFUSED = [
     Refused("5/99999999999", [(5, 99999999999)], "expected at most a hundred years"),
 ]
 
-# What they do not read themselves, and nobody who comes from them has written.
+# Texts outside of the notation of a peer, so that its users have not written them.
 ONLY_HERE: dict[str, Rates] = {
-    "10/s": [(10, 1)],  # not in limits
+    "10/s": [(10, 1)],  # limits does not read it
     "10 per min": [(10, 60)],
     "10/week": [(10, 7 * 86400)],
     "10/1.5 minutes": [(10, 90)],
@@ -174,7 +174,7 @@ ONLY_HERE: dict[str, Rates] = {
     "100/300 using fixed_window; 5/60": [(100, 300), (5, 60)],
 }
 
-# Slips in our own words, which neither of them has.
+# Mistakes in parts of the notation that neither peer has.
 HALF_WRITTEN = {
     "100/300 using": "unknown algorithm ''",
     "100/300 usingg gcra": "unknown period 'usingg'",
@@ -237,7 +237,7 @@ def test_half_written(text: str) -> None:
 
 
 def test_no_limit_is_said_in_words() -> None:
-    """django-ratelimit: a rate of None is no limit."""
+    """In django-ratelimit a rate of None means no limit. Here `limits = []` does."""
     with pytest.raises(ConfigError, match=r"^limits: required, such as '100/minute'; \[\] means no limits$"):
         Settings(limits=None)
     assert Settings(limits=[]).limits == []

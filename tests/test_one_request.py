@@ -47,7 +47,7 @@ STEPS = re.split(r"^\d\. ", SECTION, flags=re.MULTILINE)[1:]
 
 
 def found(name: str, modules: Collection[str] = MODULES) -> Any:
-    """Return what a dotted name means. It starts with a module: its path in the package, or the end of it if unique."""
+    """Return the object of a dotted name. It starts with a module: its path in the package, or a unique end of that."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         path = ".".join(parts[:length])
@@ -105,7 +105,7 @@ def tracing() -> Iterator[list[str]]:
 
 
 def traced(count: int = 1, **settings: Any) -> tuple[int, list[str]]:
-    """Send requests to an app with the middleware. Return the status of the last, and what it called."""
+    """Send requests to an app with the middleware. Return the status of the last one, and the functions it called."""
     app = RateLimitMiddleware(App200(), **settings)
     for _ in range(count - 1):
         talk(app, HTTP)

@@ -1,4 +1,4 @@
-"""What is not asked for is not imported."""
+"""The package imports clients and frameworks only for the parts that need them."""
 
 import subprocess
 import sys
