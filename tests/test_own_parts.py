@@ -1,4 +1,4 @@
-"""A store and an algorithm of one's own: the examples pass what the package holds its own parts to."""
+"""The examples of a custom store and a custom algorithm pass the tests that the package's own parts pass."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The tests run against what a user installs."""
+"""The tests run against the package as a user installs it, and it is complete."""
 
 import os
 import re
@@ -14,11 +14,11 @@ from test_layers import THIRD_PARTY
 
 PACKAGE = Path(ratelimit_mw.__file__).resolve().parent
 CHECKOUT = Path(__file__).resolve().parent.parent
-EXTRAS = {"prometheus_client": "prometheus"}  # libraries whose extra has another name than they
+EXTRAS = {"prometheus_client": "prometheus"}  # libraries whose extra has another name
 
 
 def test_the_package_under_test_is_the_installed_one() -> None:
-    if os.environ.get("TEST_INSTALLED"):  # tox says so
+    if os.environ.get("TEST_INSTALLED"):  # set by tox
         assert PACKAGE.is_relative_to(Path(sys.prefix).resolve())
     else:
         assert PACKAGE == CHECKOUT / "ratelimit_mw"

@@ -1,4 +1,4 @@
-"""Every promise has tests that are marked with its number, and the page names them."""
+"""Every promise has tests that are marked with its number, and the page of promises lists them."""
 
 import re
 from collections import Counter
@@ -55,7 +55,7 @@ def test_the_page_is_as_the_marks_say() -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The script, a page of four promises, and two files of tests beside it."""
+    """Return a folder with the script, a page of five promises, and two files of tests. Promise 5 has no tests."""
     (tmp_path / "docs" / "explanation").mkdir(parents=True)
     (tmp_path / "tests" / "web").mkdir(parents=True)
     (tmp_path / "docs" / SCRIPT.name).write_text(SCRIPT.read_text("utf-8"), "utf-8")

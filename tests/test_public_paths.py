@@ -1,4 +1,4 @@
-"""What is public: import paths, names, docstrings and signatures."""
+"""The public API: import paths, names, docstrings and signatures."""
 
 import inspect
 import re
@@ -106,7 +106,7 @@ NAMES = {
 PATHS = {f"ratelimit_mw{path}": names for path, names in NAMES.items()}
 NO_PATHS = {"ratelimit_mw.refusals", "ratelimit_mw.__version__"}  # a logger's name; a string
 USER_FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
-INSIDE = ROOT / "docs/explanation"  # these pages explain the code and name what is not public
+INSIDE = ROOT / "docs/explanation"  # these pages explain the code and mention names that are not public
 IMPORT = re.compile(
     r"^[> \t]*(?:from (ratelimit_mw(?:\.\w+)*) import (\([^)]*\)|[^\n#]*)|import (ratelimit_mw(?:\.\w+)*)\b)",
     re.MULTILINE,
@@ -193,14 +193,14 @@ METHODS = [
 
 
 def signature(function: Any) -> str:
-    """Without types, which mypy reads better."""
+    """Return the parameters of a function without their types, which mypy checks."""
     parameters = inspect.signature(function).parameters.values()
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
     return str(inspect.Signature(bare))[1:-1]
 
 
 def documented(thing: Any) -> bool:
-    """Whether it has words of its own, not those of a base class."""
+    """Return whether an object has a docstring of its own, not that of a base class."""
     return bool(thing.__doc__) and thing.__doc__ not in {base.__doc__ for base in getattr(thing, "__mro__", ())[1:]}
 
 

@@ -1,4 +1,4 @@
-"""No regular expression of the package can be made to take more than linear time by what it is given."""
+"""No regular expression of the package takes more than linear time, whatever the text."""
 
 import ast
 import re
@@ -20,16 +20,16 @@ from regular import is_linear
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
 CALLS = {"compile", "match", "fullmatch", "search", "sub", "findall", "finditer", "split"}
-MADE = {  # where patterns of a module are put together as it runs, and what of: escaped text, and these
+MADE = {  # modules that build patterns at run time, and examples of these; "a" and "b" represent escaped text
     path_index: [f"a{one}b" for one in path_index.CONVERTERS.values()],
     paths: [mistake for mistake, _ in paths._MISTAKES],
     advice: ["(?<![0-9A-Fa-f:.])a(?![0-9A-Fa-f.])"],
     rejections: [pattern for pattern, *_ in rejections._EXPLANATIONS],
-    log_patterns: [],  # the formats of logs: test_formats.py
-    routes: [],  # the app's own routes, as the app's router matches them itself
+    log_patterns: [],  # built from formats of logs, which test_formats.py tests
+    routes: [],  # built from the app's routes, which the app's router matches in the same way
 }
 MADE_IN = {module.__file__: patterns for module, patterns in MADE.items()}
-BOUNDED = [  # what is never given a long text: test_bounds_of_clients.py, test_notation.py
+BOUNDED = [  # never applied to a long text, as test_bounds_of_clients.py and test_notation.py show
     notation._RATE,  # 1,000 characters, of settings
     notation._IN_SECONDS,
     notation._THOUSANDS,
@@ -40,7 +40,7 @@ BOUNDED = [  # what is never given a long text: test_bounds_of_clients.py, test_
 
 
 def patterns() -> Iterator[tuple[str, str]]:
-    """Where each pattern stands, and its text as it is compiled: constants are put into f-strings from the module."""
+    """Yield the place and the text of each pattern. Constants of its module are inserted into f-strings."""
     for path in sorted(PACKAGE.rglob("*.py")):
         name, tree = path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text("utf-8"))
         constants = dict(constants_of(tree))

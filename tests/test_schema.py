@@ -1,4 +1,4 @@
-"""The JSON Schema of a settings file: made from the types, and held to what the settings themselves say."""
+"""The JSON Schema of a settings file is made from the types, and accepts and rejects the same files as the settings."""
 
 import json
 import tomllib
@@ -24,7 +24,7 @@ SCHEMA = settings_schema()
 VALIDATORS: list[Any] = [Draft202012Validator(SCHEMA), Draft4Validator({**SCHEMA, "$schema": None})]
 TABLES: list[Any] = [Options, RuleOptions, LimitOptions, HeaderOptions]
 
-# Of the design: every setting that a file is likely to say.
+# From the design: every setting that a file is likely to have.
 SAMPLE = """
 limits = "100/minute"
 app_limits = "1000/second"
@@ -98,7 +98,7 @@ WRONG: list[dict[str, Any]] = [
 
 
 def objects(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Every object in a schema, itself first."""
+    """Yield every object in a schema, the schema itself first."""
     if isinstance(schema, dict):
         yield schema
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
@@ -111,11 +111,11 @@ def given(file: Path) -> Any:
 
 
 def unasked(*_: Any) -> Any:
-    """The app behind the middleware, which nobody calls."""
+    """The app behind the middleware, which is never called."""
 
 
 def known(settings: Mapping[str, Any]) -> bool:
-    """Whether the settings themselves take it."""
+    """Return whether the middleware accepts the settings."""
     try:
         RateLimitMiddleware(unasked, settings)
     except ConfigError:
@@ -221,7 +221,7 @@ def test_a_misspelt_word_is_seen_in_every_table(table: Any, validator: Any) -> N
 
 
 def test_nothing_stands_beside_a_reference() -> None:
-    """Taplo would not read it."""
+    """Taplo would ignore other keywords beside a `$ref`."""
     for part in objects(SCHEMA):
         assert "$ref" not in part or set(part) == {"$ref"}
     named = {part["$ref"] for part in objects(SCHEMA) if "$ref" in part}

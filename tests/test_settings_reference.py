@@ -1,4 +1,4 @@
-"""The tables of docs/reference/settings.md are those of the types."""
+"""The tables of docs/reference/settings.md match the types of the settings."""
 
 import re
 import subprocess

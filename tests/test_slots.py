@@ -1,4 +1,4 @@
-"""Slots by hand: held while a block or a call runs, renewed meanwhile, given back however it ends."""
+"""Slots without middleware: held while a block or a call runs, renewed meanwhile, and released however it ends."""
 
 import asyncio
 import gc
@@ -38,11 +38,11 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 
 TWO = Concurrency(2)
-PATIENCE = 60.0  # seconds: these tests count, they do not time
+PATIENCE = 60.0  # seconds; so long that no test depends on the speed of the machine
 
 
 class AppError(Exception):
-    """What a block raises."""
+    """Raised in a block."""
 
 
 def left(limiter: Limiter, limit: Concurrency = TWO) -> int:
@@ -104,7 +104,7 @@ def test_who_holds_holds_at_least_one() -> None:
             each.slot([TWO, "5/hour"], "k", cost=0)
         with pytest.raises(ConfigError, match="cost: got 0, which takes no slot of '2 at once'; expected at least 1"):
             each.limit(["5/hour", TWO], key="k", cost=0)
-        each.limit("5/hour", key="k", cost=0)  # a rate shows what is left
+        each.limit("5/hour", key="k", cost=0)  # a rate limit may cost nothing: the call only shows what is left
 
 
 def test_a_call_that_costs_nothing_holds_nothing(limiter: Limiter) -> None:
@@ -134,11 +134,11 @@ def test_of_a_generator_no_slot_would_be_held() -> None:
         "limit: got test_of_a_generator_no_slot_would_be_held.<locals>.items, a generator function, whose call "
         "returns before its body runs; use `with limiter.slot(...)` in it"
     )
-    assert list(Limiter().limit("5/hour")(items)()) == [1]  # of a rate the call is charged
+    assert list(Limiter().limit("5/hour")(items)()) == [1]  # a rate limit charges the call
 
 
 def test_a_block_is_entered_once(limiter: Limiter) -> None:
-    """Not again after it has ended, and not inside of itself: no slot is taken by that, and none is lost."""
+    """A block cannot be entered inside itself or after its end. The attempt neither takes nor loses a slot."""
     for block, of in ((limiter.slot(TWO, "k"), "slot"), (limiter.turn("5/hour using gcra", "k"), "turn")):
         again = f"^{of}: this context manager was entered before; create one for each `with`$"
         with block, pytest.raises(RuntimeError, match=again), block:
@@ -239,14 +239,14 @@ def test_tasks(kind: str, redis_url: str) -> None:
 
 
 def test_who_is_cancelled_before_the_store_has_answered_holds_nothing() -> None:
-    """The store takes the slot all the same, and it is given back."""
+    """The store takes the slot nevertheless, and the limiter releases it."""
 
     async def run() -> None:
         store = MemoryStore()
         answer = asyncio.Event()
 
         class Slow:
-            """Answers late."""
+            """A store that returns the decisions of a take late."""
 
             async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
                 found = store.take(charges)
@@ -277,7 +277,7 @@ def test_who_is_cancelled_before_the_store_has_answered_holds_nothing() -> None:
 
 
 def until(holds: Callable[[], bool]) -> bool:
-    """Whether that holds, soon; these tests count, they do not time."""
+    """Wait until `holds` returns true, for at most `PATIENCE` seconds. Return whether it does."""
     end = time.monotonic() + PATIENCE
     while not holds() and time.monotonic() < end:
         time.sleep(0.005)
@@ -285,7 +285,7 @@ def until(holds: Callable[[], bool]) -> bool:
 
 
 def test_a_slot_is_renewed_while_its_thread_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a thread that ends when nothing is held any more: here one of this test's own."""
+    """A thread renews the slot, and ends when no slot is held any more. The test uses a renewer of its own."""
     keeper, before = SlotRenewer(), set(threading.enumerate())
     monkeypatch.setattr(ThreadRuntime, "slot_renewer", keeper)
     store = RecordingStore(clock=Clock())
@@ -310,27 +310,27 @@ def test_a_slot_is_renewed_while_its_task_is_at_work() -> None:
         threads = threading.active_count()
         async with limiter.slot(Concurrency(1, 0.03), "k"):
             async with asyncio.timeout(PATIENCE):
-                while len(store.calls) < 4:  # noqa: ASYNC110  # the store tells nobody
+                while len(store.calls) < 4:  # noqa: ASYNC110  # the store has no event
                     await asyncio.sleep(0.005)
         assert [verb for verb, _ in store.calls[:4]] == ["take", "settle", "settle", "settle"]
         assert [charge.cost for _, (charge,) in store.calls[1:4]] == [1, 1, 1]
         assert store.calls[-1][1][0].cost == -1
         count = len(store.calls)
-        await asyncio.sleep(0.05)  # no renewal of what was given back
+        await asyncio.sleep(0.05)  # a released slot is not renewed
         assert (len(store.calls), threading.active_count()) == (count, threads)
 
     asyncio.run(run())
 
 
 def test_a_slot_that_is_due_sooner_than_others_is_renewed_in_time() -> None:
-    """Whoever is held already: the timer of the loop is set for it anew."""
+    """The timer of the loop is set again although slots that are due later are held already."""
 
     async def run() -> None:
         store = RecordingStore(clock=Clock())
         limiter, short = AsyncLimiter(store), Concurrency(1, 0.03)
         async with limiter.slot(Concurrency(1, 86_400), "a day"), limiter.slot(Concurrency(1, 3600), "an hour"):
             async with limiter.slot(short, "short"), asyncio.timeout(PATIENCE):
-                while len(store.calls) < 6:  # noqa: ASYNC110  # the store tells nobody
+                while len(store.calls) < 6:  # noqa: ASYNC110  # the store has no event
                     await asyncio.sleep(0.005)
             renewals = [(charges[0].limit, charges[0].cost) for _, charges in store.calls[3:6]]
             assert renewals == [(short, 1)] * 3
@@ -339,13 +339,13 @@ def test_a_slot_that_is_due_sooner_than_others_is_renewed_in_time() -> None:
 
 
 class Timed(asyncio.SelectorEventLoop):
-    """A loop that knows the timers that were set in it, but for those of who sleeps."""
+    """An event loop that records the timers of slot renewers, but not those of `asyncio.sleep`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.timers: list[asyncio.TimerHandle] = []
 
-    def call_at(  # type: ignore[override]  # of any callback
+    def call_at(  # type: ignore[override]  # any callback
         self, when: float, callback: Any, *given: Any, **more: Any
     ) -> asyncio.TimerHandle:
         timer = super().call_at(when, callback, *given, **more)
@@ -395,7 +395,7 @@ def hold_of(window: float, charges: int = 1) -> HeldSlots:
 
 
 def test_what_is_due_and_when() -> None:
-    """A renewal each third of a lifetime; in calls of some five hundred charges, each to one store."""
+    """Slots are renewed each third of their lifetime. Each call is to one store, with about five hundred charges."""
     holds = SlotRegistry()
     assert holds.next_renewal(0) is None
     one, other = hold_of(9), hold_of(3)
@@ -405,27 +405,27 @@ def test_what_is_due_and_when() -> None:
     assert (holds.next_renewal(100.25), holds.next_renewal(104)) == (0.75, 0.0)
     assert holds.due(100.9) == []
     assert holds.due(101) == [[other]]
-    assert holds.due(101) == []  # it is under way
+    assert holds.due(101) == []  # its renewal is in progress
     assert holds.finish([other], 101.5) == []
     assert holds.due(102.4) == []
     assert sorted(map(len, holds.due(103))) == [1, 1]  # two stores
     many = [hold_of(3, 300) for _ in range(5)]
     for each in many:
         each.last_attempt_at = 200.0
-        each.store = many[0].store  # type: ignore[misc]  # all are of one store
+        each.store = many[0].store  # type: ignore[misc]  # all use one store
         holds.add(each)
     assert [len(call) for call in holds.due(201)] == [2, 2, 1]
 
 
 def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
-    """Else a renewal that comes second would take it again."""
+    """Otherwise a renewal that the store receives after the release would take the slot again."""
     holds = SlotRegistry()
     one, other = hold_of(3), hold_of(3)
     for each in (one, other):
         each.last_attempt_at = 0.0
         holds.add(each)
     assert holds.end(other) is True
-    assert holds.end(other) is False  # once is enough
+    assert holds.end(other) is False  # it was ended before
     assert holds.due(1) == [[one]]
     assert holds.end(one) is False
     assert holds.finish([one], 1) == [one]
@@ -436,7 +436,7 @@ def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
 @pytest.mark.parametrize("renewals", [0, 1])
 @pytest.mark.parametrize("keeper", [SLOT_RENEWER, ASYNC_SLOT_RENEWER])
 def test_what_nobody_refers_to_is_not_renewed(keeper: SlotRenewer | AsyncSlotRenewer, renewals: int) -> None:
-    """Neither before the first renewal nor after it, while the thread waits for the next one."""
+    """The renewer keeps no reference to it before the first renewal, nor afterwards while it waits for the next one."""
 
     async def run() -> None:
         store = RecordingStore(clock=Clock())
@@ -448,7 +448,7 @@ def test_what_nobody_refers_to_is_not_renewed(keeper: SlotRenewer | AsyncSlotRen
                 break
             await asyncio.sleep(0.005)
         del hold
-        for _ in range(1000):  # a renewal that has begun refers to it until it ends
+        for _ in range(1000):  # a renewal in progress refers to it until it ends
             gc.collect()
             if alive() is None:
                 break
@@ -462,7 +462,7 @@ def test_what_nobody_refers_to_is_not_renewed(keeper: SlotRenewer | AsyncSlotRen
 
 
 def test_slots_of_a_group() -> None:
-    """Those that were taken, by bucket: of a bucket that stands there twice they are side by side."""
+    """`slot_charges` returns the slots that were taken. It adds up the charges of one bucket."""
     store, limit = MemoryStore(clock=Clock()), Concurrency(5)
     charges = [
         Charge("a", limit, 2),
@@ -481,7 +481,7 @@ def test_slots_of_a_group() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_child_process_renews_nothing_of_its_parents() -> None:
-    """And has a thread of its own for what it holds itself."""
+    """A thread of the child renews the slots that the child holds itself."""
     store = RecordingStore(clock=Clock())
     with Limiter(store).slot(Concurrency(1, 0.03), "k"):
         child = os.fork()

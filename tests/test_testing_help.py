@@ -1,4 +1,4 @@
-"""The time of an app's stores in a test's hands: the fixture `ratelimit`, and `freeze`."""
+"""The fixture `ratelimit` and `freeze` let a test control the time of an app's stores."""
 
 import asyncio
 import gc
@@ -157,7 +157,7 @@ def test_time_moves_by_seconds_and_never_back(ratelimit: Control, by: Any) -> No
 
 def test_a_store_that_is_gone_is_not_kept() -> None:
     class Unhashable(MemoryStore):
-        __hash__ = None  # type: ignore[assignment]  # a store of one's own may be so
+        __hash__ = None  # type: ignore[assignment]  # a user's store may be unhashable
 
     store = Unhashable()
     gone = weakref.ref(store)
@@ -170,7 +170,7 @@ def test_a_store_that_is_gone_is_not_kept() -> None:
 
 
 class Down:
-    """A store that has no answer."""
+    """A store that fails."""
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         raise StoreError("down")
@@ -205,7 +205,7 @@ def test_the_store_that_records_is_among_them(ratelimit: Control) -> None:
 
 
 def check_on_a_server(store: Store, client: Any) -> None:
-    """A store that has charged nothing yet."""
+    """Check that `freeze` uses keys of its own on a server. `store` has charged nothing yet."""
     limiter = Limiter(store)
     assert allowed(limiter, 3) == [True, True, False]
     (before,) = client.keys("*")
@@ -218,7 +218,7 @@ def check_on_a_server(store: Store, client: Any) -> None:
         added = set(client.keys("*")) - {before}
         assert {re.sub(rb"-[0-9a-f]{16}:", b":", key) for key in added} == {before.replace(b"rl:1:", b"rl:1:test:")}
         assert len(added) == 2
-    assert allowed(limiter) == [False]  # as it was before, not locked out by a time that ran ahead
+    assert allowed(limiter) == [False]  # the state from before `freeze`
     assert all(client.pttl(key) > 0 for key in added)
 
 
@@ -287,7 +287,7 @@ def test_an_async_redis_does_so_too(redis_url: str) -> None:
     assert asyncio.run(main()) == [True, True, True, True, False, True, False]
 
 
-# A user's project: two apps, built once, and tests that run one after the other in one process.
+# A user's project: two apps, created once, and tests that run one after the other in one process.
 APPS = """
 import os
 
@@ -425,7 +425,7 @@ def test_the_plugin_brings_in_no_client_and_no_framework_and_no_warning(tmp_path
     )
     done = run_pytest(tmp_path)
     assert re.fullmatch(r"\.\s+\[100%\]\n1 passed in .*\n", done.stdout), done.stdout
-    # nor where the package was imported before pytest ran
+    # there is no warning either if the package was imported before pytest
     code = "import sys, ratelimit_mw, pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-W', 'error']))"
     command = [sys.executable, "-W", "error", "-c", code]
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

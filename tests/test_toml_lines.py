@@ -1,4 +1,4 @@
-"""The line that a problem is about is found in the text of a TOML file."""
+"""`find_line` finds the line in a TOML file that a problem is about."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         asgi.RateLimitMiddleware(App200(), limits="lots")
     starts = [problem.split(" got")[0] for problem in caught.value.problems]
     assert starts == ["limits: 'lots':", "RATELIMIT_MW_HEADERS: headers:"]
-    asgi.RateLimitMiddleware(App200(), limits="9/hour", headers="both")  # which goes before it
+    asgi.RateLimitMiddleware(App200(), limits="9/hour", headers="both")  # an option takes precedence over the variable
 
 
 def test_a_named_rule() -> None:

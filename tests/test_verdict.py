@@ -1,4 +1,4 @@
-"""What binds a request with several limits, and what a verdict says of it."""
+"""Which of several limits binds a request, and the attributes of its verdict."""
 
 import math
 
@@ -75,7 +75,7 @@ def test_refused_what_binds_is(what: str) -> None:
     rows, binding = REFUSED[what]
     verdict, bound = verdict_on(rows), rows[binding][1]
     assert (verdict.allowed, verdict.binding) == (False, binding)
-    wait = bound.retry_after or bound.next_after  # of a ban that begins, which has admitted this one
+    wait = bound.retry_after or bound.next_after  # a ban that begins now has admitted this request
     expected = (bound.limit, bound.remaining, wait, bound.next_after, bound.reset_after, 0.0)
     assert numbers(verdict) == expected
 

@@ -1,11 +1,11 @@
-"""An environment that is made for certain versions has them: `tox -e oldest`."""
+"""The environment of `tox -e oldest` has the versions that it is made for."""
 
 import os
 from importlib.metadata import version
 
 import pytest
 
-TOLD = os.environ.get("TEST_OLDEST", "")  # such as "starlette 0.46, flask 3.0"; elsewhere they are the newest
+TOLD = os.environ.get("TEST_OLDEST", "")  # such as "starlette 0.46, flask 3.0"; empty where the newest are installed
 PACKAGES = ("starlette", "fastapi", "flask", "django", "redis")
 
 

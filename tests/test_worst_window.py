@@ -1,4 +1,4 @@
-"""The worst window that a limit tells: what the search for one finds, and what the docs say."""
+"""The `max_per_window` of a limit: a search finds no worse window, and the docs state the same number."""
 
 import re
 from collections.abc import Sequence
@@ -53,10 +53,10 @@ def test_the_worst_window_is_that_of_the_table(algorithm: str) -> None:
 
 def test_whoever_does_not_say_is_not_spoken_for() -> None:
     class Own(Limit, frozen=True, kw_only=True):
-        """A limit of somebody else."""
+        """A user's limit."""
 
     class OwnBucket(BucketLimit, frozen=True, kw_only=True):
-        """A bucket of somebody else, whose `decide` may be anything."""
+        """A user's bucket, whose `decide` may do anything."""
 
     assert Own(5, 60).max_per_window is None
     assert OwnBucket(5, 60).max_per_window is None

@@ -1,4 +1,4 @@
-"""TLS for tests: certificates that nobody keeps, and a proxy that speaks it for a server that cannot."""
+"""TLS for tests: temporary certificates, and a proxy for servers that are built without TLS."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ from redis_servers import RedisServer, RedisServerError, free_port
 
 
 class Certificates(NamedTuple):
-    """Files: what signed the server's certificate, what did not, and the certificate with its key."""
+    """Files: the authority that signed the server's certificate, another one, and the certificate with its key."""
 
     authority: Path
     stranger: Path
@@ -24,7 +24,7 @@ class Certificates(NamedTuple):
 
 
 def made_in(folder: Path) -> Certificates:
-    """Certificates for 127.0.0.1, good for as long as the folder is there."""
+    """Create certificates for 127.0.0.1 in a folder."""
     files = Certificates(*(folder / f"{name}.pem" for name in Certificates._fields))
     authority = trustme.CA()
     authority.cert_pem.write_to_path(files.authority)
@@ -38,7 +38,7 @@ def made_in(folder: Path) -> Certificates:
 
 @contextmanager
 def server_with_tls(binary: Path, files: Certificates, *options: str) -> Iterator[tuple[RedisServer, int]]:
-    """A server, and its port that speaks TLS: its own, or that of a proxy if it was built without."""
+    """Run a server, and yield it with a port for TLS. The port is a proxy's if the server was built without TLS."""
     port = free_port()
     own = ["--tls-port", str(port), "--tls-cert-file", str(files.chain), "--tls-key-file", str(files.key)]
     own += ["--tls-ca-cert-file", str(files.authority), "--tls-auth-clients", "no"]
@@ -55,7 +55,7 @@ def server_with_tls(binary: Path, files: Certificates, *options: str) -> Iterato
 
 @contextmanager
 def tls_proxy(port: int, files: Certificates) -> Iterator[int]:
-    """A port that speaks TLS and leads to this one."""
+    """Run a proxy that accepts TLS and connects to `port` without it. Yield the port of the proxy."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.chain, files.key)
     ends = asyncio.Event()
@@ -87,7 +87,7 @@ def tls_proxy(port: int, files: Certificates) -> Iterator[int]:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0)  # what was aborted is closed in the next turn
+        await asyncio.sleep(0)  # aborted connections are closed in the next turn of the loop
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
