@@ -1,9 +1,9 @@
-"""Turns of the event loop."""
+"""A helper that waits for turns of the event loop."""
 
 import asyncio
 
 
 async def turns(number: int) -> None:
-    """Let the loop go on for so many."""
+    """Wait for this number of turns of the event loop."""
     for _ in range(number):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A TCP proxy that does to commands what networks and servers do: delays, errors, connections that break."""
+"""A TCP proxy that simulates the faults of networks and servers: delays, errors, broken connections."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,7 @@ ERRORS = {"fails": b"-ERR made up\r\n", "is unknown": b"-NOSCRIPT No matching sc
 
 
 async def _command(stream: asyncio.StreamReader) -> bytes:
-    """One command, as it was sent."""
+    """Read one command, and return its bytes."""
     read = [await stream.readline()]
     for _ in range(int(read[0][1:])):
         read.append(await stream.readline())
@@ -22,10 +22,10 @@ async def _command(stream: asyncio.StreamReader) -> bytes:
 
 
 class UnrulyProxy:
-    """In front of one port of this machine. `fate` says what becomes of a command that runs a script.
+    """A proxy in front of one port of this machine. `fate` returns the fate of a command that runs a script.
 
-    A late one is sent on at once, and its reply `delay` seconds later; one that nobody answers has run, and its
-    connection is broken; a lost one has not.
+    A late command is sent on at once, and its reply `delay` seconds later. A command that is answered by nobody runs,
+    and then the connection breaks. If a command is lost, the connection breaks before the command runs.
     """
 
     def __init__(self, port: int, fate: Callable[[], Fate], delay: float) -> None:
@@ -61,7 +61,7 @@ class UnrulyProxy:
         script = command[:40].upper()
         fate: Fate = self._fate() if b"EVAL" in script else "passes"
         if fate == "is unknown" and b"EVALSHA" not in script:
-            fate = "passes"  # a script that is sent along is known
+            fate = "passes"  # EVAL sends the script itself
         self.fates.append(fate)
         return fate
 
@@ -84,7 +84,7 @@ class UnrulyProxy:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["UnrulyProxy"]:
-        """While this lasts it listens at `port`."""
+        """Listen at `port` until the block ends."""
         server = await asyncio.start_server(self._serve, "127.0.0.1")
         self.port = server.sockets[0].getsockname()[1]
         try:
@@ -94,6 +94,6 @@ class UnrulyProxy:
 
 
 def fates(random: Random) -> Callable[[], Fate]:
-    """Most commands pass."""
+    """Return a function that returns random fates. Most commands pass."""
     choices: list[Fate] = ["is late", "is lost", "is answered by nobody", "fails", "is unknown"]
     return lambda: random.choice(choices) if random.random() < 0.15 else "passes"

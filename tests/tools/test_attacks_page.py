@@ -1,4 +1,4 @@
-"""The program that plays the attacks against others too, and the page that it made."""
+"""The program that runs the attacks against this and other packages, and the page that it wrote."""
 
 from pathlib import Path
 

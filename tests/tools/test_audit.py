@@ -1,4 +1,4 @@
-"""What `tox -e audit` asks about: what users install, and nothing else."""
+"""`tox -e audit` checks the packages that users install, and no others."""
 
 from importlib.metadata import version
 

@@ -1,4 +1,4 @@
-"""The benchmark program: what it counts and says. Never how fast anything is."""
+"""The benchmark program counts and reports correctly. No test depends on how fast anything is."""
 
 import json
 from pathlib import Path
@@ -119,7 +119,7 @@ def test_rows_without_a_server_count_what_they_say(tmp_path: Path) -> None:
         assert row(done.stdout, name)[-2:] == ["40", "0"]
     for name in ("memory-refused", "memory-refused-default", "memory-keys-refused", "asgi-refused", "wsgi-refused"):
         assert row(done.stdout, name)[-2:] == ["0", "40"]
-    assert "memory-token" in done.stderr  # the progress
+    assert "memory-token" in done.stderr  # progress is printed to stderr
     rows = written(tmp_path / "it.json")
     counts = {name: (one["admitted"], one["refused"], one["problems"]) for name, one in rows.items()}
     assert counts["memory-token"] == (40, 0, [])
@@ -193,7 +193,7 @@ def test_bytes_of_a_memory_store_count_its_keys(tmp_path: Path) -> None:
 
 
 def test_rows_of_the_redis_server_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
-    (tmp_path / "redis-server").symlink_to(redis_server.binary)  # the rows start their own: what the PATH names
+    (tmp_path / "redis-server").symlink_to(redis_server.binary)  # the rows start their own server, from PATH
     only = ("--only", "lua", "redis-bytes")
     done = run(tmp_path, "-m", "benchmarks", *only, *SMALL, "--json", "it.json", PATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr

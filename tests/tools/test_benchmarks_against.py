@@ -1,4 +1,4 @@
-"""The benchmark program with `--against`: which trees it runs, what it counts. Never how fast anything is."""
+"""The benchmark program with `--against` runs the right trees and counts correctly. No test depends on speed."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def commit(folder: Path, title: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A repository with the program alone, then with a package that only refuses, then with the one under test."""
+    """Return a repository of three commits: the program alone, a package that only refuses, the package under test."""
     folder = tmp_path / "checkout"
     copytree(ROOT / "benchmarks", folder / "benchmarks", ignore=ignore_patterns("__pycache__"))
     (folder / ".gitignore").write_text("__pycache__\n*.json\n")

@@ -1,4 +1,4 @@
-"""The chart of a run: well-formed, as long as the numbers say, and told in words too."""
+"""The chart of a run is well-formed, its bars have the right lengths, and its texts state what the colors show."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 from benchmark_program import ROOT, SMALL, run
 
 SVG = "{http://www.w3.org/2000/svg}"
-BEGIN, END = 250.0, 630.0  # of all axes, pixels
+BEGIN, END = 250.0, 630.0  # pixels; the ends of all axes
 
 
 def line(row: str, value: float | None, target: float | None, **other: Any) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def drawn(folder: Path, *rows: dict[str, Any]) -> ET.Element:
     (folder / "it.json").write_text(json.dumps(found), "utf-8")
     done = run(folder, "-m", "benchmarks.chart", "it.json", "it.svg")
     assert done.returncode == 0, done.stderr
-    return ET.fromstring((folder / "it.svg").read_text("utf-8"))  # noqa: S314  # our own
+    return ET.fromstring((folder / "it.svg").read_text("utf-8"))  # noqa: S314  # written by this package's program
 
 
 def bars(svg: ET.Element) -> dict[str, ET.Element]:

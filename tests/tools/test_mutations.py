@@ -1,4 +1,4 @@
-"""The list of mutations fits the package, and its runner tells one that survives."""
+"""The list of mutations fits the package, and the runner reports a mutation that survives."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ DECIDING = [
 DECIDING += [
     path.relative_to(PACKAGE).as_posix()
     for path in PACKAGE.rglob("*.lua")
-    if path.stem in ("bucket", "head", "take", "settle")  # what algorithms and stores share
+    if path.stem in ("bucket", "head", "take", "settle")  # shared by algorithms and stores
 ]
 DECIDING += [f"algorithms/{name}{suffix}" for name in SCRIPTED for suffix in (".py", ".lua")]
 TEST = "tests/stores/test_suite.py::TestMemoryStore::test_a_clock_that_steps_back_refills_nothing"
@@ -48,7 +48,7 @@ def test_each_can_be_applied(mutation: Mutation) -> None:
 
 
 def without_prose(source: str) -> str:
-    """Return the code of a source: what two sources share if they differ in format, comments and docstrings alone."""
+    """Return the code of a source, without its format, comments and docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(
@@ -75,7 +75,7 @@ def in_other_prose(source: str) -> str:
 
 @cache
 def other_prose(file: str, folder: Path) -> Path:
-    """Write a file of the package in other prose, once. Return where."""
+    """Write a file of the package in other prose, once. Return its path."""
     source = (PACKAGE / file).read_text("utf-8")
     path = folder / file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def test_what_decides_is_mutated(file: str) -> None:
 
 
 def told(mutations: Sequence[Mutation]) -> tuple[int, list[str]]:
-    """The exit code, and what is said, without the seconds and what tests print."""
+    """Run mutations. Return the exit code and the lines of output, without the seconds."""
     lines: list[str] = []
     code = run(mutations, jobs=2, say=lines.append)
     return code, [re.sub(r" \(\d+\.\d s\)$", "", line) for line in "\n".join(lines).splitlines()]

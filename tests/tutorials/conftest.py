@@ -1,4 +1,4 @@
-"""What the tests that install the package have in common."""
+"""Fixtures of the tests that install the package."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with this package, as an index would have it."""
+    """Return a folder with the wheel of this package, which takes the place of a package index."""
     folder = tmp_path_factory.mktemp("wheels")
     subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT], check=True)
     return folder

@@ -1,6 +1,6 @@
-"""Each command of the page on installing is run, in an environment of its own; the index is a folder with the wheel.
+"""Runs each command of the page on installing, into a folder of its own. The wheel is in a folder, not in an index.
 
-It needs the network, like the tutorials: `tox -e once` runs it.
+This needs the network, like the tutorials; `tox -e once` runs it.
 """
 
 import os
@@ -21,7 +21,7 @@ BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with what the package is built from, committed."""
+    """Return a repository with the files that the package is built from, committed."""
     folder = tmp_path_factory.mktemp("clone") / "ratelimit_mw"
     shutil.copytree(ROOT / "ratelimit_mw", folder / "ratelimit_mw", ignore=shutil.ignore_patterns("__pycache__"))
     for name in BUILT_FROM:

@@ -1,7 +1,7 @@
-"""The tutorial for each framework, done as it says, ends in a 429: from an empty folder, in a new virtual environment.
+"""The steps of the tutorial for each framework, run in an empty folder and a new virtual environment, end in a 429.
 
-The package comes from this checkout, what it is used with from the package index, so this needs the network:
-`tox -e once` runs it.
+The package comes from this checkout, and the packages that it is used with from the package index, so this needs the
+network; `tox -e once` runs it.
 """
 
 import os
@@ -42,12 +42,12 @@ def environment(wheels: Path, port: int) -> dict[str, str]:
     outer = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONSAFEPATH", "PIP_REQUIRE_VIRTUALENV")
     own = {name: value for name, value in os.environ.items() if name not in outer}
     ports = dict.fromkeys(("UVICORN_PORT", "FLASK_RUN_PORT"), str(port))
-    python = str(Path(sys.executable).resolve().parent)  # its python3 is the one that this environment is for
+    python = str(Path(sys.executable).resolve().parent)  # so that python3 is the interpreter of this environment
     return {**own, **ports, "PIP_FIND_LINKS": str(wheels), "PATH": f"{python}{os.pathsep}{own['PATH']}"}
 
 
 def of(framework: str) -> str:
-    """The page as a reader sees it who has selected this tab."""
+    """Return the page as a reader sees it with this tab selected."""
     return TAB.sub(lambda tab: tab["text"] if tab["framework"] == framework else "", PAGE)
 
 
@@ -77,7 +77,7 @@ def test_it_reaches_a_429(framework: str, tmp_path: Path, port: int, environment
 
 
 def said(command: str, folder: Path, environment: dict[str, str]) -> str:
-    """What a command prints."""
+    """Run a command, and return the text that it prints."""
     done = subprocess.run(
         ["/bin/bash", "-c", ACTIVE + command],
         cwd=folder,
@@ -93,7 +93,7 @@ def said(command: str, folder: Path, environment: dict[str, str]) -> str:
 
 @contextmanager
 def serving(folder: Path, port: int, environment: dict[str, str]) -> Iterator[Callable[[str], None]]:
-    """Starts servers, waits until they answer, and ends them."""
+    """Yield a function that starts a server and waits until it listens. Kill the servers at the end."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(command: str) -> None:

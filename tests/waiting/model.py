@@ -1,4 +1,4 @@
-"""What waiting for a turn means, in fractions and from the design alone: who goes when, and who is refused."""
+"""A model of waiting for a turn, in exact fractions and from the design alone: the time and outcome of each request."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Ask(NamedTuple):
-    """Somebody asks for a turn. Microseconds; `leaves` is after how long a wait it is given up, None for never."""
+    """A request for a turn, in microseconds. `leaves`: how long it waits before it gives up; None for no limit."""
 
     at: int
     cost: int = 1
@@ -16,7 +16,7 @@ class Ask(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of it, and when: `turn`, `refused` or `left`."""
+    """The outcome of a request, and when: `turn`, `refused` or `left`."""
 
     what: str
     at: int
@@ -24,19 +24,19 @@ class Outcome(NamedTuple):
 
 @dataclass
 class _Waiter:
-    drained: int  # the instant at which what was taken by then has drained
+    drained: int  # the instant at which all units taken so far, including its own, have drained
     due: int
 
 
 class Bucket:
-    """A bucket of `burst` units of which one drains every `interval` microseconds."""
+    """A bucket of `burst` units. One unit drains every `interval` microseconds."""
 
     def __init__(self, burst: int, interval: int) -> None:
         self.burst, self.interval = burst, interval
         self._level, self._at = Fraction(0), 0
 
     def ask(self, now: int, cost: int, timeout: int | None) -> _Waiter | None:
-        """The turn, if it comes in time."""
+        """Take units, and return the turn. Returns None and takes nothing if the turn would not come in time."""
         self._drain(now)
         over = self._level + cost - self.burst
         if cost > self.burst or (timeout is not None and over * self.interval > timeout):
@@ -46,7 +46,7 @@ class Bucket:
         return _Waiter(now + ceil(self._level * self.interval), now + delay)
 
     def leave(self, now: int, cost: int, waiter: _Waiter) -> None:
-        """Give back what has not drained, but not what others stand behind."""
+        """Refund the units that have not drained, except those behind which later requests wait."""
         self._drain(now)
         undrained = Fraction(waiter.drained - now, self.interval)
         back = min(Fraction(cost), undrained)
@@ -60,7 +60,7 @@ class Bucket:
 
 
 def outcomes(bucket: Bucket, asks: list[Ask]) -> list[Outcome] | None:
-    """What becomes of each, in order; None where a turn comes at the very instant at which it is given up."""
+    """Return the outcome of each request, in order. None if a turn comes at the very instant the request gives up."""
     found: dict[int, Outcome] = {}
     leaving: list[tuple[int, int, _Waiter]] = []
     for number, ask in enumerate(asks):

@@ -1,4 +1,4 @@
-"""One process with requests that wait for slots, and the store it shares with other processes, in told time."""
+"""A simulation of a process whose requests wait for slots, and of the store that it shares with other processes."""
 
 import math
 from collections.abc import Coroutine, Generator
@@ -16,13 +16,13 @@ from ratelimit_mw.testing import Clock
 from web.plain_request import PlainRequest
 
 PATIENCE = 1000.0  # seconds that a request waits
-LIFETIME = 100_000.0  # seconds: no slot is free for want of a renewal
+LIFETIME = 100_000.0  # seconds; so long that no slot expires although none is renewed
 MOST_TURNS = 1000  # of all requests together, at one instant
 
 
 @dataclass(eq=False)
 class Asked:
-    """One request. `due`: when it looks at its place unless it is woken before. `calls`: the verbs it asked."""
+    """One request. `due`: when it continues unless it is woken earlier. `calls`: the store's methods that it called."""
 
     number: int
     match: Match
@@ -34,12 +34,12 @@ class Asked:
     calls: list[str] = field(default_factory=list)
 
     def wake(self) -> None:
-        """It is woken."""
+        """Let the request continue at once."""
         self.due = -math.inf
 
     @coroutine
     def wait(self, seconds: float) -> Generator[float, None, None]:
-        """Tell the world how long it sleeps."""
+        """Suspend the request, and yield to the world the seconds that it sleeps."""
         yield seconds
 
     @property
@@ -56,7 +56,10 @@ class Asked:
 
 
 class World:
-    """After each event every request goes on as far as it can. `overtaken`: who took what an older one could have."""
+    """The process and the store, in simulated time. After each event every request continues as far as it can.
+
+    `overtaken`: pairs of requests, the first of which was admitted although the second, an older one, could have been.
+    """
 
     def __init__(self, own: int, shared: int, **options: Any) -> None:
         self.clock = Clock()
@@ -96,14 +99,14 @@ class World:
         return one
 
     def goes_away(self, one: Asked) -> None:
-        """It is cancelled while it waits."""
+        """Cancel a request that waits."""
         assert one.way is not None
         one.way.close()
         self.waiting.remove(one)
         self._settle()
 
     def ends(self, one: Asked, *, elsewhere: bool = False) -> None:
-        """It gives its slots back; `elsewhere`: as a request of another process does, which nobody here is told."""
+        """End a request, and release its slots. `elsewhere`: as in another process, so this process is not notified."""
         self.at_work.remove(one)
         assert one.verdict is not None
         pairs = zip(one.asked.charges, one.verdict.decisions, strict=True)
@@ -132,7 +135,7 @@ class World:
         for _ in range(MOST_TURNS):
             if not (due := [one for one in self.waiting if one.due <= self.clock.now]):
                 return
-            self._goes_on(due[self._number * 7 % len(due)])  # in no order of theirs
+            self._goes_on(due[self._number * 7 % len(due)])  # in an order that does not depend on their age
         raise AssertionError("requests try again without end")
 
     def _goes_on(self, one: Asked) -> None:

@@ -1,4 +1,4 @@
-"""An event loop whose time is told: nobody sleeps, and what is to happen later happens at once, at its own instant."""
+"""An event loop with simulated time: instead of sleeping it moves its time to the next timer."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,16 +8,16 @@ T = TypeVar("T")
 
 
 class ToldLoop(asyncio.SelectorEventLoop):
-    """Time stands still while there is something to do, and else goes on to the next instant something waits for.
+    """Time stops while a callback is ready, and otherwise jumps to the next timer.
 
-    Whole microseconds, as in stores: `now` is the time of both.
+    `now` is in whole microseconds, as in stores, so that loop and stores have the same time.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000_000_000_000  # microseconds
-        self._clock_resolution = 1e-7  # seconds: of a timer that is due in less, the time has come
-        selector: Any = self._selector  # type: ignore[attr-defined]  # of the loop that CPython has
+        self._clock_resolution = 1e-7  # seconds; a timer that is due within it is run
+        selector: Any = self._selector  # type: ignore[attr-defined]  # an attribute of CPython's loop
         self._real_select = selector.select
         selector.select = self._select
 
@@ -33,6 +33,6 @@ class ToldLoop(asyncio.SelectorEventLoop):
 
 
 def run_told(work: Coroutine[Any, Any, T]) -> T:
-    """Run it in a loop of its own, and in no time."""
+    """Run a coroutine in a new loop with simulated time."""
     with asyncio.Runner(loop_factory=ToldLoop) as runner:
         return runner.run(work)

@@ -1,4 +1,4 @@
-"""`acquire`, `turn` and `limit(wait=...)`: what they reserve, how long they sleep, and what becomes of what is left."""
+"""`acquire`, `turn`, `limit(wait=...)` and `settle`: what they reserve, how long they sleep, and what they refund."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ BUCKETS = ["gcra", "token_bucket", "leaky_bucket"]
 
 
 class Sleeps(list[float]):
-    """Every sleep there was, in seconds; one of `ends` ends early."""
+    """A replacement for `sleep` that records the seconds of each call. It raises `ends` if that is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Sleeps(list[float]):
 
 
 class Awaiting:
-    """An AsyncLimiter as a Limiter: each call runs the loop until the answer is there."""
+    """An AsyncLimiter with the methods of a Limiter: each call runs an event loop until it returns."""
 
     def __init__(self, store: Any = None) -> None:
         self._limiter = AsyncLimiter(store)
@@ -82,7 +82,7 @@ def test_each_waits_behind_those_before_it(make: Make, slept: Sleeps) -> None:
     limiter = make(MemoryStore(clock=Clock()))
     delays = [limiter.acquire(PACE, "me").delay for _ in range(4)]
     assert delays == [0.0, 1.0, 2.0, 3.0]
-    assert slept == [1.0, 2.0, 3.0]  # who need not wait does not sleep
+    assert slept == [1.0, 2.0, 3.0]  # the first call does not sleep
     assert limiter.acquire(PACE, "you").delay == 0.0
 
 
@@ -134,7 +134,7 @@ def test_without_a_timeout_one_waits_as_long_as_can_be_said(make: Make, slept: S
             charge.limit.delay_ticks(charge.effective_max_delay_us) > 2**51
             or charge.effective_max_delay_us == 100 * 365 * 86400 * 10**6
         )
-        assert make(MemoryStore()).acquire(limit, "me", timeout=10.0**9).delay == 0.0  # so much is as good as none
+        assert make(MemoryStore()).acquire(limit, "me", timeout=10.0**9).delay == 0.0  # as without a timeout
     assert slept == []
 
 
@@ -161,7 +161,7 @@ def test_a_window_beside_it_is_not_waited_for(make: Make, slept: Sleeps) -> None
     assert [limiter.acquire(limits, "me").delay for _ in range(2)] == [0.0, 1.0]
     assert refusal(limiter.acquire, limits, "me").retry_after == 60.0
     assert slept == [1.0]
-    assert limiter.acquire(PACE, "me").delay == 2.0  # the refused one reserved nothing
+    assert limiter.acquire(PACE, "me").delay == 2.0  # the refused call reserved nothing
 
 
 @pytest.mark.parametrize("limits", ["5/hour", ["5/hour", "9/day using fixed_window"]])
@@ -211,14 +211,14 @@ def test_what_ends_a_wait_gives_its_units_back(make: Make, slept: Sleeps, algori
     with pytest.raises((asyncio.CancelledError, KeyboardInterrupt)):
         limiter.acquire(limits, "me")
     slept.ends = None
-    assert limiter.peek("4/hour using fixed_window", "me").remaining == 2  # that of the window, too
+    assert limiter.peek("4/hour using fixed_window", "me").remaining == 2  # the unit of the window, too
     assert limiter.acquire(limits, "me").delay == 2.0
 
 
 def test_a_store_that_fails_then_does_not_hide_what_ended_the_wait(
     slept: Sleeps, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})  # what is said rarely has not been said yet
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})  # so that no line is throttled
 
     class Forgetful(MemoryStore):
         def settle(self, charges: Sequence[Charge]) -> None:
@@ -241,7 +241,7 @@ def test_a_turn_is_a_block(slept: Sleeps) -> None:
     with suppress(ZeroDivisionError), limiter.turn(PACE, "me"):
         assert slept == [1.0]
         _ = 1 / 0
-    with pytest.raises(RateLimited), limiter.turn(PACE, "me", timeout=1.5):  # what was taken stays taken
+    with pytest.raises(RateLimited), limiter.turn(PACE, "me", timeout=1.5):  # the blocks stay charged
         pytest.fail("its turn did not come")
 
     async def main() -> None:
@@ -296,7 +296,7 @@ def test_a_decorator_that_cannot_wait_is_told_where_it_stands(made: Any, limits:
 
 def test_a_task_that_is_cancelled_while_the_store_is_asked_takes_nothing() -> None:
     class Slow(RecordingStore):
-        """Answers when it is told to."""
+        """A store whose `atake` waits for `may_answer`."""
 
         def __init__(self, clock: Clock) -> None:
             super().__init__(clock=clock)
@@ -319,14 +319,14 @@ def test_a_task_that_is_cancelled_while_the_store_is_asked_takes_nothing() -> No
         for _ in range(5):
             await asyncio.sleep(0)
         assert [verb for verb, _ in store.calls] == ["take", "take", "settle"]
-        assert (await limiter.peek(PACE, "me", 1)).retry_after == 1.0  # that of the first alone
+        assert (await limiter.peek(PACE, "me", 1)).retry_after == 1.0  # only the first call is charged
 
     asyncio.run(main())
 
 
 @pytest.fixture(params=["memory", "redis"])
 def stores(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any, Clock]]:
-    """One for threads and one for asyncio, over the same states."""
+    """Yield a store for threads and one for asyncio with the same states, and their clock."""
     clock = Clock()
     if request.param == "memory":
         both = MemoryStore(clock=clock)
@@ -372,8 +372,8 @@ def test_only_the_newest_members_of_a_log_are_given_back(stores: tuple[Any, Any,
     for _ in range(3):
         limiter.hit(limit, "me", 2)
         clock.advance(10)
-    limiter.settle(limit, "me", -3)  # of the last two
-    clock.advance(70)  # the first two leave
+    limiter.settle(limit, "me", -3)  # both units of the third hit, and one of the second
+    clock.advance(70)  # the two units of the first hit expire
     assert limiter.peek(limit, "me").remaining == 9
     clock.advance(10)
     assert limiter.peek(limit, "me").remaining == 10

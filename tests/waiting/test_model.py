@@ -1,4 +1,4 @@
-"""Waiting, against a model of it, and no matter how many wait: nobody sleeps, time is told."""
+"""Compares waiting for a turn with a model of it, for any number of requests, in simulated time."""
 
 import asyncio
 from contextlib import closing
@@ -25,7 +25,7 @@ BURSTS = st.integers(1, 5)
 
 @st.composite
 def crowds(draw: st.DrawFn) -> list[Ask]:
-    """Who asks when, for how much and with how much patience. No two instants of them are the same."""
+    """Generate requests: when they arrive and give up, their costs and timeouts. No two of the instants are equal."""
     asks, now = [], 0
     for number in range(draw(st.integers(1, 25))):
         now += draw(st.integers(1, 30)) * MS
@@ -84,7 +84,7 @@ def test_no_window_sees_more_than_the_bound(asks: list[Ask], algorithm: str, bur
 @settings(max_examples=20_000 if PROOF else 300, deadline=None)
 @given(crowds(), NOTATIONS, BURSTS)
 def test_nobody_overtakes(asks: list[Ask], algorithm: str, burst: int) -> None:
-    """Where nobody leaves: what is given back may be had sooner than a turn that was handed out before."""
+    """No request gives up, because refunded units may give a later request an earlier turn."""
     stay = [ask._replace(leaves=None) for ask in asks]
     found = run_told(_tasks(stay, f"{QUOTA}/second burst {burst} using {algorithm}"))
     turns = [one.at for one in found if one.what == "turn"]
@@ -102,11 +102,11 @@ def test_who_leaves_makes_nobody_wait_longer(asks: list[Ask], algorithm: str, bu
 
 
 class Interrupted(BaseException):
-    """As KeyboardInterrupt, which pytest would take for its own."""
+    """Raised in place of KeyboardInterrupt, which would end pytest."""
 
 
 class Line:
-    """Threads that ask one after the other, without a thread: each sleeps in a told time."""
+    """Runs requests as threads would make them, in order, but without threads and in simulated time."""
 
     def __init__(self, store: Store, clock: Clock, patch: pytest.MonkeyPatch) -> None:
         self._limiter, self._clock = Limiter(store), clock

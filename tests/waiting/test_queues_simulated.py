@@ -1,4 +1,4 @@
-"""Lines of requests that wait for slots: simulated with any clients, and one rule after the other."""
+"""Queues of requests that wait for slots: a simulation with random events, and a test of each rule."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -33,7 +33,7 @@ def test_no_request_waits_while_its_slots_are_free_and_none_is_overtaken(
         elif move.startswith("ends") and world.at_work:
             world.ends(world.at_work[which % len(world.at_work)], elsewhere=move != "ends")
             if move != "ends":
-                world.passes(1.0)  # for so long at most what another process gives back is not seen
+                world.passes(1.0)  # seconds within which slots that another process releases are noticed
         assert [one.number for one in world.waiting if world.could_go(one)] == []
         assert world.overtaken == []
     while world.at_work:
@@ -87,7 +87,7 @@ def test_a_client_has_all_places_of_its_own_line() -> None:
 
 
 def test_places_in_one_line_are_not_those_of_another() -> None:
-    """Requests that wait for the slot of their client take no place of the line of all."""
+    """Requests that wait for a slot of their client take no place in the queue that all clients share."""
     world = World(own=1, shared=3, queue=2)
     assert [world.arrives(BAD).allowed for _ in range(4)] == [True, None, None, False]
     assert [world.arrives(client).allowed for client in CLIENTS[:5]] == [True, True, None, None, False]
@@ -95,7 +95,7 @@ def test_places_in_one_line_are_not_those_of_another() -> None:
 
 @pytest.mark.promise(1)
 def test_how_often_a_request_that_waits_asks_the_store() -> None:
-    """Once when it comes, 0.1, 0.3, 0.7, 1.5 and 2.5 seconds later and so on, and once to be counted as refused."""
+    """When it arrives, 0.1, 0.3, 0.7, 1.5 and 2.5 seconds later and so on, and at the end to be counted as refused."""
     world = World(own=1, shared=0, queue_timeout=5)
     world.arrives(GOOD)
     waits = world.arrives(GOOD)
@@ -107,7 +107,7 @@ def test_how_often_a_request_that_waits_asks_the_store() -> None:
 
 @pytest.mark.promise(1)
 def test_each_slot_given_back_is_asked_for_once() -> None:
-    """What a request takes says whether a slot is left, so the next one in the line does not ask in vain."""
+    """The decision of a take shows whether a slot is left, so the next request does not query the store too early."""
     world = World(own=1, shared=0)
     at_work = world.arrives(GOOD)
     line = [world.arrives(GOOD) for _ in range(10)]
@@ -131,7 +131,7 @@ def test_newcomers_do_not_put_off_when_a_full_bucket_is_asked_again() -> None:
 
 
 def test_a_slot_that_is_given_back_while_a_request_is_refused_is_not_lost() -> None:
-    """The store had refused by then, and the request was not in the line yet."""
+    """The slot is released after the store refused the request, but before the request joins the queue."""
     queues = Queues()
     wish = SlotDemand({("a", ""): 1}, PATIENCE)
     release_count = queues.release_count
@@ -139,7 +139,7 @@ def test_a_slot_that_is_given_back_while_a_request_is_refused_is_not_lost() -> N
     place = queues.join(wish, [("a", "")], lambda: None, release_count)
     assert place is not None
     assert place.may_try
-    queues.wake([("a", "")])  # the same while it asks
+    queues.wake([("a", "")])  # a release during its attempt has the same effect
     queues.record_refusal(place, [("a", "")])
     assert place.may_try
     queues.record_refusal(place, [("a", "")])

@@ -1,4 +1,4 @@
-"""200 tasks on one limit: they go in the order of their turns, and those who leave take nothing."""
+"""200 tasks wait for one limit: they get turns of their own and in order, and canceled tasks are not charged."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ def test_each_has_a_turn_of_its_own(store: str | None) -> None:
     async def main() -> tuple[list[int], float]:
         async with opened(store) as own:
             limiter = AsyncLimiter(own)
-            await limiter.peek(PACE, "key")  # it is connected
+            await limiter.peek(PACE, "key")  # connects
             began = time.monotonic()
             turns = await asyncio.gather(*[one(limiter) for _ in range(TASKS)])
             return turns, time.monotonic() - began
@@ -52,7 +52,7 @@ def test_each_has_a_turn_of_its_own(store: str | None) -> None:
     apart = [later - earlier for earlier, later in pairwise(sorted(turns))]
     assert min(apart) >= INTERVAL  # and so no turn is given twice
     if store is None:
-        assert turns == sorted(turns)  # as they came
+        assert turns == sorted(turns)  # in the order of the calls
         assert took >= (TASKS - 1) * INTERVAL / 1e6
 
 
@@ -63,7 +63,7 @@ def test_what_the_last_ones_gave_back_is_there_again(store: str | None) -> None:
             for number in range(TASKS + 1):
                 waiting.append(asyncio.ensure_future(limiter.acquire(SLOW, "key")))
                 while (await limiter.peek(SLOW, "key", 1)).retry_after <= number * 60:  # noqa: ASYNC110  # as below
-                    await asyncio.sleep(0)  # until it has its turn, of which nobody is told
+                    await asyncio.sleep(0)  # until its turn is reserved, for which there is no event
             await waiting[0]
             for task in reversed(waiting):
                 task.cancel()
@@ -72,7 +72,7 @@ def test_what_the_last_ones_gave_back_is_there_again(store: str | None) -> None:
 
     cancelled, left = asyncio.run(main())
     assert cancelled == TASKS
-    assert 0 < left.retry_after <= 60  # of the first one alone, who did not wait
+    assert 0 < left.retry_after <= 60  # only the first task, which did not wait, is charged
 
 
 def test_they_go_as_they_came() -> None:

@@ -1,7 +1,7 @@
-"""Who asked: requests as a server hands them over, and the address under which each is counted (ipv6_prefix 64).
+"""Requests as a server passes them on, and the client address under which each is counted (ipv6_prefix 64).
 
-WSGI servers join the lines of one header by `,` and ASGI servers leave them apart: a row of CASES means the same both
-ways. ASGI_CASES have no meaning of their own under WSGI.
+WSGI servers join the lines of a header with `,` and ASGI servers keep them apart: a row of CASES has the same result
+in both. The rows of ASGI_CASES are only for ASGI.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ class Case(NamedTuple):
     name: str
     settings: Mapping[str, Any]  # trusted_proxies and proxy_header, where they are not the default
     peer: str | None
-    headers: Lines  # as they stand in the request, in order
-    client: str | None  # how it is counted
+    headers: Lines  # in the order of the request
+    client: str | None  # the address under which the request is counted; None if it is unknown
 
 
-OWN, OWN2, OWN6 = "10.0.0.1", "10.0.0.2", "2001:db8:aaaa::1"  # proxies of ours
+OWN, OWN2, OWN6 = "10.0.0.1", "10.0.0.2", "2001:db8:aaaa::1"  # trusted proxies
 CLIENT, FORGED, STRANGER = "203.0.113.9", "198.51.100.66", "192.0.2.77"
-WIDE = 9000  # characters: more than are looked at
+WIDE = 9000  # characters; more than are read
 
 NONE: Mapping[str, Any] = {}
 LIST: Mapping[str, Any] = {"trusted_proxies": ["10.0.0.0/8", "2001:db8:aaaa::/48"]}
@@ -46,12 +46,12 @@ def cf(*lines: str) -> Lines:
 
 
 def for_each(prefix: str, settings: Mapping[str, Any], rows: list[tuple[str, Lines, str | None]]) -> list[Case]:
-    """Rows that differ in their lines only, behind our own proxy."""
+    """Return cases that differ only in their header lines, behind a trusted proxy."""
     return [Case(f"{prefix}: {name}", settings, OWN, lines, client) for name, lines, client in rows]
 
 
 CASES = [
-    # nobody is trusted: no header is looked at
+    # the peer is not trusted: headers are ignored
     Case("peer", NONE, CLIENT, (), CLIENT),
     Case("peer, IPv6", NONE, "2001:db8:1:2:3::4", (), "2001:db8:1:2::/64"),
     Case("peer with a port, uvicorn before 0.45", NONE, f"{CLIENT}:5678", (), CLIENT),
@@ -76,7 +76,7 @@ CASES = [
     Case("CF-Connecting-IP without a proxy", {"proxy_header": "cf-connecting-ip"}, CLIENT, cf(FORGED), CLIENT),
     Case("CF-Connecting-IP past the proxy", CLOUDFLARE, CLIENT, cf(FORGED), CLIENT),
     Case("Forwarded past the proxy", FORWARDED, CLIENT, fwd(f"for={FORGED}"), CLIENT),
-    # who is trusted
+    # which peers are trusted
     Case("first address of the network", LIST, "10.0.0.0", xff(CLIENT), CLIENT),
     Case("last address of the network", LIST, "10.255.255.255", xff(CLIENT), CLIENT),
     Case("one below the network", LIST, "9.255.255.255", xff(FORGED), "9.255.255.255"),
@@ -186,7 +186,7 @@ CASES = [
             ("a zone", xff("fe80::1%eth0"), "fe80::/64"),
             ("another zone is the same client", xff("fe80::1%" + "x" * 40), "fe80::/64"),
             ("a zone in brackets", xff("[fe80::1%25eth0]:80"), "fe80::/64"),
-            # junk where it is decided leaves the peer
+            # if the entry that decides is invalid, the peer is counted
             ("unknown", xff("unknown"), OWN),
             ("unknown from our proxy, no further", xff(f"{FORGED}, unknown"), OWN),
             ("junk behind our own proxy", xff(f"{FORGED}, junk, {OWN2}"), OWN),
@@ -219,7 +219,7 @@ CASES = [
             ("600 characters", xff("1" * 600), OWN),
         ],
     ),
-    # a number of proxies
+    # trusted_proxies as a number
     Case("hops: 1 is the rightmost", ONE, OWN, xff(f"{FORGED}, {STRANGER}, {CLIENT}"), CLIENT),
     Case("hops: 1, whoever the peer is", ONE, STRANGER, xff(f"{FORGED}, {CLIENT}"), CLIENT),
     Case("hops: 1, over lines", ONE, OWN, xff(FORGED, CLIENT), CLIENT),
@@ -277,7 +277,7 @@ CASES = [
             ("a backslash left open by the client", fwd(f'for={FORGED};a="\\, for="{CLIENT}"'), CLIENT),
             ("many quotes of the client", fwd('"' * 4001 + f', for="{CLIENT}"'), CLIENT),
             ("another element in quotes", fwd(f'for={FORGED};a=", for={CLIENT};host=";b=""'), OWN),
-            # junk where it is decided leaves the peer
+            # if the entry that decides is invalid, the peer is counted
             ("unknown", fwd("for=unknown"), OWN),
             ("hidden", fwd("for=_hidden"), OWN),
             ("hidden, no further", fwd(f'for={FORGED}, for="_SEVKISEK"'), OWN),
@@ -302,7 +302,7 @@ CASES = [
             ("empty", fwd(""), OWN),
         ],
     ),
-    # a header of one address
+    # headers with a single address
     *for_each(
         "single",
         CLOUDFLARE,

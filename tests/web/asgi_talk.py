@@ -1,4 +1,4 @@
-"""One ASGI connection, spoken by hand."""
+"""Runs an ASGI app for one connection, without a server."""
 
 import asyncio
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ BODY = {"type": "http.response.body", "body": b"hello"}
 
 
 class Talk:
-    """What a server sees of one connection. `given` is what the app receives; `sent`, the very objects it sent."""
+    """The server's side of one connection. `given`: the messages for the app. `sent`: the objects that it sent."""
 
     def __init__(self, *given: Message) -> None:
         self.given = list(given)
@@ -53,14 +53,17 @@ class Talk:
 
 
 def talk(app: App, scope: Mapping[str, Any], /, *given: Message, **more: Any) -> Talk:
-    """One connection in a loop of its own, and its messages; an error if they are out of order."""
+    """Run one connection in a new event loop. Raises `AssertionError` if its messages are out of order."""
     if scope["type"] == "websocket" and not given:
         given = (CONNECT,)
     return asyncio.run(Talk(*given).with_app(in_order(app), scope, **more))
 
 
 class App200:
-    """An app that sends START and BODY, or what it is given, once it was told of the connection; keeps its scopes."""
+    """An app that sends START and BODY, or the given messages, and keeps its scopes.
+
+    For a WebSocket or a lifespan it receives one message first.
+    """
 
     def __init__(self, *messages: Message) -> None:
         self.messages = messages or (START, BODY)
@@ -75,5 +78,5 @@ class App200:
 
 
 def header(message: Message, name: str) -> list[str]:
-    """All lines of one header of a response's start."""
+    """Return all values of one header of a message that starts a response."""
     return [value.decode("ascii") for key, value in message["headers"] if key == name.encode("ascii")]

@@ -1,4 +1,4 @@
-"""What tests of the face for Django have in common."""
+"""Helpers of the tests of the Django integration."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -19,13 +19,16 @@ CLIENT = "{ip=192.0.2.1}:"
 
 
 def under_wsgi(urls: Sequence[Any], limits: Any, *middleware: str, around: Any = None, **more: Any) -> Ask:
-    """Ask a project by path, method and what else a Step has. `around`: settings of our middleware outside of it."""
+    """Return a function that sends requests to a Django project: a path, a method, and other fields of a `Step`.
+
+    `around`: settings of a WSGI middleware of this package around the project.
+    """
     app = wsgi_site(urls, limits, middleware or (LOGIN, OURS), **more)
     return _asking(_over_werkzeug(app if around is None else wsgi.RateLimitMiddleware(app, around)))
 
 
 def under_asgi(urls: Sequence[Any], limits: Any, *middleware: str, around: Any = None, **more: Any) -> Ask:
-    """The same under ASGI."""
+    """Do the same as `under_wsgi`, under ASGI."""
     app = asgi_site(urls, limits, middleware or (LOGIN, OURS), **more)
     return _asking(_over_httpx(app if around is None else asgi.RateLimitMiddleware(app, around)))
 
@@ -38,25 +41,25 @@ BOTH = pytest.mark.parametrize("site", [under_wsgi, under_asgi], ids=["wsgi", "a
 
 
 def settings(store: RecordingStore, **more: Any) -> dict[str, Any]:
-    """With this store, and keys that can be read."""
+    """Return settings with this store and with readable keys."""
     return {"limits": "9/minute", "store": store, "plain_keys": True, **more}
 
 
 def taken(store: RecordingStore) -> list[list[str]]:
-    """Whose bucket and how many, for each call of the store."""
+    """Return the key and quota of each charge, for each take of the store."""
     return [
         [f"{charge.key} {charge.limit.quota}" for charge in charges] for verb, charges in store.calls if verb == "take"
     ]
 
 
 def hello(request: Any, **_: Any) -> HttpResponse:
-    """A view: what is left."""
+    """A view that responds with the remaining units."""
     verdict = request.ratelimit.verdict
     return HttpResponse("hello" if verdict is None else str(verdict.remaining))
 
 
 def keeping(view: Any) -> Any:
-    """A decorator as others are."""
+    """A decorator like those of other packages."""
 
     @wraps(view)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Django projects without files: the settings that a process has once, and what each test says besides."""
+"""Django projects without files: settings that a process configures once, and the settings of each test."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ if not settings.configured:
 
 @sync_and_async_middleware
 def login(get_response: Callable[[HttpRequest], Any]) -> Any:
-    """Whom the test says to be logged in, as a middleware of the project's own would."""
+    """A middleware of the project that sets `request.user` to the user that the test specifies."""
     if iscoroutinefunction(get_response):
 
         async def aknown(request: Any) -> Any:
@@ -50,7 +50,7 @@ def login(get_response: Callable[[HttpRequest], Any]) -> Any:
 
 
 def wsgi_site(urls: Sequence[Any], limits: Any, middleware: Sequence[str] = (LOGIN, OURS), **more: Any) -> Any:
-    """A WSGI application with these urlpatterns and `RATELIMIT_MW`."""
+    """Return a WSGI application with these urlpatterns, and `limits` as `RATELIMIT_MW`."""
     own = _own(urls, limits, middleware, more)
     with override_settings(**own):
         handler = WSGIHandler()
@@ -63,7 +63,7 @@ def wsgi_site(urls: Sequence[Any], limits: Any, middleware: Sequence[str] = (LOG
 
 
 def asgi_site(urls: Sequence[Any], limits: Any, middleware: Sequence[str] = (LOGIN, OURS), **more: Any) -> Any:
-    """The same as an ASGI application."""
+    """Return the same project as an ASGI application."""
     own = _own(urls, limits, middleware, more)
     with override_settings(**own):
         handler = ASGIHandler()

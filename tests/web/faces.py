@@ -1,6 +1,6 @@
-"""One small app in each framework, behind the middleware. Every path answers 200 and shows the verdict's source.
+"""One small app in each framework, behind the middleware. Every path returns 200 and the source of the verdict.
 
-`/stream` answers in parts, and `/error` raises.
+`/stream` streams its body in parts, `/error` raises, and `_done` describes `/status` and `/settle`.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from web.scenario import Answer, Face, Send, Step
 METHODS = ["GET", "POST", "PUT", "OPTIONS"]
 PARTS = (b"one", b"two")
 _PATIENCE = 60.0  # seconds
-App = Callable[[Mapping[str, Any]], Any]  # makes an app under these settings
+App = Callable[[Mapping[str, Any]], Any]  # makes an app with these settings
 
 
 class AppError(Exception):
-    """What `/error` raises."""
+    """Raised by `/error`."""
 
 
 def starlette(settings: Mapping[str, Any]) -> ASGIApp:
@@ -54,13 +54,13 @@ def fastapi(settings: Mapping[str, Any]) -> ASGIApp:
     app = FastAPI(dependencies=[Depends(RateLimit([])), Depends(RateLimit("1/minute", methods=["DELETE"]))])
     app.include_router(reports, prefix="/api")
     app.include_router(rest)
-    app.add_api_route("/deleted", _hello, methods=["DELETE"])  # else it is reported that no route has the method
+    app.add_api_route("/deleted", _hello, methods=["DELETE"])  # otherwise a warning says that no route has DELETE
     app.add_middleware(asgi.RateLimitMiddleware, **settings)
     return app
 
 
 def bare_asgi(settings: Mapping[str, Any]) -> Any:
-    """An ASGI app of no framework."""
+    """An ASGI app without a framework."""
 
     async def app(scope: Scope, receive: Receive, send: AsgiSend) -> None:
         method, path = scope["method"], scope["path"]
@@ -93,7 +93,7 @@ def flask(settings: Mapping[str, Any]) -> Any:
 
 
 def flask_extension(settings: Mapping[str, Any]) -> Any:
-    """A Flask app that limits itself, after routing."""
+    """A Flask app with the extension, which limits after routing."""
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False
 
@@ -107,7 +107,7 @@ def flask_extension(settings: Mapping[str, Any]) -> Any:
 
 
 def bare_wsgi(settings: Mapping[str, Any]) -> Any:
-    """A WSGI app of no framework."""
+    """A WSGI app without a framework."""
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO")
@@ -148,18 +148,18 @@ ANSWERED_OUTSIDE = (
     "fastapi",
     "asgi",
     "wsgi",
-)  # where an error goes past us: others answer it, further out
+)  # integrations that let an error pass, so that an outer component or the server responds to it
 
 
 def asgi_parts(step: Step, path: str) -> dict[str, Any]:
-    """What a step says of a scope. `path`: below the root."""
+    """Return the parts of a scope that a step specifies. `path`: below the root."""
     user = SimpleNamespace(is_authenticated=True, identity=step.user) if step.user else None
     parts = {"path": step.root + path, "root_path": step.root, "client": (step.client, 50000), "user": user}
     return parts if step.client else {**parts, "client": None, "server": None}  # as on a unix socket
 
 
 def wsgi_parts(step: Step) -> dict[str, Any]:
-    """What a step says of an environ, besides its path."""
+    """Return the parts of an environ that a step specifies, except its path."""
     return {"SCRIPT_NAME": step.root, "REMOTE_ADDR": step.client or "", "REMOTE_USER": step.user or ""}
 
 
@@ -178,7 +178,7 @@ def _hello_from_django(request: Any, parts: Any) -> HttpResponse | StreamingHttp
         return StreamingHttpResponse(parts(), headers=headers)
     if request.method not in (*METHODS, "HEAD"):
         return HttpResponse(status=405, headers=headers)
-    said = "" if request.method == "HEAD" else "hello"  # not each server leaves it out
+    said = "" if request.method == "HEAD" else "hello"  # not every server removes it
     return HttpResponse(said, headers=headers, status=_done(request.path, request.ratelimit))
 
 
@@ -193,7 +193,7 @@ async def _hello(request: Request) -> Response:
 
 
 def _done(path: str, outcome: Any) -> int:
-    """Do what a path says, and give the status: `/status/401` answers so, `/settle/9/7` says two true costs."""
+    """Act on a path, and return the status: `/status/401` returns 401, `/settle/9/7` settles with 9 and then with 7."""
     kind, *numbers = path.strip("/").split("/")
     for number in numbers if kind == "settle" else ():
         outcome.settle(int(number))
@@ -220,7 +220,7 @@ def _face(make: App, over: Callable[[Any], Send]) -> Face:
 def _over_httpx(app: ASGIApp) -> Send:
     def send(step: Step) -> Answer:
         async def served(scope: Scope, receive: Receive, answer: AsgiSend) -> None:
-            # as written: httpx would normalise the path
+            # the path unchanged: httpx would normalize it
             await app({**scope, **asgi_parts(step, step.path)}, receive, answer)
 
         async def talk() -> Answer:
@@ -228,7 +228,7 @@ def _over_httpx(app: ASGIApp) -> Send:
             async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
                 headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in step.all_headers]
                 got = await client.request(step.method, "/", headers=headers)
-            if behind := asyncio.all_tasks() - {asyncio.current_task()}:  # what goes on after the response
+            if behind := asyncio.all_tasks() - {asyncio.current_task()}:  # tasks that continue after the response
                 await asyncio.wait(behind, timeout=_PATIENCE)
             return Answer(got.status_code, _lower(got.headers.multi_items()), got.content)
 
@@ -248,7 +248,7 @@ def _over_werkzeug(app: Any) -> Send:
             if not step.fails:
                 raise
             return Answer(500, [], b"")  # as a server would
-        with got:  # closed as a server does, which ends the response
+        with got:  # closed as a server closes it, which ends the response
             return Answer(got.status_code, _lower(got.headers.items()), got.get_data())
 
     return send

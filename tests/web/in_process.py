@@ -1,4 +1,4 @@
-"""Apps of Starlette and FastAPI, called in this process."""
+"""Helpers that send requests to Starlette and FastAPI apps in this process."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from msgspec import json
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.scenario import Answer
 
-Call = str | tuple[str, str]  # a path, which is got, or method and path
+Call = str | tuple[str, str]  # a path for a GET, or a method and a path
 FIELDS = ("ratelimit", "ratelimit-policy", "retry-after", "cache-control", "content-type")
 
 
 def recording(**settings: Any) -> tuple[RecordingStore, dict[str, Any]]:
-    """A store, and settings with it."""
+    """Return a store that records its calls, and settings with this store."""
     store = RecordingStore(clock=Clock())
     return store, {"limits": [], "store": store, "plain_keys": True, **settings}
 
 
 def answers(app: Any, *calls: Call, **options: Any) -> list[Answer]:
-    """What an app says to one call after the other. `options`: those of httpx."""
+    """Send calls to an app in order, and return its responses. `options`: passed to httpx."""
 
     async def talk() -> list[Answer]:
         transport = httpx.ASGITransport(app, client=("192.0.2.1", 50000))
@@ -39,25 +39,25 @@ def answers(app: Any, *calls: Call, **options: Any) -> list[Answer]:
 
 
 def statuses(app: Any, *calls: Call, **options: Any) -> list[int]:
-    """The same, as far as its status."""
+    """Send calls to an app in order, and return the statuses of its responses."""
     return [answer.status for answer in answers(app, *calls, **options)]
 
 
 def items(answer: Answer, name: str = "ratelimit") -> list[tuple[str, dict[str, int]]]:
-    """A list of a structured field: names, each with its parameters."""
+    """Return the items of a structured field that is a list: names, each with its parameters."""
     found: Any = http_sf.parse(", ".join(answer.field(name)).encode(), tltype="list") if answer.field(name) else []
     return list(found)
 
 
 def taken(store: RecordingStore) -> list[list[str]]:
-    """For each time the store was asked, whose buckets: key and quota."""
+    """Return the key and quota of each charge, for each take of the store."""
     return [
         [f"{charge.key} {charge.limit.quota}" for charge in charges] for verb, charges in store.calls if verb == "take"
     ]
 
 
 def problem(*policies: str, seconds: int = 60) -> dict[str, Any]:
-    """The body of a refusal."""
+    """Return the decoded body of a refusal."""
     return {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
@@ -68,7 +68,11 @@ def problem(*policies: str, seconds: int = 60) -> dict[str, Any]:
 
 
 def check_refusal(answer: Answer, limits: Sequence[tuple[str, int, int]], refusing: Sequence[str]) -> None:
-    """Exactly our refusal. `limits`: name, quota and what is left, per minute, what binds first."""
+    """Check that a response is exactly this package's refusal.
+
+    `limits`: the name, quota per minute and remaining units of each limit, in the order of the headers. `refusing`:
+    the names of the limits that refuse.
+    """
     assert answer.status == 429
     assert json.decode(answer.body) == problem(*refusing)
     assert items(answer) == [(name, {"r": left, "t": 60}) for name, _, left in limits]

@@ -1,11 +1,11 @@
-"""What an ASGI app may send when: a checker that stands around an app, or around the middleware."""
+"""A checker for the order of ASGI messages, which wraps an app or the middleware."""
 
 import re
 
 from ratelimit_mw.asgi.send import App, Message, Receive, Scope, Send
 
-# How a connection may go, up to any point: where it breaks off is the app's affair. A "+" says that more of the kind
-# follow, at a start that trailers do. What the server says is here where it must come first.
+# The valid orders of messages. A connection may end at any point. "+" after a message means that more messages of its
+# kind follow; after START it means that trailers follow. Messages of the server are listed where they must come first.
 _ANSWER = r"(START (BODY\+ )*((BODY|PATHSEND) )?|START\+ (BODY\+ )*((BODY|PATHSEND) (TRAILERS\+ )*(TRAILERS )?)?)?"
 _DENIAL = r"DENY (DENIAL\+ )*(DENIAL )?"
 _ORDERS = {
@@ -30,11 +30,11 @@ _WORDS = {
     "lifespan.shutdown": "SHUTDOWN",
     "lifespan.shutdown.failed": "STOPPED",
     "lifespan.shutdown.complete": "STOPPED",
-}  # all else may come at any time
+}  # other messages may come at any time
 
 
 def in_order(app: App) -> App:
-    """The app, with an AssertionError at the first message that comes out of turn."""
+    """Return the app wrapped in a checker that raises `AssertionError` at the first message out of order."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         order, said = _ORDERS[scope["type"]], ""

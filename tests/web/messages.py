@@ -1,4 +1,4 @@
-"""What the messages about wrong settings have in common."""
+"""Parts of the messages about wrong settings."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ FIVE = "5/60s using sliding_window_counter"
 
 
 def found(value: object, allowed: str) -> str:
-    """The usual form of a message."""
+    """Return a message in the usual form."""
     return f"got {value!r}, expected {allowed}"
 
 

@@ -1,15 +1,17 @@
-"""Spellings of a path, and which limits each must meet. Plain data: replayed on `Paths`, over ASGI and over WSGI.
+"""Spellings of a path, and the limits that must apply to each. The rows are replayed on `Paths`, over ASGI and WSGI.
 
-The settings of a row: default limits, and one rule with the template (or `exempt` with it). A name that begins with an
-advisory is a spelling that got past the limits of another project.
+The settings of a row are default limits, and one rule with the template (or `exempt` with it). A name that begins with
+an advisory is a spelling that bypassed the limits of another project.
 """
 
 from typing import Final, NamedTuple
 
 
 class PathCase(NamedTuple):
-    """`path` is what the app finds below `root`, decoded once by the server: ASGI's `path` is `root` + `path`, WSGI's
-    PATH_INFO is `path` as UTF-8 bytes. `applies`: none of both is an exemption in force.
+    """A spelling of a path, and the limits that apply to it.
+
+    `path`: the path below `root`, decoded once by the server. ASGI's `path` is `root` + `path`; WSGI's PATH_INFO is
+    `path` as UTF-8 bytes. `applies`: empty if the path is exempt.
     """
 
     name: str
@@ -195,7 +197,7 @@ EXEMPT = [
 ]
 PATH_CASES = [*PLAIN, *SLASHES_AND_DOTS, *ODD_LETTERS, *CASE, *PARAMETERS, *ROOTS, *EXEMPT]
 
-# What only an ASGI server can say: here `path` is the scope's whole `path`, which may lie outside of `root`.
+# Cases that are possible only with ASGI: here `path` is the scope's whole `path`, which may be outside of `root`.
 WHOLE_PATH_CASES = [
     PathCase("the root in front", "/login", "/sub", "/sub/login", RULE),
     PathCase("a server that leaves the root out", "/login", "/sub", "/login", RULE),
