@@ -24,8 +24,8 @@ async def _command(stream: asyncio.StreamReader) -> bytes:
 class UnrulyProxy:
     """A proxy in front of one port of this machine. `fate` returns the fate of a command that runs a script.
 
-    A late command is sent on at once, and its reply `delay` seconds later. A command that is answered by nobody runs,
-    and then the connection breaks. If a command is lost, the connection breaks before the command runs.
+    A late command is sent on at once, and its reply `delay` seconds later. After `is answered by nobody` the command
+    has run, and the connection breaks. After `is lost` it has not run, and the connection breaks.
     """
 
     def __init__(self, port: int, fate: Callable[[], Fate], delay: float) -> None:

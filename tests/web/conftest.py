@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 # must precede all imports of Django's other modules and of REST framework
-import web.django_site  # noqa: F401  # configures it
+import web.django_site  # noqa: F401  # configures Django
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.rules import rule_set
 from ratelimit_mw.testing import Clock, RecordingStore

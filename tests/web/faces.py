@@ -54,7 +54,7 @@ def fastapi(settings: Mapping[str, Any]) -> ASGIApp:
     app = FastAPI(dependencies=[Depends(RateLimit([])), Depends(RateLimit("1/minute", methods=["DELETE"]))])
     app.include_router(reports, prefix="/api")
     app.include_router(rest)
-    app.add_api_route("/deleted", _hello, methods=["DELETE"])  # otherwise a warning says that no route has DELETE
+    app.add_api_route("/deleted", _hello, methods=["DELETE"])  # avoids the warning that no route has DELETE
     app.add_middleware(asgi.RateLimitMiddleware, **settings)
     return app
 
