@@ -1,7 +1,7 @@
-"""Scenarios on every server, each with a framework behind it as it is usually run.
+"""Runs the scenarios on real servers, each with a framework that is usually run on it.
 
-Each server plays the scenarios that a server may change (methods, failures, work after the response) and a quarter of
-the others.
+Each server runs all scenarios whose result may depend on the server (methods, failures, work after the response), and a
+quarter of the others.
 """
 
 import socket
@@ -31,13 +31,13 @@ ADDED = (
     "transfer-encoding",
     "x-asked",
     "x-settled",
-)  # by servers, and by our app outside of the middleware
-NO_FRAMEWORK = ("asgi", "wsgi")  # an error is the server's to answer, and our app outside adds nothing
+)  # headers added by servers, and by the app around the middleware
+NO_FRAMEWORK = ("asgi", "wsgi")  # the server responds to an error, so the app around the middleware adds no headers
 
 
 @dataclass(frozen=True)
 class Stand:
-    """A server, what it serves, and options that the table needs."""
+    """A server, the integration and store that it runs, and options that the scenarios need."""
 
     kind: str
     face: str
@@ -48,7 +48,7 @@ class Stand:
         return f"{self.kind} {self.face} {self.store}"
 
 
-# waitress takes headers of proxies away, unless it is told to read them itself or to leave them: how-to/proxies.md
+# waitress removes the headers of proxies unless it is configured to read or to keep them: how-to/proxies.md
 KEPT = ("--no-clear-untrusted-proxy-headers",)
 STANDS = (
     Stand("uvicorn", "fastapi"),
@@ -67,7 +67,7 @@ STANDS = (
 
 @dataclass(frozen=True)
 class Unsent:
-    """What does not get through a server as it is written: our app outside of the middleware puts it there instead."""
+    """A part of a request that servers do not pass on unchanged. The app around the middleware restores it."""
 
     kinds: tuple[str, ...]
     part: str  # path or headers
@@ -88,18 +88,18 @@ def is_not_ascii(step: Step) -> bool:
 
 
 UNSENT = (
-    # RFC 9112, 3.2: a server must refuse it; granian, waitress and httptools hand both lines on
+    # RFC 9112, 3.2: a server must reject it; granian, waitress and httptools pass both headers on
     Unsent(("uvicorn", "hypercorn", "gunicorn-sync", "gunicorn-gthread"), "headers", has_two_hosts, refused=True),
-    # it makes one slash of them
+    # it merges them into one slash
     Unsent(("waitress",), "path", has_slashes_in_front),
-    # its WSGI makes an empty text of such a header: emmett-framework/granian#335
+    # over WSGI it replaces such a value with an empty string: emmett-framework/granian#335
     Unsent(("granian-wsgi",), "headers", is_not_ascii),
 )
 
 
 @pytest.fixture(scope="module")
 def redis(redis_servers: Mapping[str, RedisServer]) -> Iterator[RedisServer]:
-    """This file's own."""
+    """Run a Redis server for this file alone."""
     with RedisServer(next(iter(redis_servers.values())).binary) as running:
         yield running
 
@@ -136,7 +136,7 @@ def server(stand: Stand, redis: RedisServer) -> Iterator[WebServer]:
 def test_scenario(stand: Stand, server: WebServer, scenario: Scenario, redis: RedisServer) -> None:
     redis.flush()
     clock = Clock()
-    settled = 0  # by the step before
+    settled = 0  # settlements of the previous step
     for number, step in enumerate(scenario.steps):
         clock.advance(step.wait)
         answer = played(stand, server, step, f"{(*SCENARIOS, *AFTER).index(scenario)} {number}")
@@ -161,7 +161,7 @@ def played(stand: Stand, server: WebServer, step: Step, number: str) -> Answer:
 
 
 def asked(server: WebServer, method: str, path: str, headers: Sequence[tuple[str, str]]) -> Answer:
-    """A request byte for byte as it is written here, and all that comes back on its connection."""
+    """Send a request over a raw socket, so that no client library changes it, and return the response."""
     host = [] if "Host" in dict(headers) else [("Host", "app")]
     fields = [f"{name}: {value}" for name, value in (*host, ("Connection", "close"), *headers)]
     text = "\r\n".join([f"{method} {quote(path)} HTTP/1.1", *fields, "", ""])
@@ -171,6 +171,6 @@ def asked(server: WebServer, method: str, path: str, headers: Sequence[tuple[str
     stream: Any = SimpleNamespace(makefile=lambda *_: BytesIO(received))
     with HTTPResponse(stream, method=method) as answer:
         answer.begin()
-        # to a HEAD it would read none, whatever came
+        # `HTTPResponse` reads no body of a response to HEAD, even if the server sent one
         body = received.partition(b"\r\n\r\n")[2] if method == "HEAD" else answer.read()
         return Answer(answer.status, [(name.lower(), value) for name, value in answer.getheaders()], body)

@@ -1,6 +1,6 @@
-"""A client that closes its HTTP/2 connection while the app works: its slot is free when the app has answered.
+"""Checks that the slot of a client that closes its HTTP/2 connection is released when the app has responded.
 
-hypercorn then never returns from `send`. The lifetime of a slot is an hour here, so nothing else frees it.
+hypercorn then never returns from `send`. The lifetime of a slot is an hour here, so nothing else releases it.
 """
 
 import socket

@@ -1,6 +1,6 @@
-"""On every server: a slot is free as soon as a response has ended, or its client has gone.
+"""Checks on every server that a slot is released when the response has ended or the client has disconnected.
 
-Its lifetime is an hour here, so nothing else frees it.
+The lifetime of a slot is an hour here, so nothing else releases it.
 """
 
 import time
@@ -15,8 +15,8 @@ from redis_servers import RedisServer
 from web.real_servers import APPS, KINDS, Kind
 from web_servers import WebServer
 
-PATIENCE = 120.0  # seconds; nothing here is timed
-MORE = {  # two at a time
+PATIENCE = 120.0  # seconds; long, because no test here measures time
+MORE = {  # options to serve two requests at once
     "gunicorn-sync": ("--workers", "2"),
     "granian-wsgi": ("--blocking-threads", "4"),
 }
@@ -38,7 +38,7 @@ def kind(name: str) -> Kind:
 
 @pytest.fixture(scope="module")
 def store(redis_servers: Mapping[str, RedisServer]) -> Iterator[str]:
-    """The URL of a Redis of this file's own."""
+    """Run a Redis server for this file alone, and yield its URL."""
     with RedisServer(next(iter(redis_servers.values())).binary) as running:
         yield running.url
 
@@ -52,13 +52,13 @@ def server(name: str, kind: Kind, store: str) -> Iterator[WebServer]:
 
 @pytest.fixture
 def client(server: WebServer, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    """One whose slots are this test's own."""
+    """A client that shares no slots with other tests."""
     with httpx.Client(base_url=server.url, headers={"X-Client": request.node.name}, timeout=PATIENCE) as talking:
         yield talking
 
 
 def soon(get: Callable[[], int], status: int) -> bool:
-    """Whether it is answered so before long; until then it is refused."""
+    """Repeat a request until its status is `status`; until then it must be refused. Returns False after `PATIENCE`."""
     end = time.monotonic() + PATIENCE
     while (found := get()) != status and time.monotonic() < end:
         assert found == 429
@@ -69,7 +69,7 @@ def soon(get: Callable[[], int], status: int) -> bool:
 def test_a_slot_is_held_while_the_answer_streams_and_free_when_the_client_has_gone(client: httpx.Client) -> None:
     with client.stream("GET", "/endless") as streaming:
         assert streaming.status_code == 200
-        parts = streaming.iter_raw()  # which closes the connection when it goes
+        parts = streaming.iter_raw()  # closes the connection when it is garbage-collected
         assert next(parts).startswith(b"more\n")
         for _ in range(3):
             refused = client.get("/")
@@ -81,9 +81,9 @@ def test_a_slot_is_held_while_the_answer_streams_and_free_when_the_client_has_go
 
 @pytest.mark.parametrize("path", ["/", "/file", "/error"])
 def test_answers_that_end_free_their_slots(client: httpx.Client, path: str) -> None:
-    """One after the other: the next one may be there before the app is told that the last one has gone out."""
+    """Requests are refused at first if they arrive before the app learns that the last response was sent."""
     status = 500 if path == "/error" else 200
-    client.headers["Connection"] = "close"  # as servers do after an error, some without saying so
+    client.headers["Connection"] = "close"  # servers close it after an error, some without this header
     for _ in range(5):
         assert soon(lambda: client.get(path).status_code, status)
 
@@ -93,18 +93,18 @@ def opened(server: WebServer, name: str) -> ClientConnection:
 
 
 def handshake(server: WebServer, name: str) -> int:
-    """How one more handshake is answered."""
+    """Return the status of another handshake."""
     try:
         with opened(server, name):
             return 101
     except InvalidStatus as error:
-        return 429 if error.response.status_code == 403 else error.response.status_code  # a close before it is accepted
+        return 429 if error.response.status_code == 403 else error.response.status_code  # refused before the handshake
 
 
 @pytest.mark.parametrize("leaves", ["closes", "is gone"])
 def test_a_websocket_holds_its_slot_until_it_ends(kind: Kind, server: WebServer, leaves: str) -> None:
     if kind.interface == "wsgi":
-        return  # there are none
+        return  # WSGI has no websockets
     name = f"websocket that {leaves}"
     with opened(server, name) as websocket:
         websocket.send("hello")

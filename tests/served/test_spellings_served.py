@@ -1,4 +1,4 @@
-"""Spellings of request targets, byte by byte, to real servers: no endpoint is reached without its rule being met."""
+"""Sends spellings of request targets to real servers. No request may reach an endpoint without matching its rule."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""A client that writes `X_Forwarded_For` beside its proxy's `X-Forwarded-For`, under each WSGI server."""
+"""Sends `X_Forwarded_For` of a client beside `X-Forwarded-For` of its proxy to each WSGI server."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from spellings.served import WSGI_SERVERS
 pytestmark = pytest.mark.promise(10)
 
 KEEPING = {"hypercorn-wsgi", "granian-wsgi", "wsgiref"}
-OVERWRITING = {"granian-wsgi"}  # nothing tells the last line from an only one
+OVERWRITING = {"granian-wsgi"}  # the app sees the last of the two headers, as if it were the only one
 
 
 @pytest.mark.parametrize("name", WSGI_SERVERS)

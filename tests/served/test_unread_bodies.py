@@ -1,4 +1,7 @@
-"""A refusal reads no body: on every server it arrives all the same, and what was not read is no next request."""
+"""Checks on every server that a refusal arrives although it reads no body.
+
+The unread body must not be parsed as the next request.
+"""
 
 import socket
 from collections.abc import Iterator
@@ -12,12 +15,12 @@ from web_servers import WebServer
 
 pytestmark = pytest.mark.promise(11)
 
-LARGE = b"x" * 1_000_000  # more than the sockets between a client and a server hold
+LARGE = b"x" * 1_000_000  # more than the socket buffers of client and server hold
 BODY = b"GET / HTTP/1.1\r\nHost: app\r\nX-Client: smuggler\r\n\r\n"
 
 
-# Over HTTP/2 a body has a stream of its own. There hypercorn 0.18 drops the connection of an app that doesn't read it,
-# and httpx an answer that comes before all is sent.
+# Over HTTP/2 a body has a stream of its own. There hypercorn 0.18 drops the connection if the app does not read the
+# body, and httpx drops a response that arrives before the whole body is sent.
 @pytest.fixture(scope="module", params=[name for name, kind in KINDS.items() if not kind.http2])
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
@@ -34,7 +37,7 @@ def test_a_body_that_has_arrived(kind: Kind, server: WebServer) -> None:
 
         def post(client: str) -> tuple[int, bytes]:
             head = f"POST /length HTTP/1.1\r\nHost: app\r\nX-Client: {client}\r\nContent-Length: {len(BODY)}\r\n\r\n"
-            connection.sendall(head.encode() + BODY)  # in one piece, so that it is all there
+            connection.sendall(head.encode() + BODY)  # in one piece, so that the whole body has arrived
             with HTTPResponse(connection, method="POST") as answer:
                 answer.begin()
                 return answer.status, answer.read()

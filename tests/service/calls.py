@@ -1,4 +1,4 @@
-"""Calls of the service within this process."""
+"""Calls the service within this process."""
 
 import asyncio
 from typing import Any
@@ -9,13 +9,13 @@ from ratelimit_mw.service import service
 
 
 def client(app: Any, peer: str | None = "127.0.0.1", base_url: str = "http://service") -> httpx.AsyncClient:
-    """A client of an ASGI app; `peer`: its address."""
+    """Return a client of an ASGI app. `peer`: the address of the client."""
     transport = httpx.ASGITransport(app=app, client=(peer, 1) if peer else ("", 0))
     return httpx.AsyncClient(transport=transport, base_url=base_url)
 
 
 def calls(app: Any, *asked: tuple[str, str, dict[str, Any]], peer: str = "127.0.0.1") -> list[httpx.Response]:
-    """The answers to some requests, one after the other: method, path, and what httpx takes."""
+    """Send requests in order, and return the responses. Each request: method, path and options of httpx."""
 
     async def run() -> list[httpx.Response]:
         async with client(app, peer) as one:
@@ -25,11 +25,11 @@ def calls(app: Any, *asked: tuple[str, str, dict[str, Any]], peer: str = "127.0.
 
 
 def call(app: Any, path: str, body: Any, peer: str = "127.0.0.1") -> httpx.Response:
-    """The answer to one POST."""
+    """Send a POST request, and return the response."""
     (answer,) = calls(app, ("POST", path, {"json": body}), peer=peer)
     return answer
 
 
 def made(**options: Any) -> Any:
-    """The service with these settings."""
+    """Return a service with these settings."""
     return service({"trusted_proxies": ["127.0.0.1"], "limits": "100/minute", **options})

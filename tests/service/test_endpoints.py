@@ -1,4 +1,4 @@
-"""The endpoints of the decision service, and what each rejects."""
+"""Tests the endpoints of the decision service, and which requests they reject."""
 
 import asyncio
 from typing import Any
@@ -112,7 +112,7 @@ LOST = "client: unknown, expected a caller that keeps its connection open until 
 
 
 def reported(app: Any, server: tuple[str, int | None], path: str, headers: dict[str, str]) -> tuple[int, str]:
-    """The status and body of a call whose server reports no client, and this address of its own."""
+    """Return the status and body of a call whose server reports no client address, and `server` as its own address."""
     fields = [(name.lower().encode(), value.encode()) for name, value in {"Host": "h", **headers}.items()]
     scope = {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
@@ -136,7 +136,7 @@ PROXIED = [("/v1/forward", FORWARDED), ("/v1/nginx", NGINX), ("/v1/envoy/a", {"X
 @pytest.mark.parametrize(("path", "headers"), PROXIED)
 @pytest.mark.promise(10)
 def test_a_caller_that_left_is_no_unix_socket(path: str, headers: dict[str, str]) -> None:
-    """uvicorn reports a TCP client that reset its connection at once as it does a unix socket."""
+    """uvicorn reports no address for a TCP client that resets its connection at once, as for a unix socket."""
     app = made(limits="9/day", trusted_proxies=["unix:"])
     status, body = reported(app, ("127.0.0.1", 8900), path, headers)
     assert status == 403
@@ -174,7 +174,7 @@ def test_refused_in_the_form_of_each_proxy(ratelimit_clock: None) -> None:
 
 @pytest.mark.parametrize("size", [8192, 8193])
 def test_a_long_path_is_refused(ratelimit_clock: None, size: int) -> None:
-    """To decode and match a path of 250 KB takes longer than a proxy waits."""
+    """Decoding and matching a path of 250 KB takes longer than a proxy waits."""
     app, uri = made(limits="100/day"), "/?" + "%" * (size - 2)
     forward, nginx = calls(
         app,
@@ -297,7 +297,7 @@ def test_check_reads_headers_and_host(ratelimit_clock: None) -> None:
 
 
 def test_check_accepts_each_target_and_method_of_http(ratelimit_clock: None) -> None:
-    """An HTTP server passes them to its app, which describes each request as it received it."""
+    """HTTP servers pass such targets and methods to an app, and the app sends them to the service unchanged."""
     app = made(limits="9/day", rules=[{"path": "/login", "limits": "5/day", "name": "login"}])
     requests: list[tuple[dict[str, str], str, int]] = [
         ({"path": "/", "method": "M-SEARCH"}, "default", 8),
@@ -359,7 +359,7 @@ def test_slots_are_released_renewed_and_end_by_themselves(ratelimit: Control) ->
     ratelimit.advance(3)
     assert call(app, "/v1/peek", body).json()["remaining"] == 1  # 6 s after the hit, 3 s after the renewal
     ratelimit.advance(3)
-    assert call(app, "/v1/peek", body).json()["remaining"] == 2  # its holder is gone
+    assert call(app, "/v1/peek", body).json()["remaining"] == 2  # it has expired: 6 s after the renewal
 
 
 def test_a_slot_beside_a_rate_and_of_several_units(ratelimit: Control) -> None:

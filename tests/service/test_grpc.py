@@ -1,4 +1,4 @@
-"""Envoy's rate limit service, called as Envoy calls it."""
+"""Tests the rate limit service of Envoy with calls as Envoy sends them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def _bytes(text: Text) -> bytes:
 
 
 def request(*descriptors: Entries, hits: int = 0, own: int | None = None) -> bytes:
-    """A call, as bytes."""
+    """Return a serialized `RateLimitRequest`."""
     made = MESSAGES["RateLimitRequest"](domain="web", hits_addend=hits)
     for entries in descriptors:
         descriptor = made.descriptors.add()
@@ -38,7 +38,7 @@ def request(*descriptors: Entries, hits: int = 0, own: int | None = None) -> byt
 
 
 def answers(app: Any, *sent: bytes, address: str | None = None, metadata: Any = ()) -> list[Any]:
-    """The answer to each call, or the code and the text of its error."""
+    """Send the calls, and return each response, or the code and the text of its error."""
 
     async def run() -> list[Any]:
         place = address or f"127.0.0.1:{free_port()}"
@@ -97,7 +97,7 @@ def test_several_descriptors_are_decided_in_one_step(ratelimit: Control) -> None
     assert [status.limit_remaining for status in both.statuses] == [2, 2]
     assert refused.overall_code == OVER_LIMIT
     assert [status.code for status in refused.statuses] == [OK, OVER_LIMIT]
-    assert (last.overall_code, last.statuses[0].limit_remaining) == (OK, 0)  # the refused call took nothing of BOB's
+    assert (last.overall_code, last.statuses[0].limit_remaining) == (OK, 0)  # the refused call charged nothing to BOB
 
 
 def test_a_cost_of_the_call_or_of_a_descriptor(ratelimit: Control) -> None:

@@ -1,4 +1,4 @@
-"""The programs on the page about many services, run with the interpreters that are there."""
+"""Runs the programs on the page about many services with the interpreters that are installed."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ path = "/login"
 methods = ["POST"]
 limits = "5/minute"
 """
-PRINTED = {  # what each prints, in the order of the page
+PRINTED = {  # the expected output of each program, in the order of the page
     "bash": [r'\{"allowed":true,"limit":5,"remaining":4,.*"rule":"login","status":200,.*\}', r'(\{"settled":1\}){2}'],
     "javascript": [r'200 "login";r=4;t=\d+ ?\n'],
     "go": [r"true 18\n"],

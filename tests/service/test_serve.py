@@ -1,4 +1,4 @@
-"""The command `serve`: addresses, secrets, workers, and what it survives."""
+"""Tests the command `serve`: addresses, secrets, workers, and invalid or hostile requests."""
 
 import asyncio
 import contextlib
@@ -27,13 +27,13 @@ FORWARDED = "X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /\r\nX-Forwarded-For: 1
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with served(tmp_path_factory.mktemp("service"), SETTINGS) as (found, process):
         yield found
-        assert process.poll() is None  # whatever it was sent
+        assert process.poll() is None  # no request has stopped it
 
 
 def raw(port: int, sent: bytes) -> bytes:
-    """What a server answers until it closes the connection."""
+    """Send bytes, and return all that the server sends until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        with contextlib.suppress(ConnectionError):  # it may close before it has read all
+        with contextlib.suppress(ConnectionError):  # the server may close before it has read all
             connection.sendall(sent)
         found = b""
         with contextlib.suppress(ConnectionError):
@@ -54,7 +54,7 @@ def status(port: int, path: str = "/healthz", method: str = "GET", body: Any = N
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_answers_with_a_body_are_sent_at_once(host: str) -> None:
-    """Without TCP_NODELAY, the body of each answer waits 40 ms for the client to acknowledge the headers."""
+    """Without TCP_NODELAY, the body of each response waits 40 ms for the client to acknowledge the headers."""
     delayed: list[bool] = []
 
     async def main() -> None:
@@ -85,7 +85,7 @@ def test_a_body_of_a_megabyte(port: int) -> None:
 
 
 def test_a_keep_alive_connection_after_a_long_body(port: int) -> None:
-    """The body of an answered request is no head: the connection ends without a second answer."""
+    """An unread body is not parsed as another request: the server closes the connection after one response."""
     head = f"POST /v1/forward HTTP/1.1\r\nHost: a\r\n{FORWARDED}Content-Length: 1000000\r\n\r\n".encode()
     found = raw(port, head + b"x" * 999_999)
     assert found.count(b"HTTP/1.1 ") == 1
@@ -101,7 +101,7 @@ def test_a_thousand_headers(port: int) -> None:
 @pytest.mark.parametrize("end", [b"\r\n", b""])
 @pytest.mark.parametrize("size", [100_000, 500_000, 5_000_000])
 def test_a_long_head_is_answered_and_read(port: int, size: int, end: bytes) -> None:
-    """A proxy that cannot write all of its request would admit it."""
+    """A proxy admits a request if it cannot send all of its call."""
     head = b"GET /v1/forward HTTP/1.1\r\nHost: a\r\n" + b"X-A: abcd\r\n" * (size // 11) + end
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(head)  # raises if the server does not read it
@@ -127,7 +127,7 @@ def test_a_head_without_an_end_is_not_read_for_ever(port: int) -> None:
     ids=["control", "name", "long"],
 )
 def test_nginx_learns_why_a_head_is_refused(port: int, line: bytes, code: int) -> None:
-    """Of other statuses than 403, nginx makes a 500."""
+    """nginx responds with 500 if it receives an error status other than 403."""
     for path in (b"/v1/nginx", b"/v1/forward"):
         answer = raw(port, b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\nConnection: close\r\n\r\n" % (path, line))
         head, _, body = answer.partition(b"\r\n\r\n")
@@ -240,7 +240,7 @@ def test_sockets_workers_and_a_secret(tmp_path: Path) -> None:
     (tmp_path / "gone.sock").touch()
     (tmp_path / "gone.sock").unlink()
     with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(tmp_path / "rl.sock"))  # of a process that was killed
+        left.bind(str(tmp_path / "rl.sock"))  # left over by a process that was killed
     options = ["--bind", "unix:rl.sock", "--workers", "2", "--secret-file", "secret.txt"]
     with served(tmp_path, SETTINGS, *options) as (port, _):
         assert status(port) == 403
@@ -256,7 +256,7 @@ def test_sockets_workers_and_a_secret(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_proxy_closes_an_idle_connection_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
-    """It would admit a request that arrives while the service closes the connection."""
+    """A proxy admits a request that it sends while the service closes the connection."""
     (tmp_path / "limits.toml").write_text(SETTINGS)
     configs: list[Any] = []
 
@@ -275,7 +275,7 @@ def test_a_proxy_closes_an_idle_connection_first(tmp_path: Path, monkeypatch: py
 
 
 def test_a_connection_of_a_stranger_ends(tmp_path: Path) -> None:
-    """An idle one would stay for an hour."""
+    """Otherwise the idle connection would stay open for an hour."""
     (tmp_path / "secret.txt").write_text("sixteen-letters!\n")
     with served(tmp_path, SETTINGS, "--secret-file", "secret.txt") as (port, _):
         answer = raw(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-RateLimit-Secret: wrong\r\n\r\n")
@@ -360,7 +360,7 @@ while True:
 def test_a_holder_that_is_killed_holds_its_slot_for_its_lifetime_only(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """The case of a token server: one process takes slots, renews them, and is killed."""
+    """Models a token server: a process takes a slot and renews it, until it is killed."""
     body = {"limits": {"concurrent": 1, "slot_lifetime": 1}, "key": "job"}
     settings = f'limits = "1/day"\nstore = "{redis_server.url}"\nstore_timeout = 5.0\n'
     with served(tmp_path, settings) as (port, _):
@@ -374,7 +374,7 @@ def test_a_holder_that_is_killed_holds_its_slot_for_its_lifetime_only(
         process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        until = time.monotonic() + 1.5  # longer than the lifetime: it is renewed meanwhile
+        until = time.monotonic() + 1.5  # longer than the lifetime, because the slot is renewed
         while time.monotonic() < until:
             assert hit()["allowed"] is False
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A load that goes on until it is told to end, by clients of whom half are new each time."""
+"""Sends requests until it is stopped. Half of the clients are new, the others return."""
 
 import threading
 import time
@@ -8,11 +8,11 @@ from http.client import HTTPConnection
 from random import Random
 
 CONNECTIONS = 8
-REGULARS = 300  # clients that come again and again
+REGULARS = 300  # number of clients that return
 
 
 class Load(AbstractContextManager["Load", None]):
-    """`statuses`: how often each was answered. `errors`: what went wrong in a thread, which ended then."""
+    """Sends requests in threads. `statuses`: the responses by status. `errors`: exceptions that ended a thread."""
 
     def __init__(self, port: int) -> None:
         self.statuses: Counter[int] = Counter()
@@ -31,7 +31,7 @@ class Load(AbstractContextManager["Load", None]):
             thread.join()
 
     def clients_since(self, seconds: int) -> int:
-        """How many different clients have asked in the last so many seconds."""
+        """Return the number of different clients that sent requests in the last `seconds`."""
         with self._lock:
             first = int(time.monotonic()) - seconds
             self._clients = {second: clients for second, clients in self._clients.items() if second >= first}
@@ -40,11 +40,11 @@ class Load(AbstractContextManager["Load", None]):
     def _run(self, number: int) -> None:
         try:
             connection = HTTPConnection("127.0.0.1", self._port, timeout=30)
-            random = Random(number)  # noqa: S311  # the same each time, and no secret
+            random = Random(number)  # noqa: S311  # repeatable, and not a secret
             while not self._over.is_set():
                 self._ask(connection, random)
             connection.close()
-        except BaseException as error:  # noqa: BLE001  # the test asks for it
+        except BaseException as error:  # noqa: BLE001  # the test checks for errors
             self.errors.append(error)
 
     def _ask(self, connection: HTTPConnection, random: Random) -> None:

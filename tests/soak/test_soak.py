@@ -1,6 +1,7 @@
-"""Minutes under load, over Redis: nothing grows. `tox -e soak` runs it for 10, `SOAK_MINUTES=1 tox -e soak` for one.
+"""Checks that memory, sockets and keys do not grow under load over Redis.
 
-Half of the load comes from clients that never came before. Sizes are read in /proc, so this needs Linux.
+`tox -e soak` runs for 10 minutes, `SOAK_MINUTES=1 tox -e soak` for one. Half of the load comes from new clients. Sizes
+are read from /proc, so this needs Linux.
 """
 
 import os
@@ -18,25 +19,25 @@ from web_servers import WebServer, serve_uvicorn
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
 SECONDS = 60 * float(os.environ.get("SOAK_MINUTES", "10"))
-EVERY = 2.0  # seconds
+EVERY = 2.0  # seconds between samples
 LIMITS = 3  # buckets of one client
-LIVES = 15  # seconds that no key outlives
+LIVES = 15  # seconds until a key has expired
 POOL = 32  # connections to Redis at most
-GROWTH = 1.03, 1024  # times, and kB besides, that the later half may hold: an allocator is not exact
+GROWTH = 1.03, 1024  # factor, and kB added, by which memory may grow in the later half: an allocator is not exact
 
 
 class Sample(NamedTuple):
-    """The server at one moment."""
+    """The sizes of the server at one moment."""
 
     memory: int  # resident, kB
     sockets: int
     keys: int
-    clients: int  # that asked within the life of a key
+    clients: int  # that sent requests within the lifetime of a key
 
 
 @pytest.fixture
 def redis(redis_servers: Mapping[str, RedisServer]) -> Iterator[RedisServer]:
-    """One of its own."""
+    """Run a Redis server for this test alone."""
     with RedisServer(next(iter(redis_servers.values())).binary) as running:
         yield running
 
@@ -57,7 +58,7 @@ def sockets_of(server: WebServer) -> int:
     for descriptor in Path(f"/proc/{server.process.pid}/fd").iterdir():
         try:
             found += str(descriptor.readlink()).startswith("socket:")
-        except FileNotFoundError:  # closed since it was listed
+        except FileNotFoundError:  # closed after it was listed
             continue
     return found
 
@@ -67,7 +68,7 @@ def keys_of(redis: RedisServer) -> int:
 
 
 def without_end(redis: RedisServer) -> int:
-    """Keys that never expire: `db0:keys=9,expires=9,...`."""
+    """Return the number of keys that never expire, from `db0:keys=9,expires=9,...`."""
     found = redis.ask("INFO keyspace", timeout=5.0)
     if "db0:" not in found:
         return 0
@@ -86,7 +87,7 @@ def test_nothing_grows(server: WebServer, redis: RedisServer) -> None:
             samples.append(Sample(memory_of(server), sockets_of(server), keys, load.clients_since(LIVES)))
             assert without_end(redis) == 0
     report = f"{load.statuses.total()} requests, {dict(load.statuses)}; first {samples[0]}, last {samples[-1]}"
-    print(report)  # noqa: T201  # what a soak is for: pytest -s shows it
+    print(report)  # noqa: T201  # pytest -s shows the report
     assert load.errors == []
     assert set(load.statuses) == {200, 429}, report
     assert all(sample.keys <= LIMITS * sample.clients for sample in samples), report
@@ -99,7 +100,7 @@ def test_nothing_grows(server: WebServer, redis: RedisServer) -> None:
 
 
 def assert_flat(samples: list[Sample], report: str) -> None:
-    """After the first third, in which caches fill up, the later half holds no more than the earlier one."""
+    """Check that the later half uses no more than the earlier one, without the first third, in which caches fill."""
     settled = samples[len(samples) // 3 :]
     half = len(settled) // 2
     early, late = (median(sample.memory for sample in part) for part in (settled[:half], settled[half:]))

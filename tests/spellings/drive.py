@@ -1,4 +1,4 @@
-"""Runs spellings through our middleware and a framework's own router: which endpoints were reached without a limit."""
+"""Sends spellings through the middleware and a framework's router, and finds endpoints reached without their limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -20,13 +20,13 @@ from web.wsgi_talk import Server
 from web.wsgi_talk import read as read_all
 
 ROOTS: Final = ("", "/api")
-WITHOUT_ROOT: Final = ("falcon-asgi",)  # they do not take the root path off
-Outcome = tuple[list[str], frozenset[str]]  # endpoints that were reached, and rules that were met
+WITHOUT_ROOT: Final = ("falcon-asgi",)  # frameworks that do not remove the root path
+Outcome = tuple[list[str], frozenset[str]]  # endpoints that were reached, and rules that were charged
 Asked = Callable[[dict[str, Any]], Awaitable[Outcome]]
 
 
 class Escape(NamedTuple):
-    """A spelling that reached an endpoint and met no limit that holds for it."""
+    """A spelling that reached an endpoint without a charge of the endpoint's limit."""
 
     target: bytes
     server: str
@@ -36,14 +36,14 @@ class Escape(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a run of spellings showed. `reached`: how many requests reached an endpoint."""
+    """The result of a run of spellings. `reached`: how many times an endpoint was reached."""
 
     reached: int
     escapes: list[Escape]
 
 
 class _App(NamedTuple):
-    """A framework's app behind our middleware. `send`: lets it answer one request."""
+    """A framework's app behind the middleware. `send`: sends it a request."""
 
     send: Callable[[dict[str, Any]], Any]
     reached: list[str]
@@ -85,11 +85,11 @@ def _over_wsgi(app: Any, reached: list[str], store: RecordingStore) -> _App:
     return _App(send, reached, store)
 
 
-_OWN_ERRORS: Final = (ValueError, IndexError)  # of a framework, for a malformed path: a 500 of its server
+_OWN_ERRORS: Final = (ValueError, IndexError)  # raised by a framework for a malformed path; a server responds with 500
 
 
 def _forgiven(app: Any) -> Any:
-    """The app, whose errors are answers too. `__wrapped__` names it."""
+    """Return the app with `_OWN_ERRORS` suppressed. `__wrapped__` is the app."""
 
     @wraps(app, assigned=())
     async def forgiven(*given: Any) -> None:
@@ -123,7 +123,7 @@ def _wsgi(make: Callable[[list[str]], Any]) -> Iterator[_App]:
 
 
 def _django(handler: Callable[[], Any], over: Any, around: Any = None) -> Iterator[_App]:
-    """`around`: our middleware for any app; None is our middleware for Django."""
+    """Yield a Django app. `around`: the middleware for any ASGI or WSGI app; None uses the middleware for Django."""
     reached: list[str] = []
     store = RecordingStore()
     urls = tuple(routed.of_django(reached, is_async=over is _over_asgi))
@@ -157,7 +157,7 @@ FRAMEWORKS: Final = tuple(_FRAMEWORKS)
 
 @contextmanager
 def opened(framework: str) -> Iterator[Asked]:
-    """Asks the framework's app with what a server hands over, and answers the endpoints it reached, and what it met."""
+    """Yield a function that sends a request, as a server passes it on, to the framework's app."""
     with contextmanager(_FRAMEWORKS[framework][1])() as app:
 
         async def ask(read: dict[str, Any]) -> Outcome:
@@ -168,12 +168,12 @@ def opened(framework: str) -> Iterator[Asked]:
 
 
 def frameworks(interface: str) -> list[str]:
-    """Those of an interface, each once: a process has one Django."""
+    """Return the frameworks of an interface. Django is listed once, because a process can have only one."""
     return [name for name, (own, _) in _FRAMEWORKS.items() if own == interface and not name.endswith("-own")]
 
 
 def run(framework: str, targets: Iterable[bytes]) -> Seen:
-    """Each target as every server hands it over, below every root; what two servers read alike is sent once."""
+    """Send each target below every root, as each server passes it on. Equal requests of two servers are sent once."""
     known = readers.ASGI if _FRAMEWORKS[framework][0] == "asgi" else readers.WSGI
     roots = ROOTS if framework not in WITHOUT_ROOT else ("",)
     with opened(framework) as ask:

@@ -1,4 +1,4 @@
-"""The endpoints that each framework has, and the settings whose rules name them. The same for all."""
+"""The endpoints of the app in each framework, and settings with rules for them."""
 
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ TEMPLATES: Final = {  # one rule for each endpoint, of the same name
     "over": "/over/{x}",
 }
 EXEMPT: Final = {"health": "/health", "public": "/public/{p:path}"}
-WITHOUT_RULE: Final = {"free": "/free", "open": "/open/{x}"}  # the default limits hold for these
+WITHOUT_RULE: Final = {"free": "/free", "open": "/open/{x}"}  # the default limits apply to these
 EVERY: Final = {**TEMPLATES, **EXEMPT, **WITHOUT_RULE}
 FILLED: Final = {"id": "7", "n": "7", "x": "1.5", "u": UUID, "q": "a/b", "p": "a/b", "post": "9"}
 
@@ -40,7 +40,7 @@ SETTINGS: Final[dict[str, Any]] = {
 
 
 def escaped(endpoint: str, charged: frozenset[str]) -> bool:
-    """Whether a request reached an endpoint and met no limit that holds for it."""
+    """Return whether a request that reached the endpoint was not charged by the endpoint's limit."""
     if endpoint in EXEMPT:
         return False
     return (endpoint if endpoint in TEMPLATES else "default") not in charged

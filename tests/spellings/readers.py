@@ -1,4 +1,7 @@
-"""How each server reads a request target: the path in the ASGI scope or the WSGI environ, or None where it refuses."""
+"""Parses request targets as each server does.
+
+A reader returns the path as in the ASGI scope or the WSGI environ, or None if the server rejects the target.
+"""
 
 import re
 from collections.abc import Callable
@@ -6,13 +9,13 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import httptools
-from gunicorn.util import (  # type: ignore[import-untyped]  # it has no types
+from gunicorn.util import (  # type: ignore[import-untyped]  # gunicorn has no types
     split_request_uri,
     unquote_to_wsgi_str,
 )
-from waitress.parser import ParsingError, split_uri  # type: ignore[import-untyped]  # nor has this one
+from waitress.parser import ParsingError, split_uri  # type: ignore[import-untyped]  # nor has waitress
 
-_VISIBLE: Final = re.compile(rb"[\x21-\x7e]+")  # what h11 takes for a target
+_VISIBLE: Final = re.compile(rb"[\x21-\x7e]+")  # the bytes that h11 accepts in a target
 Read = dict[str, Any]
 Reader = Callable[[bytes, str], Read | None]  # the target and the root path
 

@@ -1,4 +1,7 @@
-"""The same endpoints in each framework; each notes its name in `reached`, and nothing in front of the router."""
+"""Builds an app with the same endpoints in each framework. Nothing runs before the router.
+
+Each endpoint appends its name to `reached`.
+"""
 
 import re
 from collections.abc import Callable
@@ -43,7 +46,7 @@ def _anoting(name: str, reached: list[str]) -> Callable[..., Any]:
 
 
 def _typed(name: str, fields: dict[str, Any], reached: list[str]) -> Any:
-    """An endpoint whose parameters have names and types, which its framework reads."""
+    """Return an endpoint with a signature of typed parameters, because frameworks read it."""
 
     async def endpoint(**_: Any) -> str:
         reached.append(name)
@@ -74,7 +77,7 @@ def of_starlette(reached: list[str]) -> Any:
 
 
 def of_fastapi(reached: list[str]) -> Any:
-    """As users write it: the type of a parameter, and a converter only where a slash may be in it."""
+    """Annotate parameters with types, as users do. Only a parameter that may contain slashes has a converter."""
     app, router = fastapi.FastAPI(openapi_url=None), fastapi.APIRouter(prefix="/sub")
     for name, path in EVERY.items():
         fields = {field[1]: _TYPES.get(field[2], str) for field in _FIELD.finditer(path)}
@@ -117,13 +120,13 @@ class _Resource:
 
 
 class _AsyncResource(_Resource):
-    async def on_get(self, *_: Any, **__: Any) -> None:  # type: ignore[override]  # as Falcon has it for ASGI
+    async def on_get(self, *_: Any, **__: Any) -> None:  # type: ignore[override]  # Falcon requires it for ASGI
         self._reached.append(self._name)
 
 
 def _on_falcon(app: Any, resource: Any, reached: list[str]) -> Any:
     for name, path in EVERY.items():
-        if name != "edit":  # a path converter is the last thing in its templates
+        if name != "edit":  # a path converter must be last in a template of Falcon
             app.add_route(path, resource(name, reached))
     return app
 
@@ -139,25 +142,25 @@ def of_falcon_asgi(reached: list[str]) -> Any:
 def of_bottle(reached: list[str]) -> Any:
     app = bottle.Bottle()
     for name, path in EVERY.items():
-        if ":uuid" not in path:  # it has no such filter
+        if ":uuid" not in path:  # Bottle has no such filter
             text = _FIELD.sub(lambda found: f"<{found[1]}{':' + found[2] if found[2] else ''}>", path)
             app.route(text, callback=_noting(name, reached))
     return app
 
 
 def of_litestar(reached: list[str]) -> Any:
-    """A parameter is a whole segment there, and a path the last."""
+    """In Litestar, a parameter must be a whole segment, and a path parameter the last one."""
     handlers = []
     for name, path in EVERY.items():
         if name == "edit" or any("{" in one and one[0] != "{" for one in path.split("/")):
             continue
         text = _FIELD.sub(lambda found: f"{{{found[1]}:{found[2] or 'str'}}}", path)
-        handlers.append(litestar.get(text)(_typed(name, {}, reached)))  # it reads parameters before it has a handler
+        handlers.append(litestar.get(text)(_typed(name, {}, reached)))  # Litestar reads parameters from the template
     return litestar.Litestar(handlers, openapi_config=None, logging_config=None)
 
 
 def of_django(reached: list[str], *, is_async: bool) -> Any:
-    """The URL patterns."""
+    """Return URL patterns."""
 
     def view(name: str) -> Any:
         def answer(_: HttpRequest, **__: Any) -> HttpResponse:
@@ -173,7 +176,7 @@ def of_django(reached: list[str], *, is_async: bool) -> Any:
         text = _angled(template).removeprefix("/")
         return pattern(re.sub(r"<(\w+)>", r"<str:\1>", text), view(name))
 
-    known = {name: path for name, path in EVERY.items() if ":float" not in path}  # it has no such converter
+    known = {name: path for name, path in EVERY.items() if ":float" not in path}  # Django has no such converter
     plain = [one(name, path) for name, path in known.items() if not path.startswith("/sub")]
     inner = [one(name, path.removeprefix("/sub")) for name, path in known.items() if path.startswith("/sub")]
     return [*plain, pattern("sub/", include(inner))]

@@ -1,4 +1,4 @@
-"""The servers that spellings are sent to, each as a context that runs an app of tests/apps."""
+"""The servers that spellings are sent to. Each is a context manager that runs an app of tests/apps."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,4 +1,4 @@
-"""Request targets: paths of endpoints, changed in ways in which servers and routers differ; and random bytes."""
+"""Generates request targets: random bytes, and paths of endpoints, changed where servers and routers may differ."""
 
 import random
 import re
@@ -238,7 +238,7 @@ AUTHORITIES: Final = [
 
 
 def filled(template: str, draw: random.Random | None = None) -> str:
-    """A path that the template is for, or nearly so."""
+    """Return a path that matches the template; with `draw`, parameters are random and may not match."""
 
     def fill(found: re.Match[str]) -> str:
         if draw is None or draw.random() < 0.4:
@@ -249,7 +249,7 @@ def filled(template: str, draw: random.Random | None = None) -> str:
 
 
 def written(path: str) -> bytes:
-    """The path as a client writes it by default."""
+    """Escape the path as most clients do."""
     return quote(path, safe="/:@!$&'()*+,;=~-._").encode()
 
 
@@ -261,7 +261,7 @@ def _at(target: bytes, draw: random.Random) -> int:
 
 
 def _percent(target: bytes, draw: random.Random) -> bytes:
-    """One byte in escapes, or all; once or twice."""
+    """Percent-encode one byte, or all but slashes, once or twice."""
     form = draw.choice(["%%%02x", "%%%02X", "%%25%02x"])
     chosen = draw.randrange(len(target)) if target else 0
     every = draw.random() < 0.1
@@ -308,7 +308,7 @@ def _double(target: bytes, draw: random.Random) -> bytes:
 
 
 def _other(target: bytes, draw: random.Random) -> bytes:
-    """Another endpoint's path, and back by dots or not."""
+    """Put the path of another endpoint in front, with or without dot segments after it."""
     other = written(filled(draw.choice(list(EVERY.values()))))
     return other + draw.choice([b"/..", b"/../..", b"", b"/%2e%2e", b"/../../.."]) + target
 
@@ -324,8 +324,8 @@ CHANGES: Final[list[Change]] = [
 
 
 def random_targets(seed: str, count: int) -> Iterator[bytes]:
-    """So many, the same for the same seed."""
-    draw = random.Random(seed)  # noqa: S311  # no secret
+    """Yield `count` random targets. The same seed yields the same targets."""
+    draw = random.Random(seed)  # noqa: S311  # not a secret
     templates = list(EVERY.values())
     for _ in range(count):
         if draw.random() < 0.01:
@@ -340,7 +340,7 @@ def random_targets(seed: str, count: int) -> Iterator[bytes]:
 
 
 def seeds() -> list[bytes]:
-    """Each single change that has a name, on one endpoint of each kind; and all fillings of parameters."""
+    """Return targets with one change each, for four kinds of endpoints, and with each value of a parameter."""
     found = [written(filled(template)) for template in EVERY.values()]
     for name in ("login", "search", "slash", "user"):
         path = written(filled(EVERY[name]))
@@ -354,7 +354,7 @@ def seeds() -> list[bytes]:
     return list(dict.fromkeys([*found, *FOUND]))
 
 
-FOUND: Final = [  # what got past a rule once
+FOUND: Final = [  # targets that once evaded a rule
     b"//search/../secret",
     b"//search/%2e%2e/x",
     b"/login%FF",

@@ -1,4 +1,4 @@
-"""No spelling of a request target reaches an endpoint of a supported framework without meeting its rule."""
+"""Checks that no spelling of a request target reaches an endpoint of a framework without matching its rule."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from spellings.targets import FOUND, filled, random_targets, seeds, written
 
 pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
-PARTS = 20 if PROOF else 1  # of a run, so that several processes share it
-RANDOM = 100_000 // PARTS if PROOF else 300  # for each framework and part: 3,000 and more in every run of the tests
+PARTS = 20 if PROOF else 1  # the run is split, so that several processes share it
+RANDOM = 100_000 // PARTS if PROOF else 300  # targets for each framework and part; at least 3,000 in a run of the tests
 
 
 @pytest.mark.parametrize("framework", drive.FRAMEWORKS)
@@ -18,10 +18,10 @@ def test_each_endpoint_is_reached(framework: str) -> None:
     reached = {name for name, path in EVERY.items() if drive.run(framework, [written(filled(path))]).reached}
     missing = set(EVERY) - reached
     allowed = {
-        "litestar": {"edit", "report", "row"},  # text beside a parameter, and more behind a path
+        "litestar": {"edit", "report", "row"},  # no text beside a parameter, or after a path
         "falcon": {"edit"},
         "bottle": {"thing"},  # it has no UUIDs
-        "django": {"price"},  # and this one no floats
+        "django": {"price"},  # it has no floats
     }
     assert missing == allowed.get(framework.partition("-")[0], set())
 
@@ -36,7 +36,7 @@ def test_named_spellings(framework: str) -> None:
 def test_random_spellings(framework: str, part: int) -> None:
     seen = drive.run(framework, random_targets(f"{framework} {part}", RANDOM))
     assert seen.escapes == []
-    assert seen.reached > RANDOM // 5  # or the changes leave nothing that a router knows
+    assert seen.reached > RANDOM // 5  # otherwise the changes are so large that routers match few targets
 
 
 def test_what_was_found_once_is_among_the_named_ones() -> None:
