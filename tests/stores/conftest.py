@@ -1,4 +1,4 @@
-"""A store on a real server; and at the end of a run, what the tests of parity and of listings measured."""
+"""Fixtures of stores on real servers, and a summary of what the tests of parity and of listings measured."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,14 @@ from redis_servers import RedisServer
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[Redis]:
-    """A client of the same server, to look at what a store did."""
+    """A client of the same server, to check what a store did."""
     with Redis.from_url(redis_url) as client:
         yield client
 
 
 @pytest.fixture
 def redis_store(redis_url: str) -> Iterator[RedisStore]:
-    """A store that goes by the server's clock."""
+    """A store that uses the server's clock."""
     store = RedisStore(redis_url, timeout=5)
     yield store
     store.close()
@@ -33,13 +33,13 @@ def unthrottled_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server(redis_server: RedisServer) -> Iterator[RedisServer]:
-    """A server of the test's own, to be given passwords and rights."""
+    """A server for one test, which may set passwords and rights."""
     with RedisServer(redis_server.binary) as server:
         yield server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line per algorithm and server; in the report of each test, which also comes from another process."""
+    """Print a line per algorithm and server, from the reports of tests, which also come from other processes."""
     for report in terminalreporter.stats.get("passed", []):
         for name, line in report.user_properties:
             if name in ("parity", "listing"):

@@ -1,4 +1,4 @@
-"""A store of a few lines: a dict, the algorithms' own functions, and the group rules of section 7 of the design."""
+"""A minimal store: a dict, the functions of the algorithms, and the group rules of section 7 of the design."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ def bucket_of(charge: Charge) -> Bucket:
 
 
 class ModelStore:
-    """Forgets nothing, and leaves states that expired to the algorithms. `clock` gives seconds."""
+    """A store in memory that drops no states, not even expired ones. `clock`: returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -76,6 +76,6 @@ class ModelStore:
     def _look(self, charge: Charge, charges: Sequence[Charge]) -> tuple[Decision, State]:
         cost = sum(other.cost for other in charges if bucket_of(other) == bucket_of(charge))
         if charge.role == "penalty" and not cost:
-            cost = 1  # its ban refuses all the same
+            cost = 1  # a ban refuses charges without cost, too
         delay = None if charge.max_delay is None else round(charge.max_delay * 1_000_000)
         return charge.limit.decide(self.states.get(bucket_of(charge)), self._now(), cost, delay)

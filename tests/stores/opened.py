@@ -1,4 +1,4 @@
-"""A Redis store of either kind, as one that blocks."""
+"""Opens a Redis store for threads, or one for asyncio with a blocking interface."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager

@@ -1,4 +1,4 @@
-"""Random steps for stores that must agree: charges of all roles, corrections, resets, a clock that goes both ways."""
+"""Random steps for stores that must agree: charges of all roles, settlements, resets, and clock changes."""
 
 import math
 from collections import deque
@@ -32,7 +32,7 @@ QUOTAS = (1, 2, 3, 5, 7, 10, 100, 999_999_937, 10**9)
 
 
 class RandomSteps:
-    """An endless walk over a few limits of one algorithm, with one of another among them."""
+    """Generates steps over three limits of one algorithm, and a fourth limit of any algorithm."""
 
     def __init__(
         self,
@@ -43,13 +43,16 @@ class RandomSteps:
         others: Mapping[str, type[Limit]] = SCRIPTED,
         apart: bool = False,
     ) -> None:
-        """`others`: of which the one among them is. `apart`: no two of them share a bucket, at whatever rates."""
+        """`others`: algorithms of the fourth limit. `apart`: whether no two limits share a bucket at different rates.
+
+        `both_ways`: whether the clock also steps back.
+        """
         self._random = Random(seed)  # noqa: S311  # tests need no secrets
         self._others = list(others)
         self._both_ways = both_ways
         self.clock = Clock()
         choice = self._random.choice
-        self._idle: list[dict[str, Any]] = [  # of `smooth`: with a warm-up, and without
+        self._idle: list[dict[str, Any]] = [  # options of `smooth`: with a warm-up, and without
             {"warmup": choice((4, 4, 3.75, 60, 3600)), "cold_factor": choice((1, 2, 3, 3, 10))},
             {"max_burst": choice((0, 1.0, 1.0, 2.5, 100))},
         ]
@@ -59,7 +62,7 @@ class RandomSteps:
         self._given: deque[tuple[Charge, Decision]] = deque(maxlen=12)
 
     def next(self) -> tuple[Verb, list[Charge]]:
-        """Move the clock; the verb and the charges of the next step."""
+        """Move the clock, and return the verb and the charges of the next step."""
         self._move_clock()
         chance = self._random.random()
         if chance < 0.15 and self._given:
@@ -69,7 +72,7 @@ class RandomSteps:
         return ("take" if chance < 0.85 else "peek"), self._group()
 
     def heard(self, charges: Sequence[Charge], decisions: Sequence[Decision]) -> None:
-        """What a take was answered: later steps correct it, or wait as long as it says."""
+        """Record the decisions of a take. Later steps settle its charges, or wait as long as the decisions say."""
         self._given.extend(zip(charges, decisions, strict=True))
 
     def _limit(self, algorithm: str) -> Limit:
@@ -94,7 +97,7 @@ class RandomSteps:
         return kind(quota, window, **options)
 
     def _smooth(self, window: float) -> dict[str, Any]:
-        """Of two kinds in one walk: so some of these limits are one bucket at several rates."""
+        """Return one of two sets of options, so that some limits share a bucket at different rates."""
         return {**self._random.choice(self._idle), "max_delay": window * self._random.choice((0, 0, 0.1, 1))}
 
     def _move_clock(self) -> None:

@@ -1,6 +1,6 @@
-"""Forks workers over one file, and prints what became of them: `python sqlite_runner.py FILE TASK NUMBER...`.
+"""Forks workers that use one SQLite file, and prints the results: `python sqlite_runner.py FILE TASK NUMBER...`.
 
-A program of its own, because forks copy the threads and the locks of a test run. The workers share counters in memory.
+It is a separate program, because a fork copies threads and locks of a test run. The workers share counters in memory.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from ratelimit_mw import AsyncLimiter, Charge, FixedWindow, Limiter, StoreError
 from ratelimit_mw.stores.sqlite import SQLiteStore
 
 WORKERS = 4
-PATIENCE = 30.0  # seconds: these tests count, they do not time
+PATIENCE = 30.0  # seconds; long, because these tests do not measure time
 KILL_EVERY = 0.06  # seconds
 MANY = FixedWindow(10**9, 24 * 3600)
 
 
 class StoppingLimit(FixedWindow, frozen=True):
-    """Stops its process when it decides: with the write lock, before it writes."""
+    """Stops its process in `decide`, when it has the write lock and has not written yet."""
 
     def decide(self, *arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -33,7 +33,7 @@ class StoppingLimit(FixedWindow, frozen=True):
 
 
 class Counters:
-    """Whole numbers that forked processes share."""
+    """Integers that forked processes share."""
 
     def __init__(self, number: int) -> None:
         self._memory = mmap.mmap(-1, 8 * number)
@@ -59,7 +59,7 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def shared(path: str, *limits: str) -> str:
-    """Each worker hits each limit 100 times; how many hits each limit admitted."""
+    """Let each worker hit each limit 100 times. Returns how many hits each limit admitted."""
     counters = Counters(WORKERS * len(limits))
     limiter = Limiter(SQLiteStore(path, timeout=PATIENCE))
 
@@ -77,7 +77,7 @@ def shared(path: str, *limits: str) -> str:
 
 
 def awaited(path: str, *limits: str) -> str:
-    """The same, by ten tasks of each worker's event loop."""
+    """Do the same as `shared`, with ten tasks in the event loop of each worker."""
     counters = Counters(WORKERS * len(limits))
 
     async def hit(limiter: AsyncLimiter, worker: int) -> None:
@@ -98,7 +98,7 @@ def awaited(path: str, *limits: str) -> str:
 
 
 def killed(path: str, seconds: str) -> str:
-    """A worker is killed every 60 ms, and another one started: takes that were answered, those counted, and kills."""
+    """Kill a worker every 60 ms, and start another. Returns the takes that succeeded, the units charged, and kills."""
     store = SQLiteStore(path, timeout=PATIENCE)
     kills = int(float(seconds) / KILL_EVERY)
     counters = Counters(WORKERS + kills)
@@ -106,7 +106,7 @@ def killed(path: str, seconds: str) -> str:
 
     def work(index: int) -> None:
         while True:
-            store.take(keys)  # a group: all of it counts, or none
+            store.take(keys)  # a group is charged completely or not at all
             counters.add(index)
 
     children = [forked(partial(work, index)) for index in range(WORKERS)]
@@ -126,9 +126,9 @@ def killed(path: str, seconds: str) -> str:
 
 
 def stopped(path: str, times: str, timeout: str) -> str:
-    """A worker stops itself while it has the write lock, so often: what another process saw meanwhile.
+    """Stop a worker `times` times while it has the write lock, and take from the store in this process meanwhile.
 
-    The calls that failed, the most microseconds of processor time of one, and the units counted at the end.
+    Returns the calls that failed, the longest CPU time of a call in microseconds, and the units charged at the end.
     """
 
     store = SQLiteStore(path, timeout=float(timeout), deny_cache=0)
@@ -146,7 +146,7 @@ def stopped(path: str, times: str, timeout: str) -> str:
         longest = max(longest, time.process_time_ns() - started)
         os.kill(child, signal.SIGCONT)
         os.waitpid(child, 0)
-        for layer in store._for_threads._layers:  # the breaker would spare most of the calls
+        for layer in store._for_threads._layers:  # otherwise the circuit breaker would skip most calls
             layer.clear()
         store.take([Charge("k", MANY)])
     (decision,) = store.peek([Charge("k", MANY, 0)])

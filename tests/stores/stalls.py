@@ -1,4 +1,4 @@
-"""An event loop that stalls, without a wait."""
+"""Simulates an event loop that stalls, without waiting."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ STALL = 2.0  # seconds; longer than a connection may take to open
 
 
 class StalledLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time can be put ahead, as it is after a stall."""
+    """An event loop whose clock can be advanced, as by a stall."""
 
     ahead = 0.0  # seconds
 
@@ -18,7 +18,7 @@ class StalledLoop(asyncio.SelectorEventLoop):
 
 
 def run_stalled(work: Coroutine[Any, Any, Any], turn: int) -> Any:
-    """Run a coroutine in a loop that stalls once, in the turn of this number."""
+    """Run a coroutine in an event loop that stalls once, in turn number `turn`."""
     loop = StalledLoop()
 
     def stall_in(turns: int) -> None:

@@ -1,4 +1,4 @@
-"""What an operator sees and changes in a store that an app uses: `peek`, `reset`, `keys`, `top` and `tail`."""
+"""Tests the commands that read and change the store of an app: `peek`, `reset`, `keys`, `top` and `tail`."""
 
 import json
 import math
@@ -67,7 +67,7 @@ def closed() -> Iterator[None]:
 
 
 class App:
-    """An app over a server; `admit` sends it a request."""
+    """An app with a store on a server. `admit` sends it a request."""
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.settings = self.settings_of(url, **settings)
@@ -124,7 +124,7 @@ def write(folder: Path, url: str, **settings: Any) -> str:
 
 
 def exhaust_and_reset(url: str) -> None:
-    """One table for every kind of server."""
+    """Exhaust a limit, list its buckets, and reset them: the same steps for every kind of store."""
     app = App(url)
     assert [app.admit() for _ in range(7)] == [True] * 5 + [False] * 2
     found = admin.peek(app.settings, **LOGIN).buckets
@@ -208,22 +208,22 @@ def test_behind_sentinels(redis_server: RedisServer) -> None:
 
 
 def by_endpoint(request: Any) -> str:
-    """The key of `call:`."""
+    """Return the key of a request, from a header."""
     return str(request.headers["x-shop"])
 
 
 async def by_endpoint_later(request: Any) -> str:
-    """The same, awaited."""
+    """Return the same key as `by_endpoint`, asynchronously."""
     return by_endpoint(request)
 
 
 def tenfold(request: Any) -> int:
-    """The cost of a request: never above the quota."""
+    """Return the cost of a request, which is less than the quota."""
     return 10
 
 
 ONCE = "1/hour using fixed_window"
-KINDS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {  # settings, and the words of a request
+KINDS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {  # settings, and the description of a request
     "ip": ({"limits": ONCE, "key": "ip"}, {"ip": "2001:db8::1"}),
     "user": ({"limits": ONCE, "key": "user"}, {"user": "Zoë + co"}),
     "header": ({"limits": ONCE, "key": "header:x-shop"}, {"headers": ["X-Shop: 12"]}),
@@ -478,7 +478,7 @@ def test_buckets_whose_limits_nobody_knows_stay(redis_server: RedisServer, tmp_p
     assert run(capsys, "keys", write(tmp_path, redis_server.url, rules=[]))[2].endswith(
         "; 2 belong to limits that the settings do not have\n"
     )
-    file = write(tmp_path, redis_server.url, rules=[], limits="1/hour")  # a key of `smooth` does not tell its rate
+    file = write(tmp_path, redis_server.url, rules=[], limits="1/hour")  # a key of `smooth` does not contain the rate
     code, out, err = run(capsys, "reset", file, "--key", SEVEN, "--yes")
     assert (code, out) == (0, "the store has no bucket of this key\n")
     assert err == "buckets of this key that stay, because the settings do not have their limits: 1\n"
@@ -612,7 +612,7 @@ def interrupted(_: float) -> None:
     raise KeyboardInterrupt
 
 
-# What an attacker can put into a store
+# Data that an attacker can put into a store
 
 HOSTILE = "ip=\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\r\n\x7f{}'\""
 
@@ -694,11 +694,11 @@ def test_every_algorithm_is_read_back_from_its_key(redis_server: RedisServer) ->
     app = App(redis_server.url, rules=[], limits=limits, penalty="3 refusals per minute: 90000 ms", concurrent=2)
     for _ in range(11):
         app.admit("/")
-    other = App.settings_of(redis_server.url, rules=[], limits="1/second")  # other settings: only the keys know
+    other = App.settings_of(redis_server.url, rules=[], limits="1/second")  # only the keys contain the limits
     assert {one.limit for one in admin.keys(other).keys} >= {*texts, "3/60s ban 90s using ban"}
 
 
-# Stores that cannot be asked
+# Stores that cannot be queried
 
 
 @pytest.mark.parametrize("command", [["peek", "--request", "/", "--ip", "192.0.2.7"], ["keys"], ["top"], ["tail"]])
@@ -745,7 +745,7 @@ def test_a_store_for_asyncio_only_is_a_mistake(redis_server: RedisServer) -> Non
         admin.peek(settings, "/", ip="192.0.2.7")
 
 
-# Words
+# Options
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`keys` reads a large store, and leaves its server four fifths of the time; `top` finds the most refused of many."""
+"""Checks that `keys` leaves a server with many keys four fifths of its time, and that `top` finds the right clients."""
 
 import os
 import time
@@ -20,7 +20,7 @@ IS_PROOF = os.environ.get("TEST_PROFILE") == "proof"
 COUNT = 1_000_000 if IS_PROOF else 5_000
 FULL = FixedWindow(1, 36_000)
 LIMITS = [SlidingWindowCounter(100, 36_000), FixedWindow(100, 36_000), GCRA(100, 36_000), TokenBucket(100, 36_000)]
-OPEN = {"config|resetstat", "info", "hello", "client|setinfo", "script|load"}  # not of the listing
+OPEN = {"config|resetstat", "info", "hello", "client|setinfo", "script|load"}  # not part of the listing
 
 
 @pytest.mark.parametrize("limited", [True, False])
@@ -53,7 +53,7 @@ def test_the_server_keeps_four_fifths_of_its_time(
 
 
 def cpu_seconds(client: Redis) -> float:
-    """What the server has used so far: unlike the time that it was busy, not longer on a machine that others share."""
+    """Return the CPU time of the server. Unlike the time that it is busy, it is not longer on a shared machine."""
     used = client.info("cpu")
     return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
@@ -61,14 +61,14 @@ def cpu_seconds(client: Redis) -> float:
 def test_top_names_the_clients_with_one_percent_of_the_refusals(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty of them, while each other client is refused once; a process sends what it counted ten times."""
+    """Twenty clients have 1 % of the refusals each, and each other client has one. The process reports ten times."""
     refusals, remembered, often = (1_000_000 if IS_PROOF else 20_000), 100, [f"often-{number}" for number in range(20)]
     names = often * (refusals // 100) + [f"once-{number}" for number in range(refusals * 8 // 10)]
     Random(1).shuffle(names)  # noqa: S311  # a fixed order
     limit, memory = FixedWindow(1, 3600), MemoryStore()
     charge = Charge("{a}:default", limit)
     decisions = [memory.take([charge]), memory.take([charge])][1]
-    monkeypatch.setattr(ThreadReporter, "_start", lambda _: None)  # flush() sends
+    monkeypatch.setattr(ThreadReporter, "_start", lambda _: None)  # the test calls flush()
     settings = Settings(limits="1/hour", store=redis_server.url, store_timeout=60, plain_keys=True)
     held = 0
     with closing(RedisStore(redis_server.url, timeout=60)) as store:

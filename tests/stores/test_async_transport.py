@@ -1,4 +1,4 @@
-"""The connection of an event loop to one server, over servers that do what a test says."""
+"""Tests the connection of an event loop to one server, with servers that the tests control."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,11 @@ PATIENT = 5.0  # seconds
 
 
 class Peer:
-    """One connection that a server accepted. Commands other than scripts are answered with `other_answer`."""
+    """A connection that a server accepted. It replies to commands other than scripts with `other_answer`."""
 
     def __init__(self, stream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._stream, self.writer = stream, writer
-        self.scripts: list[list[bytes]] = []  # commands that wait for an answer
+        self.scripts: list[list[bytes]] = []  # commands that wait for a reply
         self.closed = asyncio.Event()
         self.other_answer = b"+OK\r\n"
 
@@ -43,18 +43,18 @@ class Peer:
         self.writer.close()
 
     def answer(self, text: bytes, number: bytes) -> None:
-        """Answer with a number and a text."""
+        """Reply with a number and a text."""
         self.writer.write(b"$%d\r\n%s\r\n" % (len(number + text), number + text))
 
     def answer_all(self) -> None:
-        """Answer each script with its first key."""
+        """Reply to each script with its first key."""
         scripts, self.scripts = self.scripts, []
         for words in scripts:
             self.answer(words[3], words[-1])
 
 
 class Server:
-    """A port where peers are accepted, and what it accepted."""
+    """A server, and the connections that it accepted."""
 
     def __init__(self) -> None:
         self.peers: list[Peer] = []
@@ -138,7 +138,7 @@ def test_replies_that_changed_places_answer_nobody() -> None:
 
 
 async def asked_again(server: Server, channel: Channel) -> None:
-    """On a new connection."""
+    """Check that another command is sent, and gets its reply, on a new connection."""
     before = len(server.peers)
     task = ask(channel, b"again")
     await until(lambda: len(server.peers) > before and server.peers[-1].scripts)
@@ -204,7 +204,7 @@ def test_a_late_connection_is_sent_nothing_more_and_is_ended_a_while_later(monke
         answered, lost = ask(channel, b"answered"), ask(channel, b"lost")
         await until(lambda: server.peers and len(server.peers[0].scripts) == 2)
         channel.retire_late(60.0)
-        assert channel.is_connected  # it is not that late
+        assert channel.is_connected  # the commands are not that late
         channel.retire_late(0.0)
         assert not channel.is_connected
         await asked_again(server, channel)
@@ -214,7 +214,7 @@ def test_a_late_connection_is_sent_nothing_more_and_is_ended_a_while_later(monke
         await server.peers[0].closed.wait()
         assert channel.is_connected
         channel.retire_late(0.0)
-        assert channel.is_connected  # nothing waits on it
+        assert channel.is_connected  # no command waits on this connection
 
     run(work)
 
@@ -318,7 +318,7 @@ def test_why_it_cannot_connect_is_told_where_the_error_tells_nothing(error: Exce
 
 
 def test_what_is_asked_and_opened_while_it_closes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where opening a connection loses the cancellation, as `asyncio.wait_for` may."""
+    """Here, the opening of the connection swallows the cancellation, as `asyncio.wait_for` may."""
     monkeypatch.setattr(async_transport, "_OPENING_GRACE", 0.01)
     opens, dropped = asyncio.Event(), []
     whole = async_transport._open_connection
@@ -398,7 +398,7 @@ def test_several_calls_are_one_write() -> None:
         write = connection._transport.write
 
         class Counted:
-            """The transport, which counts what is written."""
+            """A transport that records writes."""
 
             def write(self, data: bytes) -> None:
                 written.append(data)

@@ -1,4 +1,4 @@
-"""How requests become calls, over a transport that the test has in hand."""
+"""Tests how the batcher combines requests into calls, with a transport that the tests control."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -21,9 +21,10 @@ PEEK = TakeMode(0, commit=False)
 
 
 class Way:
-    """A transport that answers each call in the next turn. While it is shut, it answers none.
+    """A transport that replies to each call in the next turn. While it is shut, it keeps the calls without a reply.
 
-    `room`: as the store sees it. While it is `down`, there is no way to get any. `error`: the answer to all calls.
+    `room`: calls that may be sent. `down`: whether it cannot connect, so that no room becomes available. `error`: the
+    reply to all calls.
     """
 
     is_cluster = False
@@ -88,7 +89,7 @@ class Way:
 
 
 def decided(number: int) -> list[int]:
-    """The integers of a decision that shows which group it is for."""
+    """Return the integers of a decision whose limit is the number of its group."""
     return [1, number, 0, 0, 0, 0, 0, 1]
 
 
@@ -118,7 +119,7 @@ def run(work: Callable[[Batcher, Way], Coroutine[Any, Any, T]], timeout: float =
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop go on until then, 5 seconds at most."""
+    """Run the event loop until the condition is true. Fails after 5,000 checks, which take at least 5 seconds."""
     for _ in range(5000):
         if condition():
             return
@@ -208,7 +209,7 @@ def test_no_more_calls_are_sent_than_there_is_room_for_and_the_rest_goes_when_th
         for number in (100, 101):
             replies.append(batcher.submit(group(number), DEFAULT_MODE))
             await turns(3)
-            assert (way.sizes, way.looked) == ([12, 32], 1)  # one task waits for room, however many turns there are
+            assert (way.sizes, way.looked) == ([12, 32], 1)  # a single task waits for room
         way.make_room(1)
         while len(way.sizes) < 3:
             await turns(1)
@@ -302,7 +303,7 @@ def test_requests_that_timed_out_leave_their_places(monkeypatch: pytest.MonkeyPa
             replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(10)]
             errors = await asyncio.gather(*replies, return_exceptions=True)
             assert {str(error) for error in errors} == {"no answer within 0.02 seconds"}
-        way.open()  # the replies are late, and free no place again
+        way.open()  # the late replies must not free the places of the requests again
         assert limits([await batcher.submit(group(11), DEFAULT_MODE)]) == [11]
         way.shut()
         for number in range(10):
@@ -314,7 +315,7 @@ def test_requests_that_timed_out_leave_their_places(monkeypatch: pytest.MonkeyPa
 
 
 class HandClock:
-    """A clock that the test sets. No check is due by itself."""
+    """A clock that the test sets. The batcher schedules no check before the end of the test."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -369,7 +370,7 @@ def test_all_who_wait_when_it_is_closed_hear_of_it() -> None:
 
 @pytest.mark.promise(8)
 def test_after_a_close_nothing_more_is_sent_and_nothing_connects() -> None:
-    """Also where a crowd waited for the calls that end with the connection."""
+    """Requests that wait for the reply of a call must not be sent when the call fails with the connection."""
 
     async def work(batcher: Batcher, way: Way) -> None:
         way.shut()
@@ -415,7 +416,7 @@ def test_an_error_fails_all_requests_of_its_call_each_with_its_own() -> None:
         assert len(set(map(id, errors))) == 40
         way.error = StoreError("ratelimit_mw: argument 7 is wrong")
         assert isinstance(await failure(batcher), StoreError)
-        assert way.again == []  # it is the error of the only group
+        assert way.again == []  # the call has a single group, so the error is that group's
 
     run(work)
 

@@ -1,4 +1,4 @@
-"""What goes to the server together: how many calls, who is in them, and whose error is whose."""
+"""Tests which requests share a call to the server, and which of them an error affects."""
 
 import asyncio
 import math
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.promise(1)
 
 
 def question(number: int, cost: int = 1) -> list[Charge]:
-    """A charge whose decision shows which one it is for."""
+    """Return a charge whose decision shows the number."""
     return [Charge(f"k{number}", FixedWindow(1000 + number, 3600), cost)]
 
 
 def answers_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Limit and what is left, after one first charge of each."""
+    """Return the limit and the remaining units of each number after its first charge."""
     return [(1000 + number, 999 + number) for number in numbers]
 
 
@@ -44,13 +44,13 @@ def shown(decisions: Sequence[Sequence[Decision]]) -> list[tuple[int, int]]:
 
 
 def calls(client: Redis) -> int:
-    """EVALSHA that the server ran since its statistics were reset."""
+    """Return how many EVALSHA the server ran since its statistics were reset."""
     statistics: dict[str, dict[str, int]] = client.info("commandstats")
     return statistics.get("cmdstat_evalsha", {"calls": 0})["calls"]
 
 
 def run(work: Callable[[AsyncRedisStore], Coroutine[Any, Any, T]], target: Any, **options: Any) -> T:
-    """What `work` makes of a store that has a connection already."""
+    """Run `work` with a store that is connected, and return its result."""
 
     async def main() -> T:
         store = AsyncRedisStore(target, **{"timeout": PATIENT, **options})
@@ -67,7 +67,7 @@ def run(work: Callable[[AsyncRedisStore], Coroutine[Any, Any, T]], target: Any, 
 def test_what_comes_in_one_turn_of_the_loop_goes_together(
     requests: int, sent: int, redis_url: str, client: Redis
 ) -> None:
-    """The first 12 are one call, then 32 at most, and a 65th waits for a reply."""
+    """The first 12 requests are one call, later calls have at most 32, and the 65th request waits for a reply."""
 
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
         client.config_resetstat()
@@ -87,7 +87,7 @@ def test_a_call_has_as_many_charges_as_do_not_hold_up_the_server(redis_url: str,
 
     sizes = (64, 64, 1, 100, 29, 100)
     assert run(work, redis_url) == [*sizes]
-    assert calls(client) == 4  # 64 + 64, 1 + 100, 29, 100: in their order
+    assert calls(client) == 4  # 64 + 64, 1 + 100, 29, 100: in order
 
 
 def test_one_request_after_the_other_is_one_call_each(redis_url: str, client: Redis) -> None:
@@ -133,14 +133,14 @@ def test_peeks_and_takes_and_told_times_are_calls_of_their_own(redis_url: str, c
 
 
 def spoiled(charge: Charge, **fields: object) -> Charge:
-    """A charge that no constructor makes."""
+    """Set fields to values that the constructor of a charge rejects."""
     for name, value in fields.items():
         force_setattr(charge, name, value)
     return charge
 
 
 class Unscripted(FixedWindow, frozen=True):
-    """A limit of one's own."""
+    """A custom limit, which has no Lua implementation."""
 
 
 @pytest.mark.promise(8)
@@ -183,7 +183,7 @@ def test_an_error_of_the_server_is_of_all_in_the_call_and_of_none_after_it(redis
     with RedisServer(redis_server.binary) as server:
         failed, good = run(work, server.url)
     assert [type(error) for error in failed] == [StoreError] * 5
-    assert len(set(map(id, failed))) == 5  # one that is raised remembers where
+    assert len(set(map(id, failed))) == 5  # raising an error changes its traceback
     assert all("maxmemory" in str(error) for error in failed)
     assert good == answers_of(range(5))
 
@@ -200,7 +200,7 @@ def test_a_script_that_was_forgotten_is_told_and_charges_once(redis_url: str, cl
 def test_who_is_cancelled_before_it_is_sent_is_not_charged(redis_url: str, client: Redis) -> None:
     async def work(store: AsyncRedisStore) -> list[Any]:
         tasks = [asyncio.create_task(store.atake(question(number))) for number in range(10)]
-        await turns(1)  # all of them wait, and none is sent
+        await turns(1)  # all requests wait, and none is sent
         for task in tasks[::2]:
             task.cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -266,7 +266,7 @@ def test_what_comes_while_calls_are_under_way_is_sent_at_once(redis_server: Redi
 
 @pytest.mark.promise(8)
 def test_calls_that_nobody_waits_for_any_more_do_not_hold_up_others(redis_server: RedisServer) -> None:
-    """A server that answers one request too late is asked again, on another connection."""
+    """After a late reply, the next request is sent to the server on another connection."""
 
     async def work(store: AsyncRedisStore) -> tuple[list[Any], list[Any]]:
         proxy.hold()
@@ -327,7 +327,7 @@ def test_a_client_handed_in_sends_together_too(redis_url: str, client: Redis) ->
 
 
 def test_text_goes_together_too() -> None:
-    """Where cmsgpack is missing, which the first call finds out."""
+    """The server lacks cmsgpack, which the first call detects. Groups are then sent as text."""
 
     async def main() -> list[tuple[int, int]]:
         store = AsyncRedisStore(aioredis.FakeRedis(), timeout=PATIENT)
@@ -339,7 +339,7 @@ def test_text_goes_together_too() -> None:
 
 @pytest.mark.promise(8)
 def test_a_loop_that_was_busy_does_not_make_the_store_late(redis_server: RedisServer) -> None:
-    """Time in which the loop could not listen is not the store's."""
+    """Time in which the event loop was blocked does not count toward the timeout of the store."""
 
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
         proxy.hold()
@@ -355,7 +355,7 @@ def test_a_loop_that_was_busy_does_not_make_the_store_late(redis_server: RedisSe
 
 
 def test_requests_of_one_rule_may_differ_in_all_that_is_written_for_the_script(redis_url: str) -> None:
-    """How a kind of charge is written is kept; of these no two are of one kind."""
+    """Encodings are cached by kind of charge. These groups are all of different kinds."""
     limit = TokenBucket(10, 3600)
     groups = [
         [Charge("a", limit)],
@@ -385,7 +385,7 @@ def test_requests_of_one_rule_may_differ_in_all_that_is_written_for_the_script(r
 
 
 def test_each_charge_has_an_answer_where_a_bucket_stands_twice(redis_url: str) -> None:
-    """Also where it comes from memory, while the group waits to be sent."""
+    """The decisions may also come from the deny cache while the group waits to be sent."""
     small, large = FixedWindow(1, 3600), FixedWindow(50, 3600)
     group = [Charge("a", small), Charge("a", small), Charge("b", large)]
 

@@ -1,4 +1,4 @@
-"""Ten thousand requests, of which some are cancelled, over a network that is slow, breaks and lies: to each its own."""
+"""Sends 10,000 requests over an unreliable network, cancels some, and checks that each gets its own decisions."""
 
 import asyncio
 import os
@@ -15,15 +15,15 @@ from redis_servers import RedisServer
 from unruly_proxy import UnrulyProxy, fates
 
 REQUESTS = 10_000
-WAVE = 200  # requests that come close to each other
-SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure names it
-EVERYBODY = Charge("everybody", FixedWindow(25_000, 24 * 3600))  # of about 40,000 units that are asked for
-QUOTA = 1000  # and the number of the request: an answer shows whose it is
+WAVE = 200  # requests that start together
+SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # shown by a failure
+EVERYBODY = Charge("everybody", FixedWindow(25_000, 24 * 3600))  # about 40,000 units are requested
+QUOTA = 1000  # plus the number of the request, so that decisions show which request they are for
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many connections in a row are lost, the store is asked: all that is in flight is lost with one."""
+    """Keep the circuit breaker closed, because a lost connection fails all requests in flight."""
     monkeypatch.setattr(circuit_breaker, "FAILURES_TO_OPEN", 1_000_000)
 
 
@@ -35,12 +35,12 @@ def cost(number: int) -> int:
 
 
 def own(number: int, units: int) -> Charge:
-    """A bucket that nobody else asks."""
+    """Return a charge on a bucket that no other request uses."""
     return Charge(f"k{number}", FixedWindow(QUOTA + number, 24 * 3600), units)
 
 
 async def wave(store: AsyncRedisStore, random: Random, numbers: range) -> list[Any]:
-    """The outcome of each request. One in ten is cancelled, some turns of the loop after it came."""
+    """Send requests, and return the outcome of each. About one in ten is canceled within 10 ms."""
     tasks: list[asyncio.Task[Any]] = []
     for number in numbers:
         everybody = Charge(EVERYBODY.key, EVERYBODY.limit, cost(number))
@@ -58,7 +58,7 @@ async def used(store: AsyncRedisStore, charge: Charge) -> int:
 
 
 async def main(port: int) -> tuple[list[Any], list[int], int, Counter[str]]:
-    """Outcomes by request, the units that the server has for each, and those of everybody."""
+    """Return outcomes by request, units charged for each, units charged to the shared bucket, and commands by fate."""
     random = Random(SEED)  # noqa: S311  # tests need no secrets
     async with UnrulyProxy(port, fates(random), delay=0.25).running() as proxy:
         store = AsyncRedisStore(f"redis://127.0.0.1:{proxy.port}/0", timeout=0.2)
@@ -66,7 +66,7 @@ async def main(port: int) -> tuple[list[Any], list[int], int, Counter[str]]:
         for first in range(0, REQUESTS, WAVE):
             outcomes += await wave(store, random, range(first, first + WAVE))
         await store.aclose()
-        await asyncio.sleep(0.3)  # what was late has been answered to nobody
+        await asyncio.sleep(0.3)  # wait for the late replies, which must be dropped
     plain = AsyncRedisStore(f"redis://127.0.0.1:{port}/0", timeout=10.0)
     units: list[int] = []
     for first in range(0, REQUESTS, WAVE):
@@ -81,7 +81,7 @@ def test_each_gets_its_own_answer_and_none_is_lost_or_charged_twice(redis_server
     kinds = Counter("answer" if isinstance(outcome, list) else type(outcome).__name__ for outcome in outcomes)
     note = f"TEST_SEED={SEED}: {dict(kinds)}, commands: {dict(seen)}"
     assert len(outcomes) == REQUESTS, note
-    assert set(kinds) == {"answer", "CancelledError", "StoreError"}, note  # and all of them happen
+    assert set(kinds) == {"answer", "CancelledError", "StoreError"}, note  # all three must occur
     assert len(seen) == 6, note
     answered = {number: outcome for number, outcome in enumerate(outcomes) if isinstance(outcome, list)}
     admitted = {number for number, (mine, everybodys) in answered.items() if mine.allowed and everybodys.allowed}
@@ -92,7 +92,7 @@ def test_each_gets_its_own_answer_and_none_is_lost_or_charged_twice(redis_server
         assert (mine.limit, mine.remaining) == (QUOTA + number, left), note
         assert everybodys.limit == EVERYBODY.limit.quota, note
         assert units[number] == (cost(number) if number in admitted else 0), (number, note)
-    for number in set(range(REQUESTS)) - set(answered):  # whoever has no answer was charged once or not at all
+    for number in set(range(REQUESTS)) - set(answered):  # a request without decisions was charged once or not at all
         assert units[number] in {0, cost(number)}, (number, outcomes[number], note)
     assert total == sum(units) <= EVERYBODY.limit.quota, note
     lost = sum(cost(number) for number in range(REQUESTS) if number not in answered)

@@ -1,4 +1,4 @@
-"""No script works long because of a number that a client chose: what writes or drops each unit is done in parts."""
+"""Checks that no number of a client makes a script run long: units are written and dropped in parts."""
 
 import asyncio
 from typing import Any
@@ -31,7 +31,7 @@ def clock() -> Clock:
 
 
 def scripts(client: Redis) -> int:
-    """How many scripts ran by now, but for those that were not known yet."""
+    """Return how many scripts ran, except calls that failed because the script was not loaded."""
     stats = client.info("commandstats")
     found = [stats.get(f"cmdstat_{name}", {"calls": 0, "failed_calls": 0}) for name in ("eval", "evalsha")]
     return sum(int(one["calls"]) - int(one["failed_calls"]) for one in found)
@@ -46,7 +46,7 @@ def test_a_large_correction_is_made_in_parts_of_a_thousand_units(
     opened: Open, redis_url: str, client: Redis, clock: Clock
 ) -> None:
     with opened(redis_url, clock=clock, timeout=20) as store:
-        store.settle([Charge("k", LOG, 1)])  # which connects, and tells the server the script
+        store.settle([Charge("k", LOG, 1)])  # connects, and loads the script
         client.config_resetstat()
         store.settle([Charge("k", LOG, 2500), Charge("other", LOG, 7)])
         assert scripts(client) == 3
@@ -68,7 +68,7 @@ def test_what_goes_beyond_the_debt_is_dropped_as_in_one_part(redis_url: str, clo
 
 @each_kind
 def test_units_that_left_are_dropped_a_few_at_a_time(opened: Open, redis_url: str, client: Redis, clock: Clock) -> None:
-    """Two thousand with each charge: twice what one can add. A key of which no unit counts goes at once, by UNLINK."""
+    """Each charge drops up to 2,000 expired units, twice what it can add. UNLINK drops a key without other units."""
     with opened(redis_url, clock=clock, timeout=20) as store:
         for _ in range(5):
             store.take([Charge("k", LOG, 1000)])
@@ -144,7 +144,7 @@ def test_a_correction_of_any_size_is_a_few_calls(
 
 
 def test_many_corrections_are_several_calls(redis_url: str, client: Redis, clock: Clock) -> None:
-    """A script reads no more than 727 charges."""
+    """A script fails for more than 727 charges, so each call has fewer."""
     with threads(redis_url, clock=clock, timeout=20) as store:
         store.settle([Charge("k", LOG, 1)])
         client.config_resetstat()
@@ -153,7 +153,7 @@ def test_many_corrections_are_several_calls(redis_url: str, client: Redis, clock
 
 
 class Slow(ServerTransport):
-    """A way to a server on which each call takes 15 seconds, without any waiting."""
+    """A transport that subtracts 15 seconds from the deadline for each call, without waiting."""
 
     def send(self, command: Command, deadline: Deadline, *, asking: bool = False) -> Any:
         reply = super().send(command, deadline, asking=asking)

@@ -1,4 +1,4 @@
-"""The circuit breaker: when a store is left alone, who asks it then, and when all do again. By a told clock."""
+"""Tests with an injected clock when the circuit breaker opens, which request probes the store, and when it closes."""
 
 import asyncio
 import logging
@@ -32,12 +32,12 @@ def longest(_: float, pause: float) -> float:
 
 
 def approx(seconds: float) -> Any:
-    """Nearly so: the told clock is a float."""
+    """Allow for a rounding error, because the injected clock is a float."""
     return pytest.approx(seconds, abs=US)
 
 
 class Fixture:
-    """A store in memory behind a breaker, for threads or for asyncio, and what its breaker told."""
+    """A store in memory behind a circuit breaker, for threads or for asyncio, and the events of the breaker."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -60,7 +60,7 @@ class Fixture:
         return [event.kind for event in self.events]
 
     def fail(self, times: int = 1, error: Exception = DOWN) -> None:
-        """Ask in vain so many times, one after the other, and every time the store itself."""
+        """Send `times` requests in sequence. Each must reach the store and fail."""
         self.inner.error = error
         for _ in range(times):
             before = self.asked
@@ -71,7 +71,7 @@ class Fixture:
         self.inner.error = None
 
     def refused(self) -> bool:
-        """Whether the store is left alone."""
+        """Send a request, and return whether the circuit breaker keeps it from the store."""
         before = self.asked
         try:
             self.store.take([CHARGE])
@@ -97,7 +97,7 @@ def it(request: pytest.FixtureRequest) -> Iterator[Fixture]:
 def test_after_three_failures_in_a_row_it_is_not_asked_for_a_pause(it: Fixture) -> None:
     assert FAILURES_TO_OPEN == 3
     it.fail(2)
-    assert not it.refused()  # an answer between: not in a row
+    assert not it.refused()  # a success resets the count of failures
     it.fail(3)
     it.clock.advance(INITIAL_PAUSE - 10 * US)
     assert it.refused()
@@ -136,7 +136,7 @@ def test_a_pause_is_shortened_by_half_at_most() -> None:
     with pytest.raises(StoreNotQueried):
         breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE / 2 - US)
     breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE / 2)
-    assert 2 * MAX_PAUSE <= 1.0  # two pauses, in the worst case, and it is back within a second
+    assert 2 * MAX_PAUSE <= 1.0  # in the worst case, the store is used again after two pauses, within a second
 
 
 def test_one_request_probes_and_the_others_are_not_kept_waiting(it: Fixture) -> None:
@@ -146,7 +146,7 @@ def test_one_request_probes_and_the_others_are_not_kept_waiting(it: Fixture) -> 
     assert it.refused()
     it.clock.advance(MAX_PAUSE - 10 * US)
     assert it.refused()
-    it.clock.advance(20 * US)  # of the probe nothing was heard
+    it.clock.advance(20 * US)  # the probe has had no outcome
     assert not it.refused()
 
 
@@ -179,8 +179,8 @@ def test_many_requests_that_one_lost_call_fails_are_one_failure() -> None:
         breaker.on_failure([CHARGE], DOWN, 1.0, 1.05)
     for _ in range(100):
         breaker.on_failure([CHARGE], DOWN, 1.05, 1.1)
-        breaker.on_failure([CHARGE], DOWN, 1.04, 1.1)  # asked before the first failure was known
-        breaker.on_failure([CHARGE], DOWN, 1.05, 1.099)  # a thread that looked at the clock a moment before another one
+        breaker.on_failure([CHARGE], DOWN, 1.04, 1.1)  # sent before the first failure was known
+        breaker.on_failure([CHARGE], DOWN, 1.05, 1.099)  # a thread that read the clock a moment before another one
     breaker.before_take([CHARGE], 1.1)
     breaker.on_failure([CHARGE], DOWN, 1.1, 1.15)
     with pytest.raises(StoreNotQueried):
@@ -266,7 +266,7 @@ def test_what_comes_from_memory_meanwhile_is_no_answer_of_the_store() -> None:
         breaker.on_failure([CHARGE], DOWN, now, now)
     breaker.before_take([CHARGE], 3.1)
     breaker.after_take([CHARGE], Answer([], "remembered"), 3.1, lambda: 3.1)
-    breaker.before_take([CHARGE], 3.1)  # another one probes
+    breaker.before_take([CHARGE], 3.1)  # another request probes
     with pytest.raises(StoreNotQueried):
         breaker.before_take([CHARGE], 3.1)
 
@@ -292,7 +292,7 @@ def test_a_peek_does_not_ask_and_corrections_do(it: Fixture) -> None:
     it.store.reset([CHARGE])
     assert [verb for verb, _ in it.inner.calls[before:]] == ["settle", "reset"]
     it.clock.advance(INITIAL_PAUSE)
-    it.store.peek([CHARGE])  # it is no probe
+    it.store.peek([CHARGE])  # a peek does not probe
     assert not it.refused()
     assert it.kinds[-2:] == ["probe", "closed"]
 

@@ -1,4 +1,4 @@
-"""Redis Cluster: every slot decides its part of a group, and the whole comes out as one."""
+"""Tests stores on Redis Cluster, where each slot decides its part of a group."""
 
 import asyncio
 import contextlib
@@ -33,12 +33,12 @@ from stores.processes import by_eight_processes
 from stores.random_steps import RandomSteps
 
 PATIENT = 5.0  # seconds
-SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure names it
+SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # shown by a failure
 BUCKET = TokenBucket(10, 3600)
 WINDOW = FixedWindow(10, 3600)
 ONE = FixedWindow(1, 3600)
 
-# Keys of the slots of each third: each lives on a node of its own.
+# Keys with slots in each third of the slots, so each is on another node.
 FIRST, SECOND, THIRD = "{b}:r", "{c}:r", "{a}:r"
 
 pytestmark = pytest.mark.promise(3)
@@ -53,7 +53,7 @@ def store(redis_cluster: RedisCluster) -> Iterator[RedisStore]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connecting may take as long as a call: a node on a busy machine must not look like one that is down."""
+    """Let connecting take as long as a call, so that a node on a busy machine does not appear to be down."""
     monkeypatch.setattr(async_transport, "CONNECT_TIMEOUT", PATIENT)
 
 
@@ -62,7 +62,7 @@ def left(store: Store, *charges: Charge) -> list[int]:
 
 
 def calls(redis_cluster: RedisCluster) -> list[int]:
-    """EVALSHA that each node ran."""
+    """Return how many EVALSHA each node ran."""
     found = []
     for node in redis_cluster.nodes:
         stats = node.ask("INFO commandstats")
@@ -127,11 +127,13 @@ def test_what_was_taken_is_given_back_when_another_slot_refuses(store: RedisStor
 
 @pytest.mark.parametrize("algorithm", TAKEN)
 def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster) -> None:
-    """But for a clock that steps back: what is given back was taken at the moved time.
+    """A refund does not restore the state of a slot in these cases, so the test leaves them out:
 
-    And but for the delay of a penalty, which nobody waits for; for bans, which no request takes from: one counts up
-    to its quota, so a take beyond it is not undone; and for one bucket of `smooth` at two rates: what is taken at one
-    and given back leaves the state in its ticks, rounded.
+    - The clock steps back. The units that are refunded were taken at the earlier time.
+    - A ban is charged. It counts up to its quota, so a take beyond the quota is not undone. No request takes from bans.
+    - Two limits of `smooth` share a bucket at different rates. A take and its refund round the state to one's ticks.
+
+    Penalties with a delay are left out, too, because no request waits for a penalty.
     """
     walk = RandomSteps(algorithm, SEED, both_ways=False, others=TAKEN, apart=True)
     model, store = (
@@ -153,7 +155,7 @@ def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("algorithm", TAKEN)
 def test_tasks_over_several_slots_lose_nothing_and_admit_no_more(algorithm: str, redis_cluster: RedisCluster) -> None:
-    """Each asks for a unit of everybody's bucket and one of its own; the second one refuses many."""
+    """Each task takes a unit from the shared bucket and one from its own bucket, which refuses many."""
     kind = TAKEN[algorithm]
     everybody, own = at_once(kind, 60, 36_000), at_once(kind, 7, 36_000)
 
@@ -174,7 +176,7 @@ def test_tasks_over_several_slots_lose_nothing_and_admit_no_more(algorithm: str,
 
     count, shared, others = asyncio.run(work())
     assert count <= 60
-    assert 60 - shared == count  # nothing is lost, and nothing was taken twice
+    assert 60 - shared == count  # no unit is lost or taken twice
     assert sum(7 - remaining for remaining in others) == count
 
 
@@ -241,7 +243,7 @@ def test_a_node_that_hangs_fails_its_slots_only_and_the_others_get_back_what_was
             store.take(charges)
         with pytest.raises(StoreError):
             store.take(charges[1:2])
-        for _ in range(500):  # it is given back after the request has its error
+        for _ in range(500):  # units are refunded after the request has failed
             if left(store, charges[0], charges[2]) == [9, 9]:
                 break
             time.sleep(0.01)
@@ -278,9 +280,9 @@ def test_what_is_heard_too_late_is_given_back_as_well(redis_cluster: RedisCluste
     def given_back() -> bool:
         patient = RedisStore(redis_cluster.url, timeout=PATIENT)
         with contextlib.closing(patient):
-            for _ in range(500):  # what lingers has a second
+            for _ in range(500):  # late calls have a second
                 if max(1000 - remaining for remaining in left(patient, *charges[:6])) <= 2:
-                    return True  # at most the first take, if it was in time, and the last, if the node was back for it
+                    return True  # at most the first take, if it was in time, and the last, if the node had resumed
                 time.sleep(0.01)
         return False
 
@@ -288,7 +290,7 @@ def test_what_is_heard_too_late_is_given_back_as_well(redis_cluster: RedisCluste
         use(RedisStore(redis_cluster.url, timeout=0.05))
         assert given_back()
     else:
-        with blocking(AsyncRedisStore(redis_cluster.url, timeout=0.05)) as store:  # its loop runs on meanwhile
+        with blocking(AsyncRedisStore(redis_cluster.url, timeout=0.05)) as store:  # its event loop keeps running
             use(store)
             assert given_back()
 
@@ -305,14 +307,14 @@ def test_a_busy_loop_gives_back_what_other_slots_took(redis_cluster: RedisCluste
         await connected(store)
         redis_cluster.nodes[1].pause()
         request = asyncio.ensure_future(store.atake(charges))
-        while not request.done():  # the loop is busy: 50 ms of waiting take more than a second
+        while not request.done():  # the event loop is busy: a timeout of 50 ms takes more than a second
             time.sleep(0.04)  # noqa: ASYNC251
             await asyncio.sleep(0)
-        redis_cluster.nodes[1].resume()  # within two seconds, else the other nodes refuse everything
+        redis_cluster.nodes[1].resume()  # within two seconds, otherwise the other nodes refuse everything
         with pytest.raises(StoreError):
             await request
         for _ in range(200):
-            if [decision.remaining for decision in await patient.apeek(charges[:2])] == [998, 998]:  # 999, less one
+            if [decision.remaining for decision in await patient.apeek(charges[:2])] == [998, 998]:  # peeks one of 999
                 return
             await asyncio.sleep(0.02)
         raise AssertionError("the other slots did not get their units back")
@@ -413,7 +415,7 @@ def test_every_key_has_a_time_to_live(store: RedisStore, redis_cluster: RedisClu
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_a_forked_child_goes_on_by_itself(store: RedisStore) -> None:
     charges = [Charge(FIRST, BUCKET), Charge(SECOND, BUCKET), Charge(THIRD, BUCKET)]
-    store.take(charges)  # threads and connections are there
+    store.take(charges)  # starts threads and opens connections
     child = os.fork()
     if not child:
         code = 2
@@ -434,7 +436,7 @@ def test_a_node_that_died_and_came_back_is_used_again(store: RedisStore, redis_c
     node.kill()
     with pytest.raises(StoreError):
         store.take(charges)
-    assert store.take(charges[1:])[0].remaining == 8  # the other one gave back
+    assert store.take(charges[1:])[0].remaining == 8  # the failed take was refunded
     node.restart()
     redis_cluster.wait_settled()
     assert [decision.remaining for decision in store.take(charges)] == [9, 7]
@@ -461,7 +463,7 @@ def test_a_cluster_that_is_still_moving_a_slot_is_asked_where_it_says() -> None:
     assert end.value.value == "reply"
     steps = slot_map.route(command, awaited)
     routed_command = steps.send(None)
-    assert routed_command == RoutedCommand(("i", 5), command)  # that it moved is remembered
+    assert routed_command == RoutedCommand(("i", 5), command)  # the new address is remembered
     for _ in range(4):
         routed_command = steps.throw(Redirected(routed_command.address, asking=False))
     with pytest.raises(StoreError, match="was redirected 5 times"):
@@ -522,7 +524,7 @@ def test_limiter_over_a_cluster(store: RedisStore) -> None:
     [
         (MovedError("3999 127.0.0.1:6381"), False),
         (AskError("3999 127.0.0.1:6381"), True),
-        (ResponseError("MOVED 3999 127.0.0.1:6381"), False),  # as redis-py has it before 6.0
+        (ResponseError("MOVED 3999 127.0.0.1:6381"), False),  # as redis-py before 6.0 raises it
         (ResponseError("ASK 3999 127.0.0.1:6381"), True),
     ],
 )

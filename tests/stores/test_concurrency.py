@@ -1,4 +1,4 @@
-"""However many ask at once, exactly the quota is admitted."""
+"""Checks that exactly the quota is admitted when many requests run concurrently."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from stores.processes import by_eight_processes
 
 LIMIT = "300/hour"  # a window that outlasts the tests
-PATIENCE = 10.0  # seconds: these tests count, they do not time
+PATIENCE = 10.0  # seconds; long, because these tests do not measure time
 DAY = 24 * 3600
 
 pytestmark = pytest.mark.promise(3)
@@ -35,7 +35,7 @@ QUOTAS = {
     "300/day using token_bucket burst 250": 250,
     "300/day using gcra burst 250": 250,
     "300/day using leaky_bucket burst 250": 250,
-    "300/day using smooth max_burst 86400": 301,  # the cost of the last one is paid by the next
+    "300/day using smooth max_burst 86400": 301,  # the next request pays the cost of the last one
 }
 
 

@@ -1,4 +1,4 @@
-"""Refused groups are remembered: never beyond the truth, never for another question, and not after a correction."""
+"""Tests the deny cache: it refuses only the same group, no longer than the store would, and not after a correction."""
 
 import asyncio
 import math
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
 
 
 class Remembering(LayeredStore):
-    """Over a store in memory that says what it was asked, both by one told clock."""
+    """A deny cache over a store in memory that records its calls. Both use one injected clock."""
 
     def __init__(self, deny_cache: float = 1.0) -> None:
         self.clock = Clock()
@@ -182,7 +182,7 @@ def test_a_correction_in_this_process_is_felt_at_once(verb: str, group: list[str
 
 
 def test_a_correction_of_another_bucket_of_the_group_is_felt_too(store: Remembering) -> None:
-    """It refuses all the same, but what is left of the other one is told."""
+    """The group is still refused, but its decisions show the corrected bucket."""
     full, other = Charge("a", FixedWindow(1, 60)), Charge("b", FixedWindow(9, 60))
     fill(store, full, other)
     store.settle([Charge("b", other.limit, 5)])
@@ -195,7 +195,7 @@ def test_an_answer_that_a_correction_overtook_is_not_remembered() -> None:
             answer = super().take(charges)
             while corrections:
                 clock.advance(US)
-                layered.reset([corrections.pop()])  # in another thread, before this answer is heard
+                layered.reset([corrections.pop()])  # as another thread may, before these decisions arrive
             return answer
 
     clock, corrections = Clock(), list[Charge]()
@@ -232,7 +232,7 @@ def test_what_a_penalty_counts_is_not_remembered_and_its_ban_is(store: Rememberi
     assert refusals(store, group, 3) == [("store", [False, False])] + [("remembered", [False, False])] * 2
     store.clock.advance(0.499999)
     assert refusals(store, group, 1) == [("remembered", [False, False])]
-    store.clock.advance(US)  # the ban is over, the limit refuses for a minute, and that counts again
+    store.clock.advance(US)  # the ban is over; the limit still refuses, and the penalty counts again
     assert refusals(store, group, 4) == [("store", [False, True])] * 3 + [("store", [False, False])]
 
 
@@ -268,7 +268,7 @@ def test_a_shadow_is_told_as_it_stands_and_holds_nothing(role: Role, store: Reme
     full, other = Charge("k", FixedWindow(1, 0.6)), Charge("o", FixedWindow(1, 60), role=role)
     store.take([Charge("o", other.limit)])
     if role == "shadow":
-        assert refusals(store, [full, other], 1) == [("store", [True, False])]  # a shadow refuses nobody
+        assert refusals(store, [full, other], 1) == [("store", [True, False])]  # a shadow limit refuses no request
         assert refusals(store, [full, other], 2) == [("store", [False, False]), ("remembered", [False, False])]
         store.clock.advance(0.6)
         assert refusals(store, [full, other], 1) == [("store", [True, False])]
@@ -299,7 +299,7 @@ def test_a_clock_that_steps_back_asks_the_store(store: Remembering) -> None:
 
 
 def test_the_time_a_call_takes_makes_no_wait_too_short_and_no_memory_too_long() -> None:
-    """The server decides somewhere between asking and hearing."""
+    """The server decides at some time between the call and its reply."""
     clock = Clock(100.0)
 
     class Slow(MemoryStore):
@@ -313,11 +313,11 @@ def test_the_time_a_call_takes_makes_no_wait_too_short_and_no_memory_too_long() 
     store = LayeredStore(inner, [DenyCache(1.0)], 1.0, clock)
     charge = Charge("k", FixedWindow(1, 0.5))
     store.take([charge])  # decided at 100.01
-    assert store.take([charge])[0].retry_after == 0.47  # asked at 100.03, decided at 100.04, heard at 100.06
+    assert store.take([charge])[0].retry_after == 0.47  # sent at 100.03, decided at 100.04, received at 100.06
     clock.now = 100.1
     answer = store.take([charge])
-    assert (source(answer), answer[0].retry_after) == ("remembered", 0.43)  # true is 0.41
-    clock.now = 100.499999  # asked at 100.03, and 0.47 later it may have ended
+    assert (source(answer), answer[0].retry_after) == ("remembered", 0.43)  # the store would return 0.41
+    clock.now = 100.499999  # sent at 100.03, and the window may have ended 0.47 s later
     assert source(store.take([charge])) == "remembered"
     clock.now = 100.5
     assert source(store.take([charge])) == "store"
@@ -336,7 +336,7 @@ def test_at_most_ten_thousand_are_remembered(store: Remembering) -> None:
         True,
         True,
     ]
-    for number in range(6_000):  # when the flood is over, two go for one that comes
+    for number in range(6_000):  # after the flood, each new refusal removes two old ones
         cache.after_take([Charge(f"later {number}", limit)], refused[:1], 12.0, lambda: 12.0)
     assert len(cache._refusals) == 6_000
     cache.invalidate([Charge("all", limit), *(Charge(f"later {number}", limit) for number in range(6_000))], 12.0)
@@ -375,7 +375,7 @@ def test_freezing_and_resetting_the_stores_forgets(redis_url: str) -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("most", [1, 3])
 def test_walks_end_as_if_nothing_were_remembered(most: int, seed: int) -> None:
-    """Charges of all roles over two keys, corrections and resets: what is admitted is the same."""
+    """Random takes of groups over two keys, and resets, have the same verdicts as without a deny cache."""
     random = Random(seed)  # noqa: S311  # tests need no secrets
     store = Remembering()
     plain = MemoryStore(clock=store.clock)
@@ -466,7 +466,7 @@ def test_a_flood_costs_a_server_next_to_nothing(on_a_server: Store, client: Redi
 
 
 def test_the_server_clock_is_met_by_our_own(on_a_server: Store) -> None:
-    """Refused until `retry_after`, and admitted then, although what is told meanwhile is remembered."""
+    """A charge is refused until `retry_after` and then admitted, although the deny cache refuses it meanwhile."""
     charge = Charge("{k}:r", TokenBucket(1, 0.3))
     assert on_a_server.take([charge])[0].allowed
     answer = on_a_server.take([charge])
@@ -479,12 +479,12 @@ def test_the_server_clock_is_met_by_our_own(on_a_server: Store) -> None:
 
 def test_who_waits_to_be_sent_while_another_is_refused_is_not_sent(redis_url: str, client: Redis) -> None:
     async def work() -> set[Source]:
-        store = AsyncRedisStore(redis_url, timeout=10, deny_cache=60)  # however busy the machine is
+        store = AsyncRedisStore(redis_url, timeout=10, deny_cache=60)  # long enough for a busy machine
         charge = Charge("{k}:r", FixedWindow(1, 600))
         await store.atake([charge])
         before = commands(client)
         answers = await asyncio.gather(*(store.atake([charge]) for _ in range(2000)))
-        assert commands(client) - before <= 4  # of 32 groups each
+        assert commands(client) - before <= 4  # of at most 32 groups each
         peeked = await store.apeek([charge])
         await store.aclose()
         assert not peeked[0].allowed

@@ -1,4 +1,4 @@
-"""What a server is told of a group is written once for a tuple that is asked again, and anew for everything else."""
+"""Checks that a group is encoded once if the same tuple is used again, and otherwise each time."""
 
 from ratelimit_mw import Charge, FixedWindow
 from ratelimit_mw.stores.lifecycle import StoreOverrides
@@ -18,7 +18,7 @@ def test_a_tuple_is_written_once_and_held_on_to() -> None:
     encoded_group = store._encode_group(original_charges)
     assert encoded_group.keys == [b"rl:1:a:5/60s_using_fixed_window", b"rl:1:b:5/60s_using_fixed_window"]
     assert store._encode_group(original_charges) is encoded_group
-    assert encoded_group.original_charges is original_charges  # so that no other can have its identity
+    assert encoded_group.original_charges is original_charges  # so that no other object can get its id
 
 
 def test_a_list_may_change_and_is_written_anew() -> None:

@@ -1,4 +1,4 @@
-"""Every algorithm over every store is held to the exact model, and its waits to the microsecond."""
+"""Compares every algorithm on every store with its exact model, and checks its waits to the microsecond."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ pytestmark = [
 
 
 def hold_to_the_model(store: Store, clock: Clock, limit: Limit, steps: list[Step]) -> None:
-    """Peek, and take, and where it is refused look a microsecond before the wait is over, and when it is."""
+    """Peek and take in each step. After a refusal, peek a microsecond before the wait is over, and when it is over."""
     key, model, now, last = f"{{{next(KEYS)}}}:r", model_of(limit), START, None
     for step in steps:
         now = step.time(now, limit, last)
@@ -63,11 +63,11 @@ def over(make: Callable[[Clock], Store], algorithm: str, *, back: bool) -> None:
 
 
 def test_in_memory(algorithm: str) -> None:
-    """But for a clock that steps back, before which it may have forgotten what expired."""
+    """The clock does not step back here, because the store may have dropped expired states before."""
     over(lambda clock: MemoryStore(clock=clock), algorithm, back=False)
 
 
-# what is remembered leaves `remaining` as it stood: here every step asks the server
+# Without a deny cache, because its decisions have the old `remaining`: here every step queries the server.
 def test_on_a_real_server(algorithm: str, redis_url: str) -> None:
     over(lambda clock: RedisStore(redis_url, clock=clock, timeout=5, deny_cache=0), algorithm, back=True)
 

@@ -1,4 +1,7 @@
-"""What decides in this process while a store cannot: a share of each limit, and what the store refused before."""
+"""Tests the store that decides in this process while another fails.
+
+It has a share of each limit, and repeats what the other store refused before.
+"""
 
 import math
 from typing import Any
@@ -25,7 +28,7 @@ def refused(retry_after: float) -> Decision:
 
 
 def admitted(store: FallbackStore, asked: Charge) -> int:
-    """How often it passes, out of a hundred times."""
+    """Take the charge 100 times, and return how often it is admitted."""
     return sum(store.take([asked])[0].allowed for _ in range(100))
 
 
@@ -116,7 +119,7 @@ def test_less_than_what_was_refused_may_pass() -> None:
     assert store.take([charge(cost=4)])[0].allowed
     assert not store.take([charge(cost=5)])[0].allowed
     store.observe([charge(cost=2)], [refused(30.0)])
-    store.observe([charge(cost=5)], [refused(61.0)])  # says less
+    store.observe([charge(cost=5)], [refused(61.0)])  # ignored, because the smaller refused cost applies
     assert not store.take([charge(cost=2)])[0].allowed
     clock.advance(30)
     assert store.take([charge(cost=2)])[0].allowed
@@ -126,7 +129,7 @@ def test_what_the_store_admits_is_refused_no_longer() -> None:
     store = FallbackStore(clock=Clock())
     assert not store.has_refusals
     store.observe([charge(cost=2)], [refused(60.0)])
-    store.observe([charge(cost=1)], [Decision(True, 10, 1, 0.0, 60.0, 60.0, 0.0, 0)])  # it says nothing of two
+    store.observe([charge(cost=1)], [Decision(True, 10, 1, 0.0, 60.0, 60.0, 0.0, 0)])  # two units may still be refused
     assert not store.take([charge(cost=2)])[0].allowed
     store.observe([charge(cost=2)], [Decision(True, 10, 1, 0.0, 60.0, 60.0, 0.0, 0)])
     assert store.take([charge(cost=2)])[0].allowed

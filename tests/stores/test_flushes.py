@@ -1,4 +1,4 @@
-"""Somebody flushes scripts and data in a loop while requests go on: no request hears of it."""
+"""Checks that requests succeed while scripts and data are flushed in a loop."""
 
 import asyncio
 import itertools
@@ -15,7 +15,7 @@ from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
 PATIENT = 5.0  # seconds
-TURNS = 40  # of each group, at least
+TURNS = 40  # takes of each group, at least
 GROUPS = [
     [Charge(f"{{{number}}}:r", at_once(kind, 1000, 3600)) for kind in TAKEN.values()]
     + [Charge(f"{{{number + 1}}}:r", at_once(kind, 1000, 3600), role="shadow") for kind in TAKEN.values()]
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.promise(8)
 
 @contextmanager
 def flushed_in_a_loop(servers: Sequence[RedisServer]) -> Iterator[Callable[[], int]]:
-    """Flush everything, over and over again; says how often it was done."""
+    """Flush everything in a loop. Yields a function that returns how often everything was flushed."""
     done, rounds = threading.Event(), [0]
 
     def work() -> None:

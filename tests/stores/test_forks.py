@@ -1,4 +1,4 @@
-"""A process that is forked while another thread holds a lock of ours: the child's first call does not wait for it."""
+"""Checks that a forked child does not wait for a lock of the package that another thread held during the fork."""
 
 import ast
 import functools
@@ -45,7 +45,7 @@ REFUSED = [
 
 
 def in_child(work: Callable[[], bool]) -> int:
-    """The exit code of a child process that is 0 if `work` is true there, and below 0 if it hangs."""
+    """Run `work` in a forked child. Returns its exit code: 0 if `work` returned True, negative if it hung."""
     child = os.fork()
     if not child:  # pragma: no cover  # another process
         code = 2
@@ -59,7 +59,7 @@ def in_child(work: Callable[[], bool]) -> int:
 
 
 def while_held(lock: Any, work: Callable[[], bool]) -> int:
-    """The same of a child that is forked while another thread holds this lock; the parent goes on afterwards."""
+    """Do the same as `in_child`, while another thread of the parent holds the lock."""
     held, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -132,7 +132,7 @@ def room() -> tuple[Any, Callable[[], bool]]:
     return (
         own._lock,
         lambda: own.enter(["k"]) and not own.enter(["k"]),
-    )  # its place is free again
+    )  # in the child, the capacity is free again
 
 
 def queues() -> tuple[Any, Callable[[], bool]]:
@@ -216,7 +216,7 @@ def test_a_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held(
 
 
 def test_a_child_keeps_what_was_counted_unless_a_thread_was_writing_it() -> None:
-    """What may be half written it forgets."""
+    """The child drops counts that may be half written."""
     store = MemoryStore(max_keys=10, clock=Clock())
     store.take(GROUP)
 
@@ -225,11 +225,11 @@ def test_a_child_keeps_what_was_counted_unless_a_thread_was_writing_it() -> None
 
     assert in_child(left(3)) == 0
     assert while_held(store._lock, left(4)) == 0
-    assert left(3)()  # and the parent counts on
+    assert left(3)()  # the parent keeps its counts
 
 
 def test_children_of_threads_at_work_in_a_memory_store() -> None:
-    """Wherever those threads are: the child counts exactly."""
+    """The child counts exactly, whatever the threads do during the fork."""
     store = MemoryStore(max_keys=50)
     limiter, over = Limiter(store), threading.Event()
 
@@ -263,7 +263,7 @@ def test_what_is_gone_is_not_remembered_for_a_fork() -> None:
 
 
 def test_every_lock_of_the_package_starts_over() -> None:
-    """What is given to `get_or_create` its owner makes anew in the child."""
+    """Classes passed to `get_or_create` are not calls, so they are not found. Their owners replace these locks."""
     kinds = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
     found = set()
     for path in PACKAGE.rglob("*.py"):
@@ -285,7 +285,7 @@ def test_every_lock_of_the_package_starts_over() -> None:
 
 
 class Computed:
-    """Counts how often it is computed."""
+    """Counts how often `value` is computed."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -321,7 +321,7 @@ def test_a_child_starts_over_while_the_garbage_collector_drops_locks() -> None:
             room = DelayCapacity(1)
             room.__dict__["itself"] = room
         del room
-        gc.set_threshold(gc.get_count()[0] + 200)  # in the child, not here
+        gc.set_threshold(gc.get_count()[0] + 200)  # so that it runs in the child
         gc.enable()
         assert in_child(lambda: all(each.enter(["k"]) for each in kept)) == 0
     finally:

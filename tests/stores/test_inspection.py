@@ -1,4 +1,4 @@
-"""`check --store` and the setting `strict`: what a look at the store finds before the first request."""
+"""Tests the inspection of the store before the first request, by `check --store` and the setting `strict`."""
 
 import asyncio
 import re
@@ -32,7 +32,7 @@ from web import test_django_checks as checks
 
 pytestmark = [pytest.mark.promise(9), pytest.mark.usefixtures("unthrottled_log")]
 
-PASSWORD = "a-long-password"  # of the page that the grants are of
+PASSWORD = "a-long-password"  # as on the page with the grants
 WITHOUT = [command for command in COMMANDS if not command.startswith("z")]
 
 
@@ -47,7 +47,7 @@ def settings(store: str, **more: str) -> str:
 
 
 def of_store(printed: str) -> list[str]:
-    """The lines on the store, without numbers that differ each time."""
+    """Return the lines about the store, without numbers that vary."""
     lines = printed.partition("\n\n")[2].rstrip("\n").split("\n")
     return [re.sub(r"(latency +|clock +).*", r"\1N", line).strip() for line in lines]
 
@@ -64,7 +64,7 @@ def test_a_store_that_works(check: Check, server: RedisServer) -> None:
         "memory   no maxmemory, policy noeviction",
         "works: a unit was taken and its bucket reset",
     ]
-    assert server.ask("DBSIZE") == ":0"  # but for what expires within a second, and was removed
+    assert server.ask("DBSIZE") == ":0"  # the inspection has removed its keys, which would expire within a second
 
 
 def test_a_store_in_memory(check: Check) -> None:
@@ -254,7 +254,7 @@ REJECTED = r"^store: cannot connect: 127\.0\.0\.1:\d+: wrong user or password; w
 
 
 async def _nothing(*_: Any) -> None:
-    """An app that says nothing."""
+    """An app that does nothing."""
 
 
 @pytest.mark.parametrize("kind", [WsgiMiddleware, AsgiMiddleware])
@@ -262,7 +262,7 @@ async def _nothing(*_: Any) -> None:
 def test_strict_stops_the_start_where_the_store_rejects_us(kind: Any, opened: Any, server: RedisServer) -> None:
     grant(server, COMMANDS)
     if opened is (AsyncRedisStore if kind is WsgiMiddleware else RedisStore):
-        return  # of the other kind of store
+        return  # the middleware needs the other kind of store
     place = url(server.url).replace(PASSWORD, "x")
     store = place if opened is None else opened(place)
     kind(_nothing, limits="5/minute", store=store)
@@ -282,7 +282,7 @@ def test_strict_starts_without_a_store_that_is_away(kind: Any, caplog: pytest.Lo
 
 
 def test_under_asgi_the_server_is_told(server: RedisServer) -> None:
-    """Starlette makes its middleware when the lifespan begins, inside of the loop."""
+    """Starlette creates its middleware when the lifespan begins, in the event loop."""
     grant(server, COMMANDS)
     sent: list[Any] = []
 

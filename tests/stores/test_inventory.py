@@ -1,4 +1,4 @@
-"""What a store on a server tells an operator: the keys of its buckets, and the clients that were refused."""
+"""Tests what a store on a server shows an operator: the keys of its buckets, and the refused clients."""
 
 import asyncio
 import math
@@ -74,7 +74,7 @@ def test_a_prefix_with_wildcards_lists_only_its_own_keys(redis_server: RedisServ
     ):
         store.take([Charge("{k}:mine", LIMIT)])
         other.take([Charge("{k}:other", LIMIT)])
-        client.set(b"a*[b]?\\:1:{\xff}", "x")  # no text
+        client.set(b"a*[b]?\\:1:{\xff}", "x")  # not UTF-8
         client.set("a*[b]?\\:1:other program", "x")
         assert listed(store) == {f"{{k}}:mine:{LIMIT.bucket}"}
 
@@ -172,7 +172,7 @@ def test_on_a_cluster(
 
 
 def test_the_rights_on_the_page_suffice(redis_server: RedisServer) -> None:
-    """Those of the app, and those of an operator, are on two pages."""
+    """One page has the rights of an app, and another the rights of an operator."""
     app, *_ = rules_on("docs/how-to/redis.md")
     reporting, operating = rules_on("docs/how-to/who-is-limited.md")
     log = [Charge("{a}:log", SlidingWindowLog(3, 60))]
@@ -194,7 +194,7 @@ def test_the_rights_on_the_page_suffice(redis_server: RedisServer) -> None:
 
 
 def rules_on(page: str) -> list[str]:
-    """The rights that a page grants, without the user's name."""
+    """Return the rights that a page grants, without the name of the user."""
     text = (Path(__file__).resolve().parents[2] / page).read_text("utf-8")
     return re.findall(r"^ +ACL SETUSER \w+ (.*)$", text, re.MULTILINE)
 
