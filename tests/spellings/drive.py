@@ -157,7 +157,7 @@ FRAMEWORKS: Final = tuple(_FRAMEWORKS)
 
 @contextmanager
 def opened(framework: str) -> Iterator[Asked]:
-    """Yield a function that sends a request, as a server passes it on, to the framework's app."""
+    """Yield a function that sends a request to the framework's app, as a server does, and returns the outcome."""
     with contextmanager(_FRAMEWORKS[framework][1])() as app:
 
         async def ask(read: dict[str, Any]) -> Outcome:

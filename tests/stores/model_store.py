@@ -13,7 +13,7 @@ def bucket_of(charge: Charge) -> Bucket:
 
 
 class ModelStore:
-    """A store in memory that drops no states, not even expired ones. `clock`: returns seconds."""
+    """A store in memory that never evicts. The algorithms handle expired states. `clock`: returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

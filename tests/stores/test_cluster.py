@@ -127,7 +127,7 @@ def test_what_was_taken_is_given_back_when_another_slot_refuses(store: RedisStor
 
 @pytest.mark.parametrize("algorithm", TAKEN)
 def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster) -> None:
-    """A refund does not restore the state of a slot in these cases, so the test leaves them out:
+    """Compare a cluster with the Python implementation, except where a refund does not restore a state:
 
     - The clock steps back. The units that are refunded were taken at the earlier time.
     - A ban is charged. It counts up to its quota, so a take beyond the quota is not undone. No request takes from bans.

@@ -63,7 +63,7 @@ def over(make: Callable[[Clock], Store], algorithm: str, *, back: bool) -> None:
 
 
 def test_in_memory(algorithm: str) -> None:
-    """The clock does not step back here, because the store may have dropped expired states before."""
+    """The clock does not step back here, because the store may have dropped a state that expired before."""
     over(lambda clock: MemoryStore(clock=clock), algorithm, back=False)
 
 
