@@ -270,7 +270,7 @@ def test_calls_of_redis_count_and_not_requests(own_redis: RedisServer, counts: R
         await store.aclose()
 
     asyncio.run(many())
-    assert calls(counts) == {"take": 4, "settle": 2}  # 20 takes of one turn are one call
+    assert calls(counts) == {"take": 5, "settle": 2}  # 20 takes of one turn are two calls
     assert of(counts, STORE_ERRORS) == {}
 
 
