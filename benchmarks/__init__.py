@@ -1,1 +1,1 @@
-"""How fast ratelimit_mw is, as ratios against peers measured in the same run: `python -m benchmarks`."""
+"""Measures how fast ratelimit_mw is, as ratios to peers measured in the same run: `python -m benchmarks`."""

@@ -1,4 +1,4 @@
-"""The package here against the package of a commit: the same contenders, with one package and with the other."""
+"""Compares the package in this checkout with the package of a commit, using the same contenders for both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from benchmarks.trees import Tree
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A race that will be between two trees; contenders are written as `module:name`."""
+    """A race between two trees that are not known yet. Contenders are written as `module:name`."""
 
     name: str
     what: str
@@ -24,7 +24,7 @@ class Pair:
     admits: bool = True
 
     def between(self, ours: Tree, peer: Tree) -> Race:
-        """`ours` over `peer`."""
+        """Return the race of `ours` over `peer`."""
         return Race(
             name=self.name,
             what=self.what,
@@ -70,7 +70,7 @@ PAIRS: Final[Sequence[Pair]] = [
 
 
 def races(ours: Tree, peer: Tree) -> list[Row]:
-    """All of them, between these trees."""
+    """Return all races between these trees."""
     return [
         *(pair.between(ours, peer) for pair in PAIRS),
         ServedByTrees(name="served-memory", redis=False, ours=ours, peer=peer),

@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # where the attacks and the servers are
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # which has the attacks and the servers
 
-from attacks.attack import Attack, Seen  # from there
+from attacks.attack import Attack, Seen  # in tests/attacks
 from attacks.table import ATTACKS
 from benchmarks.attacks_page import page
 from benchmarks.libraries import LIBRARIES, Library
@@ -22,7 +22,7 @@ PAGE: Final = Path(__file__).resolve().parent / "attacks.md"
 
 
 def played(library: Library, attacks: Sequence[Attack]) -> Sequence[Seen | None]:
-    """What each attack got; None where the library has no such thing, and nothing where there is no library."""
+    """Return the responses to each attack: None if the library lacks the route, empty if it is not installed."""
     if find_spec(library.module) is None:
         return ()
     with library.served() as target:
@@ -30,7 +30,7 @@ def played(library: Library, attacks: Sequence[Attack]) -> Sequence[Seen | None]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play, and write the page; 1 when ours did not hold."""
+    """Run the attacks and write the page. Returns 1 if this package did not hold, 0 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks", description=__doc__)
     parser.add_argument("--output", type=Path, default=PAGE, help="%(default)s")
     parser.add_argument("--only", default="", metavar="PATTERN", help="attacks whose name this is found in")

@@ -1,11 +1,11 @@
-"""The page that says how the attacks went."""
+"""Makes the page with the results of the attacks."""
 
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from attacks.attack import Attack, Seen  # tests/attacks: who runs this has put tests on the path
+from attacks.attack import Attack, Seen  # in tests/attacks; `benchmarks.attacks` has put tests on the path
 from benchmarks.libraries import Library
 
 _TEXT: Final = """# Attacks
@@ -35,14 +35,14 @@ Held, of the attacks that a library has a place for: {counted}.
 
 
 def cell(attack: Attack, seen: Seen | None) -> str:
-    """`held (3x200 3x429)`."""
+    """Return the text of a cell, such as `held (3x200 3x429)`."""
     if seen is None:
         return "has no such thing"
     return f"{'held' if attack.held(seen) else '**not held**'} ({seen})"
 
 
 def page(libraries: Sequence[Library], attacks: Sequence[Attack], results: Sequence[Sequence[Seen | None]]) -> str:
-    """The whole page. `results`: for each library what each attack got."""
+    """Return the whole page. `results`: for each library, the responses to each attack."""
     names = [library.name for library in libraries]
     rows = []
     for index, attack in enumerate(attacks):

@@ -1,6 +1,6 @@
-"""The chart of a run: `python -m benchmarks.chart FILE.json OUT.svg` draws what `--json` wrote.
+"""Draws the chart of a run: `python -m benchmarks.chart FILE.json OUT.svg` reads what `--json` wrote.
 
-One bar for each row that has a target: as long as its median, with a mark where the target is.
+It has a bar for each row with a target. A bar is as long as the median, with a mark at the target.
 """
 
 import json
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from xml.sax.saxutils import escape
 
-_NAMES, _AXIS, _WIDTH = 250, 380, 900  # pixels: where bars begin, how long they may be, and all of it
-_STEP, _BAR, _GAP, _TOP = 22, 12, 46, 84  # from bar to bar, of a bar, for the title of a group, for that of the chart
-_MOST: Final = 4.0  # of an axis: a bar that is longer is cut, and its number stands beside it
+_NAMES, _AXIS, _WIDTH = 250, 380, 900  # pixels: where bars begin, their maximum length, and the width of the chart
+_STEP, _BAR, _GAP, _TOP = 22, 12, 46, 84  # pixels: from bar to bar, of a bar, of a group's title, of the chart's title
+_MOST: Final = 4.0  # the maximum of an axis; a longer bar is cut, and the text beside it has the number
 _STYLE: Final = """
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .title { font-size: 16px; font-weight: 600 } .group { font-weight: 600 }
@@ -40,11 +40,11 @@ class _Bar(NamedTuple):
     target: float
     half: tuple[float, float] | None
     verdict: str
-    told: str  # the number as the table has it, with its target
+    told: str  # the number as in the table, with its target
 
 
 def chart(found: Mapping[str, Any]) -> str:
-    """An SVG of the rows with a target and a value."""
+    """Return an SVG of the rows that have a target and a value."""
     bars = sorted(map(_bar, filter(_shown, found["rows"])), key=lambda bar: bar.group)
     parts: list[str] = []
     y = _TOP
@@ -81,7 +81,7 @@ def _bar(row: Mapping[str, Any]) -> _Bar:
 
 
 def _scale(y: int, bars: int, most: float) -> Iterable[str]:
-    """A line at 1, over all bars of the group."""
+    """Draw a line at 1, across all bars of the group."""
     x = _NAMES + _AXIS / most
     yield f'<line class="one" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 4}" y2="{y + bars * _STEP}"/>'
     yield f'<text x="{x:.1f}" y="{y - 8}" text-anchor="middle">1</text>'
@@ -127,7 +127,7 @@ def _page(parts: Iterable[str], height: int, bars: int, met: int, found: Mapping
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Draw it again."""
+    """Read the JSON file and write the SVG file."""
     source, target = map(Path, arguments)
     target.write_text(chart(json.loads(source.read_text("utf-8"))), "utf-8")
 

@@ -24,13 +24,13 @@ from ratelimit_mw.stores.sqlite import SQLiteStore
 
 _CLIENTS: Final = 10_000
 _LIMIT: Final = SlidingWindowCounter(10**9, 3600)
-_TIMEOUT: Final = 5.0  # seconds: a take that waits is measured, not given up
+_TIMEOUT: Final = 5.0  # seconds; long, so that slow takes are measured instead of failing
 _PATIENCE: Final = 60.0  # seconds until all processes are ready
 _SHARES: Final = (0.5, 0.99, 0.999)
 
 
 def _takes(path: Path | None, rate: float, number: int, ready: Barrier) -> tuple[list[float], int]:
-    """Return the durations of so many takes, in seconds, and how many of them failed."""
+    """Return the durations of `number` takes, in seconds, and how many of them failed."""
     store: Store = MemoryStore() if path is None else SQLiteStore(path, timeout=_TIMEOUT, deny_cache=0)
     ready.wait(_PATIENCE)
     start = time.monotonic()
@@ -40,7 +40,7 @@ def _takes(path: Path | None, rate: float, number: int, ready: Barrier) -> tuple
         due = start + index / rate
         if (wait := due - time.monotonic()) > 0:
             time.sleep(wait)
-            due = time.monotonic()  # the system wakes a process late: that is not the store's time
+            due = time.monotonic()  # the system wakes processes late, which is not the store's fault
         try:
             store.take([Charge(f"{{{index * 7919 % _CLIENTS}}}:rule", _LIMIT)])
         except StoreError:
@@ -57,7 +57,7 @@ def _work(
 
 
 def run(processes: int, rate: float, seconds: float, *, in_memory: bool = False) -> dict[str, float]:
-    """Return the number of takes, of failed ones, of those over 50 ms, and durations in milliseconds."""
+    """Return the numbers of takes, failed takes and takes over 50 ms, and durations in milliseconds."""
     context = get_context("spawn")
     with TemporaryDirectory() as folder:
         results: Queue[tuple[list[float], int]] = context.Queue()

@@ -1,4 +1,4 @@
-"""What all rows of a run share: how often, an event loop, a Redis server, and the line that tells how far it is."""
+"""What all rows of a run share: the number of rounds and calls, an event loop, a Redis server, and a progress line."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,19 +12,19 @@ T = TypeVar("T")
 
 
 class Missing(Exception):
-    """A package or a program that a contender needs is not there; the message says which."""
+    """A contender needs a package or a program that is missing. The message says which."""
 
 
 class Lab(AbstractContextManager["Lab", None]):
-    """`rounds` turns for each contender, of `calls` calls each (None: what the row says).
+    """The shared resources of a run, in which each contender has `rounds` turns of `calls` calls.
 
-    Progress goes to `progress`.
+    If `calls` is None, the row specifies the number. Progress is written to `progress`.
     """
 
     def __init__(self, rounds: int, calls: int | None, progress: TextIO) -> None:
         self.rounds = rounds
         self.calls = calls
-        self.closing = ExitStack()  # what contenders opened and the end of the run closes
+        self.closing = ExitStack()  # closes at the end of the run what contenders opened
         self._progress = progress
         self._title = ""
         self._loop = self.closing.enter_context(asyncio.Runner())
@@ -34,11 +34,11 @@ class Lab(AbstractContextManager["Lab", None]):
         self.closing.close()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` in the loop that all rows share."""
+        """Run `work` in the event loop that all rows share."""
         return self._loop.run(work)
 
     def redis_url(self) -> str:
-        """Database 0 of a server of our own, started when first asked for. Raises `Missing`."""
+        """Return the URL of database 0 of a server of this run. The first call starts it. Raises `Missing`."""
         package("redis")
         if self._redis is None:
             try:
@@ -48,17 +48,17 @@ class Lab(AbstractContextManager["Lab", None]):
         return self._redis.url
 
     def begin(self, title: str) -> None:
-        """Tell which row it is."""
+        """Show which row runs."""
         self._title = title
         self._tell(title)
 
     def turn(self, done: int, rounds: int) -> None:
-        """Tell how many rounds are done."""
+        """Show how many rounds are done."""
         if self._progress.isatty():
             self._tell(f"{self._title} {done}/{rounds}")
 
     def end(self) -> None:
-        """Leave an empty line behind."""
+        """Clear the progress line."""
         if self._progress.isatty():
             self._tell("")
 
@@ -68,7 +68,7 @@ class Lab(AbstractContextManager["Lab", None]):
 
 
 def package(name: str, distribution: str | None = None) -> Any:
-    """An imported module. Raises `Missing`, naming what to install."""
+    """Import a module. Raises `Missing`, which names what to install."""
     try:
         return import_module(name)
     except ImportError:
@@ -76,7 +76,7 @@ def package(name: str, distribution: str | None = None) -> Any:
 
 
 def part(module: str, name: str) -> Any:
-    """A part of a package that not every version of it has. Raises `Missing`."""
+    """Return a member of a module that some versions of the package lack. Raises `Missing`."""
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError):

@@ -1,4 +1,4 @@
-"""Who is attacked, and how each is served."""
+"""The libraries that are attacked, and how the app of each is served."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from attacks.attack import Served, Target  # tests/attacks: who runs this has put tests on the path
+from attacks.attack import Served, Target  # in tests/attacks; `benchmarks.attacks` has put tests on the path
 from web_servers import WebServer, serve_gunicorn, serve_uvicorn
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 APPS: Final = ROOT / "tests" / "apps"
 ATTACKED: Final = Path(__file__).resolve().parent / "attacked"
-_PLAIN: Final = ("--http", "h11")  # the parser that comes with uvicorn
+_PLAIN: Final = ("--http", "h11")  # the parser that uvicorn always installs
 _MINE: Final = (*_PLAIN, "--no-proxy-headers")
 _THREADS: Final = ("--worker-class", "gthread", "--threads", "4")
 
@@ -21,7 +21,7 @@ Serve = Callable[..., AbstractContextManager[WebServer]]
 
 @dataclass(frozen=True)
 class Library:
-    """A limiter, what serves its app, and with which options: without a proxy, and behind one."""
+    """A limiter, the server of its app, and the server's options without a proxy (`direct`) and `behind` one."""
 
     name: str
     module: str
@@ -31,12 +31,12 @@ class Library:
     serve: Serve = serve_uvicorn
     direct: Sequence[str] = _MINE
     behind: Sequence[str] = _MINE
-    lacks: frozenset[str] = frozenset({"/any", "/door", "/guarded"})  # which only our own app has
+    lacks: frozenset[str] = frozenset({"/any", "/door", "/guarded"})  # only this package's app has these routes
     note: str = ""
 
     @contextmanager
     def served(self) -> Iterator[Target]:
-        """Its app, twice."""
+        """Serve the app twice: without a proxy and behind one."""
         with ExitStack() as running:
             stands = []
             for stand, options in (("direct", self.direct), ("behind", self.behind)):
@@ -56,7 +56,7 @@ LIBRARIES: Final = (
         ("slowapi", "limits", "fastapi", "uvicorn"),
         "on_slowapi",
         ATTACKED,
-        behind=_PLAIN,  # it leaves the proxy to uvicorn, which believes 127.0.0.1
+        behind=_PLAIN,  # slowapi leaves the proxy to uvicorn, which trusts 127.0.0.1
         note='`SlowAPIMiddleware`, `default_limits`, `@limiter.limit`; `key_style` is the default, "url"',
     ),
     Library(

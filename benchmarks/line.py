@@ -1,4 +1,4 @@
-"""What a measured row says."""
+"""The results of a measured row."""
 
 from dataclasses import asdict, dataclass
 from statistics import median, quantiles
@@ -15,24 +15,24 @@ class Line:
     row: str
     what: str
     unit: Unit = "x"
-    values: tuple[float, ...] = ()  # one per round; none when there was nothing to compare with
+    values: tuple[float, ...] = ()  # one per round; empty if there was nothing to compare with
     ours: float | None = None  # microseconds per call, median of the rounds
     peer: float | None = None
-    target: float | None = None  # the most that `value` may be
-    at_least: bool = False  # more is better: the least that it may be
-    admitted: int = 0  # of ours; every other contender's counts are the same, or `problems` says so
+    target: float | None = None  # the maximum of `value`
+    at_least: bool = False  # whether more is better and the target is the minimum
+    admitted: int = 0  # by `ours`; the other contenders have the same counts, or `problems` says so
     refused: int = 0
     notes: tuple[str, ...] = ()  # what is missing, and why
-    problems: tuple[str, ...] = ()  # what was counted and should not have been
+    problems: tuple[str, ...] = ()  # wrong counts
 
     @property
     def value(self) -> float | None:
-        """The median of the rounds."""
+        """The median of the rounds; None without rounds."""
         return median(self.values) if self.values else None
 
     @property
     def half(self) -> tuple[float, float] | None:
-        """Between these is the middle half of the rounds: what a hiccup of the machine does not reach."""
+        """The quartiles of the rounds. The half between them excludes hiccups of the machine."""
         if len(self.values) <= 1:
             return None
         low, _, high = quantiles(self.values, n=4, method="inclusive")
@@ -40,7 +40,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """`met`, `missed`, or nothing where there is no target or no value."""
+        """`met` or `missed`; empty without a target or a value."""
         if self.value is None or self.target is None:
             return ""
         met = self.value >= self.target if self.at_least else self.value <= self.target
@@ -48,12 +48,12 @@ class Line:
 
     @property
     def goal(self) -> str:
-        """The target, with the side of it that is good; nothing where there is none."""
+        """The target with `>=` or `<=`; empty without a target."""
         if self.target is None:
             return ""
         return f"{'>=' if self.at_least else '<='} {self.target:.2f}"
 
 
 def as_data(line: Line) -> dict[str, Any]:
-    """The line for JSON."""
+    """Return the line as a dict for JSON."""
     return {**asdict(line), "value": line.value, "half": line.half, "verdict": line.verdict}

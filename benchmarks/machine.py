@@ -1,4 +1,4 @@
-"""What it was measured with, and on."""
+"""The machine and the versions of a run."""
 
 import os
 import platform
@@ -34,17 +34,17 @@ _PACKAGES = {
 
 
 def versions() -> dict[str, str]:
-    """Everything that has a version and was measured, or measured with."""
+    """Return the versions of Python, of all packages that are measured or used, and of redis-server."""
     found = {"python": f"{platform.python_version()} ({platform.python_implementation()})"}
     found |= {name: _version(distribution) for name, distribution in _PACKAGES.items()}
-    here = Path(ratelimit_mw.__file__).is_relative_to(Path(__file__).parents[1])  # it goes before what is installed
+    here = Path(ratelimit_mw.__file__).is_relative_to(Path(__file__).parents[1])  # it precedes the installed one
     found["ratelimit-mw"] += " (of this checkout)" if here else " (installed)"
     found["redis-server"] = _redis_server()
     return found
 
 
 def machine() -> dict[str, str]:
-    """The processor, its cores as far as we may use them, and the system."""
+    """Return the processor, the number of cores that this process may use, and the system."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"cpu": _cpu(), "cores": str(cores), "system": f"{platform.system()} {platform.release()}"}
 

@@ -1,4 +1,4 @@
-"""A redis-server of our own."""
+"""Starts a redis-server for a run."""
 
 import socket
 import subprocess
@@ -13,7 +13,7 @@ _READY_WITHIN = 10.0  # seconds
 class RedisServer(AbstractContextManager["RedisServer", None]):
     """One redis-server from the PATH on a free loopback port, without persistence.
 
-    Raises FileNotFoundError when there is none, RuntimeError with its output when it does not start.
+    Raises FileNotFoundError if it is not on the PATH, and RuntimeError with its output if it does not start.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
 
     @property
     def url(self) -> str:
-        """Database 0, as redis-py takes it."""
+        """The URL of database 0, for redis-py."""
         return f"redis://127.0.0.1:{self._port}/0"
 
     def _start(self) -> None:
@@ -39,7 +39,7 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
         log = folder / "output.txt"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                ["redis-server", *options, "--dir", str(folder)],  # noqa: S607  # whichever the PATH names
+                ["redis-server", *options, "--dir", str(folder)],  # noqa: S607  # the PATH decides which
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -52,7 +52,7 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
             time.sleep(0.01)
 
     def _answers(self) -> bool:
-        """Whether it is ours that answers: the port may have been taken after we found it free."""
+        """Return whether this server answers. Another one may have taken the port after it was found free."""
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
                 connection.sendall(b"INFO server\r\nQUIT\r\n")

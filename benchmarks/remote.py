@@ -1,4 +1,4 @@
-"""Contenders that run in workers: the same code of this program, with the package of one tree or another."""
+"""Contenders that run in worker processes: the same code of this program, with the package of either tree."""
 
 import json
 import os
@@ -12,11 +12,11 @@ from benchmarks.lab import Lab, Missing
 from benchmarks.runner import Batch, Contender, Setup
 from benchmarks.trees import ROOT, Tree
 
-_LIFE: Final = 10  # turns: where its memory lies makes a process faster or slower than the next, so there are several
+_LIFE: Final = 10  # turns of a process; several take part, because the layout of its memory makes one faster or slower
 
 
 class Worker(AbstractContextManager["Worker", None]):
-    """A process. Raises `Missing` when its tree lacks what the contender needs."""
+    """A worker process with the package of a tree. Raises `Missing` if the tree lacks what the contender needs."""
 
     def __init__(self, tree: Tree, contender: str) -> None:
         self._tree = tree
@@ -35,10 +35,10 @@ class Worker(AbstractContextManager["Worker", None]):
             raise
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # the end of its input is the end of it
+        self._process.communicate()  # it ends at the end of its input
 
     def run(self, calls: int) -> Batch:
-        """One turn."""
+        """Run one turn."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{calls}\n")
         self._process.stdin.flush()
@@ -60,7 +60,7 @@ class Worker(AbstractContextManager["Worker", None]):
 
 
 class _Relay:
-    """Workers, one after the other. Each begins with a turn that warms it up, and is not told."""
+    """Runs workers one after another. The first turn of each warms it up and is discarded."""
 
     def __init__(self, tree: Tree, contender: str) -> None:
         self._tree = tree
@@ -82,7 +82,7 @@ class _Relay:
 
 
 def remote(tree: Tree, contender: str) -> Setup:
-    """`contender`, written as `module:name` of a Setup, with the package of `tree`."""
+    """Set up `contender`, the `module:name` of a Setup, with the package of `tree`."""
 
     def setup(lab: Lab) -> Contender:
         relay = _Relay(tree, contender)

@@ -1,7 +1,6 @@
-"""The two kinds of row: a race, whose number is a time of every round, and a count, which is made once.
+"""The two kinds of rows: a race, which measures times in several rounds, and a count, which is made once.
 
-Contenders take turns (A B C A B C ...), so that what slows the machine slows all of them, and each round gives a ratio
-of its own.
+Contenders take turns (A B C A B C ...), so that a slow machine slows all of them. Each round has its own ratio.
 """
 
 import gc
@@ -15,7 +14,7 @@ from benchmarks.line import Line, Unit
 
 
 class Batch(NamedTuple):
-    """One turn."""
+    """The time and the counts of one turn."""
 
     nanoseconds: int
     admitted: int
@@ -31,23 +30,23 @@ class Row(Protocol):
 
     @property
     def name(self) -> str:
-        """What `--only` takes."""
+        """The name for `--only`."""
 
     @property
     def what(self) -> str:
-        """What is measured, and against what."""
+        """What is measured, and with what it is compared."""
 
     def run(self, lab: Lab) -> Sequence[Line]:
-        """Measure it."""
+        """Measure, and return the lines of the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Race:
-    """Time per call of ours over time per call of the peer; without a peer, microseconds.
+    """A row of the time per call of `ours` over that of `peer`. Without a peer, it is in microseconds.
 
-    `floor`: the same work without either; its time is taken off both, so that only what they add is compared.
-    `peer_floor`: the peer's work without it, where that is done by another app than ours.
-    `at_least`: the ratio is of calls per second instead, and more of them are better.
+    `floor`: the same work without a limiter. Its time is subtracted from both, so that only the added time is compared.
+    `peer_floor`: the same for the peer, if the peer's app is a different one.
+    `at_least`: the ratio is of calls per second instead, and more is better.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Race:
     admits: bool = True  # all calls are admitted; False: all are refused
 
     def run(self, lab: Lab) -> Sequence[Line]:
-        """One line; without numbers when what ours needs is missing."""
+        """Return one line, without numbers if `ours` or `floor` needs something that is missing."""
         calls = lab.calls or self.calls
         contenders: dict[str, Contender] = {}
         notes: list[str] = []
@@ -100,7 +99,7 @@ class Race:
         each = {name: median(times) / calls / 1000 for name, times in added.items()}
         if "peer" in turns:
             over, under = ("peer", "ours") if self.at_least else ("ours", "peer")
-            # at least a nanosecond: in a tiny batch the floor may take as long as the peer
+            # at least a nanosecond, because in a tiny batch the floor may take as long as the peer
             values = [above / max(below, 1) for above, below in zip(added[over], added[under], strict=True)]
         else:
             values = [] if self.peer else [ours / calls / 1000 for ours in added["ours"]]
@@ -130,7 +129,7 @@ class Race:
 
 
 class Counted(NamedTuple):
-    """What a count found."""
+    """The result of a count."""
 
     counted: int
     admitted: int
@@ -140,10 +139,10 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """How much of something there is per call, all of which are admitted, or refused where `admits` is False.
+    """A row of how much of something there is per call. All calls are admitted, or refused if `admits` is False.
 
-    `total`: how much there is of it in all calls together. `exact`: anything but the target is a problem.
-    `at_least`: more of it is better.
+    `total`: the number is that of all calls together. `exact`: any number but the target is a problem.
+    `at_least`: more is better.
     """
 
     name: str
@@ -158,7 +157,7 @@ class Count:
     admits: bool = True
 
     def run(self, lab: Lab) -> Sequence[Line]:
-        """One line; without numbers when something is missing."""
+        """Return one line, without numbers if something is missing."""
         calls = lab.calls or self.calls
         about = Line(row=self.name, what=self.what, unit=self.unit, target=self.target, at_least=self.at_least)
         try:
@@ -186,13 +185,13 @@ class Count:
 
 
 def turns(lab: Lab, contenders: Mapping[str, Contender], calls: int, rounds: int) -> dict[str, list[Batch]]:
-    """The batches of each contender, one per round; a first round that warms up is not among them."""
+    """Return the batches of each contender, one per round, without a first round that warms up."""
     batches: dict[str, list[Batch]] = {name: [] for name in contenders}
     for contender in contenders.values():
         contender(calls)
     for done in range(rounds):
         lab.turn(done, rounds)
         for name, contender in contenders.items():
-            gc.collect()  # nobody pays for the garbage of another; it stays switched on, so everybody pays for his own
+            gc.collect()  # no contender collects another one's garbage; it collects its own, as gc stays enabled
             batches[name].append(contender(calls))
     return batches

@@ -1,6 +1,6 @@
-"""One app under uvicorn, in a process of its own: `python -P -m benchmarks.serve MODULE:NAME ARGUMENT...`.
+"""Serves an app with uvicorn in a separate process: `python -P -m benchmarks.serve MODULE:NAME ARGUMENT...`.
 
-NAME makes the app of the arguments. The port is printed once it listens; the end of the input is the end of it.
+NAME makes the app from the arguments. The port is printed once the server listens. It stops at the end of the input.
 """
 
 import json
@@ -22,7 +22,7 @@ class _Server(uvicorn.Server):
 
 
 def main(made_by: str, arguments: Sequence[str]) -> None:
-    """Until the input ends."""
+    """Serve until the input ends."""
     module, _, name = made_by.partition(":")
     app = getattr(import_module(module), name)(*arguments)
     threading.Thread(target=_end, daemon=True).start()

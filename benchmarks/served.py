@@ -1,4 +1,4 @@
-"""Apps under a real server, and bursts of requests by wrk."""
+"""Serves apps with a real server, and sends bursts of requests with wrk."""
 
 import json
 import os
@@ -19,14 +19,14 @@ from benchmarks.web import Answer
 _CONNECTIONS: Final = 32
 _PATH: Final = "/items/42"
 REPORT: Final = Path(__file__).with_name("wrk_report.lua")
-_SECONDS: Final = 1  # of a burst; wrk knows no less
+_SECONDS: Final = 1  # of a burst; wrk's minimum
 
 
 class Server(AbstractContextManager["Server", None]):
-    """One worker of uvicorn on a free loopback port, with the app that `made_by` makes of `arguments`.
+    """One worker of uvicorn on a free loopback port, with the app that `made_by` makes from `arguments`.
 
-    `folder`: where it imports ratelimit_mw from; None for where this program does. It listens when it is made. Raises
-    `Missing` without uvicorn, RuntimeError when it does not start.
+    `folder`: it imports ratelimit_mw from there; None means the same package as this program. The constructor returns
+    once it listens. Raises `Missing` without uvicorn, and RuntimeError if it does not start.
     """
 
     def __init__(self, made_by: str, *arguments: object, folder: Path | None = None) -> None:
@@ -49,14 +49,14 @@ class Server(AbstractContextManager["Server", None]):
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._process.communicate(timeout=10)  # the end of its input is the end of it
+            self._process.communicate(timeout=10)  # it ends at the end of its input
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
 
 
 def ask(server: Server) -> Answer:
-    """One request."""
+    """Send one request."""
     connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
     try:
         connection.request("GET", _PATH)
@@ -68,7 +68,7 @@ def ask(server: Server) -> Answer:
 
 
 def wrk_program() -> str:
-    """The program that sends the requests. Raises `Missing`."""
+    """Return the path of wrk, which sends the requests. Raises `Missing`."""
     wrk = shutil.which("wrk")
     if wrk is None:
         raise Missing("wrk: not on PATH (apt-get install wrk, or brew install wrk)")
@@ -76,7 +76,7 @@ def wrk_program() -> str:
 
 
 class Listening(Protocol):
-    """A server on a port of loopback."""
+    """A server that listens on a loopback port."""
 
     @property
     def port(self) -> int:
@@ -84,7 +84,7 @@ class Listening(Protocol):
 
 
 def bursts(server: Listening) -> Contender:
-    """Requests for a second, as many as get an answer, over 32 connections. Raises `Missing` without wrk."""
+    """Return a contender that sends requests for a second over 32 connections. Raises `Missing` without wrk."""
     wrk = wrk_program()
     options = ["--threads", "1", "--connections", str(_CONNECTIONS), "--duration", str(_SECONDS)]
     url = f"http://127.0.0.1:{server.port}{_PATH}"
@@ -101,5 +101,5 @@ def bursts(server: Listening) -> Contender:
 
 
 def started(lab: Lab, made_by: str, *arguments: object, folder: Path | None = None) -> Server:
-    """A server that runs until the end of the run."""
+    """Start a server that runs until the end of the run."""
     return lab.closing.enter_context(Server(made_by, *arguments, folder=folder))

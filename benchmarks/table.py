@@ -1,4 +1,4 @@
-"""The table on the terminal."""
+"""Formats the table for the terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -6,12 +6,12 @@ from typing import Any, Final
 from benchmarks.line import Line
 
 _HEAD: Final = ("row", "what", "median", "middle half", "min..max", "target", "admitted", "refused")
-_TEXT: Final = 2  # columns of words; the rest are numbers and stand on the right
+_TEXT: Final = 2  # columns of text; the rest are numbers, aligned right
 _UNITS: Final = {"x": "", "us": " us", "calls": " calls", "bytes": " bytes", "admitted": " admitted"}
 
 
 def heading(about: Mapping[str, Any]) -> str:
-    """What it was measured with, on and against."""
+    """Return lines about the versions, the machine and the compared commit."""
     machine = about["machine"]
     shown = [
         ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
@@ -22,7 +22,7 @@ def heading(about: Mapping[str, Any]) -> str:
 
 
 def table(lines: Sequence[Line], ours: str = "ours", peer: str = "peer") -> str:
-    """One line per row, and below it what is missing or wrong. `ours`, `peer`: whose times these columns show."""
+    """Return a line per row, followed by its notes and problems. `ours`, `peer`: the names of these columns."""
     head = (*_HEAD[:_TEXT], f"{ours} us", f"{peer} us", *_HEAD[_TEXT:])
     cells = [head, *(_cells(line) for line in lines)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]

@@ -1,4 +1,4 @@
-"""The contender that all stores share: one take after the other."""
+"""Contenders that take or hit sequentially, for all stores."""
 
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
@@ -10,7 +10,7 @@ from ratelimit_mw.stores import Store
 
 
 def takes(store: Store, *charges: Charge) -> Contender:
-    """Takes one of these charges in every call. Each turn goes on where the last one ended."""
+    """Return a contender that takes these charges, round-robin. Each turn continues where the last one ended."""
     take, groups = store.take, cycle([(charge,) for charge in charges])
 
     def batch(calls: int) -> Batch:
@@ -25,7 +25,7 @@ def takes(store: Store, *charges: Charge) -> Contender:
 
 
 def hits(hit: Callable[..., object], arguments_of: Sequence[tuple[object, ...]]) -> Contender:
-    """The same of a peer: `hit` with one of these arguments in every call; it returns whether it is admitted."""
+    """Return a contender that calls a peer's `hit` with these arguments, round-robin. It returns whether it admits."""
     turns = cycle(arguments_of)
 
     def batch(calls: int) -> Batch:

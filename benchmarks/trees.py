@@ -1,4 +1,4 @@
-"""The package as it is here, and as it was at a commit."""
+"""Copies of the package, as it is here and as it was at a commit."""
 
 import io
 import subprocess
@@ -12,12 +12,12 @@ from zipfile import ZipFile
 
 import ratelimit_mw
 
-ROOT: Final = Path(__file__).resolve().parents[1]  # where this program lies
+ROOT: Final = Path(__file__).resolve().parents[1]  # the folder of this program
 _PACKAGE: Final = "ratelimit_mw"
 
 
 class Tree(NamedTuple):
-    """A folder with the package in it. `name` is what the table calls it."""
+    """A folder that contains the package. `name`: its name in the table."""
 
     folder: Path
     name: str
@@ -25,12 +25,12 @@ class Tree(NamedTuple):
 
 
 class NoTree(Exception):
-    """There is no such commit here; the message says why."""
+    """The commit is missing here. The message says why."""
 
 
 @contextmanager
 def here() -> Iterator[Tree]:
-    """A copy of the package that this program imports: all workers find the same one, whoever goes on editing."""
+    """Copy the package that this program imports, so that edits during the run do not reach its workers."""
     package = Path(ratelimit_mw.__file__).parent
     with _folder() as folder:
         copytree(package, folder / _PACKAGE, ignore=ignore_patterns("__pycache__"))
@@ -39,7 +39,7 @@ def here() -> Iterator[Tree]:
 
 @contextmanager
 def at(commit: str) -> Iterator[Tree]:
-    """The package as it was committed, in a folder that is gone afterwards. Raises `NoTree`."""
+    """Extract the package of a commit into a temporary folder. Raises `NoTree`."""
     found = _git(
         "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}", otherwise="no such commit"
     )
@@ -59,7 +59,7 @@ def _folder() -> Iterator[Path]:
 
 
 def _git(*arguments: str, otherwise: str = "") -> bytes:
-    """What git prints. `otherwise`: what to say where git fails without a word."""
+    """Return the output of git. `otherwise`: the error if git fails without a message."""
     try:
         done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)  # noqa: S607
     except FileNotFoundError:

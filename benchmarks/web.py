@@ -1,4 +1,4 @@
-"""What rows of requests share: an app under a limit is timed only after it was seen to limit, and to say so."""
+"""Checks that an app limits, and shows it in its headers, before it is timed. All rows of requests use it."""
 
 from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
@@ -9,12 +9,12 @@ App = TypeVar("App")
 IETF: Final = frozenset({"ratelimit", "ratelimit-policy"})
 LEGACY: Final = frozenset({"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"})
 NONE: Final[frozenset[str]] = frozenset()
-PLENTY: Final = 10**6  # an hour; more would make the clock of our counter coarser than that of a limit somebody has
+PLENTY: Final = 10**6  # an hour; with more, this package's counter would use a coarser clock than for realistic limits
 _FEW: Final = 2
 
 
 class Answer(NamedTuple):
-    """What a server is told."""
+    """What the app sends to the server."""
 
     status: int
     fields: AbstractSet[str]  # names, in lower case
@@ -23,9 +23,10 @@ class Answer(NamedTuple):
 def held(
     make: Callable[[int], App], ask: Callable[[App], Answer], fields: Collection[str] = IETF, refusal: int = 429
 ) -> App:
-    """The app that `make` limits to plenty of requests an hour.
+    """Return the app that `make` limits to plenty of requests an hour.
 
-    One that it limits to a few has refused the next one; what is admitted has these header fields.
+    Checks that an app limited to a few requests refuses the next one, and that admitted requests have these header
+    fields.
     """
     spent(make, ask, refusal)
     plenty = make(PLENTY)
@@ -35,7 +36,7 @@ def held(
 
 
 def spent(make: Callable[[int], App], ask: Callable[[App], Answer], refusal: int = 429) -> App:
-    """The app that `make` limits to a few requests an hour, which has admitted them, and refused the next one."""
+    """Return the app that `make` limits to a few requests an hour, after they were admitted and another one refused."""
     few = make(_FEW)
     statuses = [ask(few).status for _ in range(_FEW + 1)]
     assert statuses == [200] * _FEW + [refusal], statuses

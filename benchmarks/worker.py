@@ -1,7 +1,7 @@
-"""One contender in a process of its own, with the package of any tree: `python -P -m benchmarks.worker MODULE:NAME`.
+"""Runs a contender in a separate process, with the package of any tree: `python -P -m benchmarks.worker MODULE:NAME`.
 
-It says where its package is from, or what is missing; then it reads a number of calls per line, makes them, and
-answers with nanoseconds, admitted and refused. Every line that it prints is JSON.
+It prints the path of its package, or what is missing. Then it reads a number of calls from each line, makes the calls,
+and prints nanoseconds, admitted and refused. Every line that it prints is JSON.
 """
 
 import gc
@@ -15,7 +15,7 @@ from benchmarks.runner import Contender, Setup
 
 
 def main(contender: str) -> None:
-    """Until the input ends."""
+    """Run turns until the input ends."""
     with Lab(1, None, sys.stderr) as lab:
         try:
             made = _made(contender, lab)
@@ -24,7 +24,7 @@ def main(contender: str) -> None:
             return
         _say({"package": import_module("ratelimit_mw").__file__})
         for line in sys.stdin:
-            gc.collect()  # nobody pays for what the last turn left
+            gc.collect()  # a turn does not collect the garbage of the last one
             _say(made(int(line)))
 
 

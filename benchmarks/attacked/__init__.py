@@ -1,1 +1,1 @@
-"""The apps of other limiters that are attacked: each as its own documentation begins."""
+"""Apps with other limiters, to be attacked. Each is set up as the first pages of its documentation show."""

@@ -1,7 +1,8 @@
 """Compares limiters: `python -m benchmarks.attacked.compared`, in the environment of `tox -e bench`.
 
-It writes the answers into `compared.json` beside it, with versions and date. `docs/readme_parts.py` makes the README's
-table of it. Each library is set up as its own documentation begins, in memory unless the question is about Redis.
+It writes the answers to `compared.json` in its folder, with versions and date. `docs/readme_parts.py` makes the
+README's table from it. Each library is set up as the first pages of its documentation show, in memory unless the
+question is about Redis.
 """
 
 import asyncio
@@ -25,12 +26,12 @@ GENEROUS, STRICT = (4, 3600), (1, 2)  # limits: units, and seconds
 REFUSED = (403, 429)
 PATIENCE = 3.0  # seconds; a request that takes longer is "waits"
 NOWHERE = "redis://127.0.0.1:1/0"
-SET_UP = ("CLIENT", "HELLO", "SELECT", "INFO", "TIME", "MULTI", "EXEC")  # of connections; and what frames a pipeline
-_names = iter(range(1_000_000))  # of keys: each app begins with empty counts
+SET_UP = ("CLIENT", "HELLO", "SELECT", "INFO", "TIME", "MULTI", "EXEC")  # commands that open connections and pipelines
+_names = iter(range(1_000_000))  # of keys, so that each app starts with empty counts
 
 
 class Reply(NamedTuple):
-    """What a caller gets: a status, and the header fields in lower case."""
+    """A response: its status and its header fields, with names in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -41,7 +42,7 @@ Make = Callable[[Sequence[tuple[int, int]], str], Get]
 
 
 def over_asgi(app: Any) -> Get:
-    """Calls of an ASGI app, all on one event loop."""
+    """Return a function that sends requests to an ASGI app, all on one event loop."""
     import httpx
 
     loop = asyncio.new_event_loop()
@@ -211,7 +212,7 @@ NO_WEB = "no web part"
 
 
 def _plain(hit: Callable[[], bool]) -> Get:
-    """A library without a web framework: its answer as a status."""
+    """Turn the decisions of a library without a web framework into statuses."""
     return lambda _: Reply(200 if hit() else 429, {})
 
 
@@ -220,7 +221,7 @@ def _bare(store: str) -> str:
 
 
 def refusals_charge_nothing(make: Make, _: RedisServer) -> str:
-    """One limit refuses three requests. The other one admits the next if they cost nothing."""
+    """Return what refused requests charge: the generous limit admits another one later only if they were free."""
     left = []
     for limits in ([GENEROUS, STRICT], [STRICT, GENEROUS]):
         get = make(limits, "memory://")
@@ -232,7 +233,7 @@ def refusals_charge_nothing(make: Make, _: RedisServer) -> str:
 
 
 def calls_of_redis(make: Make, server: RedisServer) -> str:
-    """Commands of one admitted request under three limits, once connections and scripts are there."""
+    """Count the commands of one admitted request under three limits, once connections are open and scripts loaded."""
     import redis
 
     get = make([(100, 60), (1000, 3600), (5000, 86400)], server.url)
@@ -253,18 +254,18 @@ def calls_of_redis(make: Make, server: RedisServer) -> str:
 
 
 def redis_is_away(make: Make, _: RedisServer) -> str:
-    """The first request when nothing listens on the port."""
+    """Return the outcome of the first request when nothing listens on the port."""
     return _outcome(make, NOWHERE)
 
 
 def redis_hangs(make: Make, _: RedisServer) -> str:
-    """The first request when a server takes the connection and never replies."""
+    """Return the outcome of the first request when a server accepts the connection and never replies."""
     with hanging() as url:
         return _outcome(make, f"{url}#hang")
 
 
 def unknown_paths(make: Make, _: RedisServer) -> str:
-    """Requests to paths without a route, under one an hour for everything."""
+    """Return whether a limit of one request an hour applies to paths without a route."""
     if make in PLAIN:
         return NO_WEB
     get = make([(1, 3600)], "memory://")
@@ -272,7 +273,7 @@ def unknown_paths(make: Make, _: RedisServer) -> str:
 
 
 def says_when(make: Make, _: RedisServer) -> str:
-    """The header of a refusal, without further settings."""
+    """Return whether a refusal has `Retry-After` by default."""
     if make in PLAIN:
         return NO_WEB
     get = make([(1, 3600)], "memory://")
@@ -282,13 +283,13 @@ def says_when(make: Make, _: RedisServer) -> str:
 
 
 def _outcome(make: Make, store: str) -> str:
-    """`serves` or a status, within the time that a visitor waits."""
+    """Return `serves`, the status or the error of the first request, and its duration if it is long."""
     seen: list[str] = []
 
     def ask() -> None:
         try:
             status = make([GENEROUS], store)("/").status
-        except Exception as error:  # noqa: BLE001  # whatever a library raises is what it answers
+        except Exception as error:  # noqa: BLE001  # the name of any error is the outcome
             seen.append(f"raises {type(error).__name__}")
         else:
             seen.append("serves" if status == 200 else str(status))
@@ -304,7 +305,7 @@ def _outcome(make: Make, store: str) -> str:
 
 @contextlib.contextmanager
 def hanging() -> Iterator[str]:
-    """The URL of a server that accepts connections and sends nothing."""
+    """Yield the URL of a server that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"redis://127.0.0.1:{listening.getsockname()[1]}/0"
 
@@ -320,7 +321,7 @@ QUESTIONS: dict[str, Callable[[Make, RedisServer], str]] = {
 
 
 def main() -> int:
-    """Ask all, write the file, and print it."""
+    """Put each question to each library, print the answers, and write the file."""
     answers: dict[str, dict[str, str]] = {}
     with RedisServer() as server:
         for question, ask in QUESTIONS.items():

@@ -1,4 +1,4 @@
-"""asgi-ratelimit: rules by regular expression. It has no costs.
+"""An app with asgi-ratelimit: its rules are regular expressions, and it has no costs.
 
 Behind the proxy it finds the client with its own `client_ip`, which reads X-Real-IP.
 """
@@ -16,7 +16,7 @@ BEHIND = os.environ["STAND"] == "behind"
 
 
 async def who(scope: Scope) -> tuple[str, str]:
-    """An API key under /keyed, else the client."""
+    """Return the API key under /keyed, the client's address elsewhere."""
     if scope["path"] == "/keyed":
         return dict(scope["headers"])[b"x-api-key"].decode("latin-1"), "default"
     if BEHIND:

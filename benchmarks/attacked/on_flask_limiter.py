@@ -1,6 +1,6 @@
-"""flask-limiter under gunicorn: default limits, and a decorator on each route.
+"""An app with flask-limiter under gunicorn: default limits, and a decorator on each route.
 
-Behind the proxy it leaves the client's address to Werkzeug's ProxyFix, as it advises.
+Behind the proxy, Werkzeug's ProxyFix finds the client's address, as flask-limiter recommends.
 """
 
 import logging
@@ -36,31 +36,31 @@ def item(name: str) -> str:
 @app.get("/keyed")
 @limiter.limit("3/hour", key_func=lambda: request.headers["X-Api-Key"])
 def keyed() -> str:
-    """Need an API key."""
+    """Require an API key."""
     return "yours"
 
 
 @app.post("/spend")
 @limiter.limit("10/hour", cost=lambda: int(request.headers["X-Cost"]))
 def spend() -> str:
-    """Cost what the client says."""
+    """Cost as many units as the client's header specifies."""
     return "spent"
 
 
 @app.get("/page/")
 def page() -> str:
-    """Have a slash at the end."""
+    """Show a page whose path ends with a slash."""
     return "a page"
 
 
 @app.get("/1/2/3/4/5/6/7/8/9/10/page")
 def deep() -> str:
-    """Lie deep."""
+    """Show a page whose path has many segments."""
     return "a page"
 
 
 @app.get("/health")
 @limiter.exempt
 def health() -> str:
-    """Be exempt."""
+    """Answer without a limit."""
     return "well"

@@ -1,6 +1,6 @@
-"""slowapi under Starlette's FastAPI: default limits, SlowAPIMiddleware, and a decorator on each route.
+"""An app with slowapi and FastAPI: default limits, SlowAPIMiddleware, and a decorator on each route.
 
-Behind the proxy it leaves the client's address to uvicorn, as it advises.
+Behind the proxy, uvicorn finds the client's address, as slowapi recommends.
 """
 
 from typing import Any
@@ -17,12 +17,12 @@ limiter = Limiter(key_func=get_remote_address, default_limits=["5/hour"])
 
 
 def api_key(request: Request) -> str:
-    """Whose bucket under /keyed."""
+    """Return the API key, which is the bucket's key under /keyed."""
     return request.headers["x-api-key"]
 
 
 def cost(request: Request) -> int:
-    """What the client says."""
+    """Return the cost that the client's header specifies."""
     return int(request.headers["x-cost"])
 
 
