@@ -1,1 +1,1 @@
-"""What is measured of this package, by public names alone: it runs with the package of any commit."""
+"""Contenders of this package. They use public names alone, so that they run with the package of any commit."""

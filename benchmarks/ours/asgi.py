@@ -1,4 +1,4 @@
-"""Requests to an ASGI app, made as a server makes them, and the middleware with the defaults."""
+"""Calls an ASGI app as a server does, and sets up the middleware with its defaults."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from itertools import repeat
@@ -17,7 +17,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-SCOPE: Final[Mapping[str, Any]] = {  # as uvicorn makes it for a browser behind no proxy
+SCOPE: Final[Mapping[str, Any]] = {  # as uvicorn makes it for a browser without a proxy
     "type": "http",
     "asgi": {"version": "3.0", "spec_version": "2.3"},
     "http_version": "1.1",
@@ -44,7 +44,7 @@ _OK: Final = 200
 
 
 class Answers:
-    """Counts what is sent, as the server that sends it."""
+    """Counts the responses of an app, in place of a server."""
 
     def __init__(self) -> None:
         self.admitted = self.refused = 0
@@ -52,7 +52,7 @@ class Answers:
         self.headers: list[tuple[bytes, bytes]] = []
 
     async def send(self, message: Message) -> None:
-        """See the ASGI specification."""
+        """Count a message of the app. See the ASGI specification."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = message["headers"]
@@ -63,60 +63,60 @@ class Answers:
 
 
 async def bare(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """An app that does nothing else."""
+    """Answer with `hello`, as the smallest app."""
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
     await send({"type": "http.response.body", "body": b"hello"})
 
 
 async def receive() -> Message:
-    """A request without a body."""
+    """Return the message of a request without a body."""
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
 async def drive(app: App, scopes: Iterable[Mapping[str, Any]]) -> Batch:
-    """A request of each scope, one after the other, in the loop that runs."""
+    """Send a request of each scope, sequentially, in the running event loop."""
     answers = Answers()
     send = answers.send
     started = perf_counter_ns()
     for scope in scopes:
-        await app({**scope, "state": {}}, receive, send)  # servers make one for each
+        await app({**scope, "state": {}}, receive, send)  # servers make one per request
     return Batch(perf_counter_ns() - started, answers.admitted, answers.refused)
 
 
 async def requests(app: App, calls: int) -> Batch:
-    """That many equal requests."""
+    """Send that many equal requests."""
     return await drive(app, repeat(SCOPE, calls))
 
 
 def contender(lab: Lab, app: App) -> Contender:
-    """Equal requests to `app`."""
+    """Return a contender that sends equal requests to `app`."""
     return lambda calls: lab.wait(requests(app, calls))
 
 
 async def ask(app: App) -> Answer:
-    """One request."""
+    """Send one request."""
     answers = Answers()
     await app({**SCOPE, "state": {}}, receive, answers.send)
     return Answer(answers.status, {name.decode().lower() for name, _ in answers.headers})
 
 
 def held(lab: Lab, make: Callable[[int], App], fields: Collection[str] = IETF) -> Contender:
-    """Equal requests to the app that `make` makes: see `web.held`."""
+    """Return a contender that sends equal requests to the app of `make`, which admits them. See `web.held`."""
     return contender(lab, web.held(make, lambda app: lab.wait(ask(app)), fields))
 
 
 def spent(lab: Lab, make: Callable[[int], App]) -> Contender:
-    """Equal requests that the app which `make` makes refuses: see `web.spent`."""
+    """Return a contender that sends equal requests to the app of `make`, which refuses them. See `web.spent`."""
     return contender(lab, web.spent(make, lambda app: lab.wait(ask(app))))
 
 
 def floor(lab: Lab) -> Contender:
-    """The app without any middleware."""
+    """Return a contender for the app without any middleware."""
     return contender(lab, bare)
 
 
 def limited(lab: Lab) -> Contender:
-    """One limit, memory store, headers on."""
+    """Return a contender for the middleware with one limit, a memory store and headers."""
     app = RateLimitMiddleware(bare, limits=f"{PLENTY}/hour")
     assert lab.wait(ask(app)).fields >= IETF
     return contender(lab, app)

@@ -1,4 +1,4 @@
-"""One call of the memory store, without any web."""
+"""Takes from the memory store, without a web app."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,34 +10,34 @@ from benchmarks.runner import Contender
 from benchmarks.takes import takes
 from ratelimit_mw import Charge, Limit, MemoryStore, SlidingWindowCounter, TokenBucket
 
-_DAY: Final = 24 * 3600.0  # seconds: nothing comes back while it is measured
+_DAY: Final = 24 * 3600.0  # seconds; long, so that no quota is restored during the run
 PLENTY: Final = 10**9
 FEW: Final = 10
 _MANY: Final = 100_000
 
 
 def token(_: Lab) -> Contender:
-    """A token bucket that admits."""
+    """Return takes from a token bucket that admits."""
     return takes(MemoryStore(), Charge("198.51.100.7", TokenBucket(PLENTY, _DAY)))
 
 
 def default(_: Lab) -> Contender:
-    """The default algorithm, admitting."""
+    """Return takes that the default algorithm admits."""
     return takes(MemoryStore(), Charge("198.51.100.7", SlidingWindowCounter(PLENTY, _DAY)))
 
 
 def refused(lab: Lab) -> Contender:
-    """A token bucket that is empty."""
+    """Return takes from an empty token bucket."""
     return _used_up(TokenBucket(FEW, _DAY), one(lab))
 
 
 def refused_default(lab: Lab) -> Contender:
-    """The default algorithm, with nothing left."""
+    """Return takes that the default algorithm refuses."""
     return _used_up(SlidingWindowCounter(FEW, _DAY), one(lab))
 
 
 def token_keys(lab: Lab) -> Contender:
-    """Token buckets of many keys, one after the other, admitting."""
+    """Return takes from the token buckets of many keys, round-robin. All are admitted."""
     store, charges = MemoryStore(), [Charge(key, TokenBucket(PLENTY, _DAY)) for key in many(lab)]
     for charge in charges:
         store.take((charge,))
@@ -45,22 +45,22 @@ def token_keys(lab: Lab) -> Contender:
 
 
 def refused_keys(lab: Lab) -> Contender:
-    """Token buckets of many keys, one after the other, all empty."""
+    """Return takes from the token buckets of many keys, round-robin. All are empty."""
     return _used_up(TokenBucket(FEW, _DAY), many(lab))
 
 
 def one(_: Lab) -> Sequence[str]:
-    """An address."""
+    """Return a list of one address."""
     return ["198.51.100.7"]
 
 
 def many(lab: Lab) -> Sequence[str]:
-    """A hundred thousand addresses; fewer where a turn has fewer calls, by the wish of the run."""
+    """Return a hundred thousand addresses; fewer if `--calls` is less."""
     return [str(IPv4Address(n)) for n in range(min(lab.calls or _MANY, _MANY))]
 
 
 def use_up(hit: Callable[[], bool]) -> None:
-    """All that `FEW` admits."""
+    """Use up a limit of `FEW` units."""
     assert [hit() for _ in range(FEW)] == [True] * FEW
 
 

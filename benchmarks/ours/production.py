@@ -1,4 +1,4 @@
-"""Requests as in production: of many clients, behind a proxy, under rules; with our middleware, and without any."""
+"""Requests as in production: from many clients, behind a proxy, under rules, with and without the middleware."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _FIRST: Final = int(IPv4Address("203.0.0.0"))
 
 @dataclass(frozen=True)
 class Scene:
-    """How many clients there are, in turn, whether a trusted proxy forwards their requests, and how many rules."""
+    """The number of clients, whether a trusted proxy forwards their requests, and the number of rules."""
 
     clients: int
     proxy: bool
@@ -32,26 +32,26 @@ class Scene:
 
     @property
     def name(self) -> str:
-        """What rows are called after it."""
+        """The part of a row's name for this scene."""
         return f"{self.clients}-{'proxy' if self.proxy else 'direct'}-{self.rules}"
 
     @property
     def what(self) -> str:
-        """The same in words."""
+        """The scene in words."""
         clients = f"{self.clients:,} client{'s'[: self.clients > 1]}"
         return f"{clients}, {'behind a proxy' if self.proxy else 'no proxy'}, {self.rules or 'no'} rules"
 
     def addresses(self) -> Sequence[str]:
-        """One for each client."""
+        """Return an address for each client."""
         return [str(IPv4Address(_FIRST + number)) for number in range(self.clients)]
 
     def requests(self) -> Iterator[tuple[str, str]]:
-        """Address and path, of each client in turn; clients differ in their paths."""
+        """Yield the address and the path of a request from each client. Paths differ between clients."""
         for number, address in enumerate(self.addresses()):
             yield address, path(number % _PATHS)
 
     def settings(self, url: str) -> Mapping[str, Any]:
-        """Of our middleware."""
+        """Return the settings of the middleware. `url`: of the store."""
         return {
             "limits": f"{QUOTA}/hour",
             "rules": [{"name": rule(n), "path": template(n), "limits": f"{QUOTA}/hour"} for n in range(self.rules)],
@@ -61,17 +61,17 @@ class Scene:
 
 
 def rule(number: int) -> str:
-    """Its name."""
+    """Return the name of a rule."""
     return f"things{number}"
 
 
 def template(number: int) -> str:
-    """The path of a rule."""
+    """Return the path of a rule, as a template."""
     return f"/api/v1/things{number}/{{id}}"
 
 
 def path(number: int) -> str:
-    """A path that this rule matches."""
+    """Return a path that this rule matches."""
     return f"/api/v1/things{number}/42"
 
 
@@ -86,7 +86,7 @@ def _scopes(scene: Scene) -> list[Mapping[str, Any]]:
 
 
 def in_turn(lab: Lab, app: App, scene: Scene) -> Contender:
-    """The requests of all clients, again and again. All have come once before it is timed."""
+    """Return a contender that repeats the requests of all clients. Each was sent once before it is timed."""
     scopes = _scopes(scene)
     lab.wait(drive(app, scopes))
     endless = cycle(scopes)
@@ -98,14 +98,14 @@ def in_turn(lab: Lab, app: App, scene: Scene) -> Contender:
 
 
 def floor(scene: Scene) -> Setup:
-    """The app without any middleware."""
+    """Set up the app without any middleware."""
     return lambda lab: in_turn(lab, bare, scene)
 
 
 def limited(
     scene: Scene, url: Callable[[Lab], str] = lambda _: "memory://", *, headers: Literal["ietf", "none"] = "ietf"
 ) -> Setup:
-    """Our middleware, which was seen to know the client and the rule of some requests. `headers`: their style."""
+    """Set up the middleware, after checking that it finds client and rule of some requests. `headers`: their style."""
 
     def setup(lab: Lab) -> Contender:
         app = RateLimitMiddleware(bare, headers=headers, **scene.settings(url(lab)))
@@ -141,7 +141,7 @@ def _environs(scene: Scene) -> list[dict[str, Any]]:
 
 
 def wsgi_in_turn(app: wsgi.App, scene: Scene) -> Contender:
-    """The same requests to a WSGI app."""
+    """Return a contender that repeats the same requests to a WSGI app."""
     environs = _environs(scene)
     endless = cycle(environs)
 
@@ -158,12 +158,12 @@ def wsgi_in_turn(app: wsgi.App, scene: Scene) -> Contender:
 
 
 def wsgi_floor(scene: Scene) -> Setup:
-    """The WSGI app without any middleware."""
+    """Set up the WSGI app without any middleware."""
     return lambda _: wsgi_in_turn(wsgi.bare, scene)
 
 
 def wsgi_limited(scene: Scene, url: Callable[[Lab], str] = lambda _: "memory://") -> Setup:
-    """Our WSGI middleware."""
+    """Set up the WSGI middleware."""
     return lambda lab: wsgi_in_turn(WsgiMiddleware(wsgi.bare, **scene.settings(url(lab))), scene)
 
 

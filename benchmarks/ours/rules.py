@@ -1,4 +1,4 @@
-"""Many rules, and requests that are spread over all of them, over their methods, and past them."""
+"""Many rules, and requests to all of their paths and methods, and to paths without a rule."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 
 MANY: Final = 500
 FEW: Final = 5
-_BEYOND: Final = MANY * 6 // 5  # one request in six is on a path of no rule at all
-_REQUESTS: Final = 2000  # all different but for the literal paths
-_METHODS: Final = ("GET", "GET", "POST", "DELETE")  # as they come
-_ONLY: Final[Sequence[tuple[str, ...]]] = ((), ("GET",), ("POST", "PUT"), ())  # what a rule names; () stands for all
+_BEYOND: Final = MANY * 6 // 5  # so that one request in six has a path without a rule
+_REQUESTS: Final = 2000  # all different, except for the literal paths
+_METHODS: Final = ("GET", "GET", "POST", "DELETE")  # of requests
+_ONLY: Final[Sequence[tuple[str, ...]]] = ((), ("GET",), ("POST", "PUT"), ())  # of rules; () means all methods
 
 
 class Call(NamedTuple):
-    """A request, and the number of the rule that it is meant for."""
+    """A request, and the number of the rule whose path it has."""
 
     number: int
     method: str
@@ -27,12 +27,12 @@ class Call(NamedTuple):
 
 
 def template(number: int) -> str:
-    """A literal path, one with a parameter, or one with the rest of the path as a parameter."""
+    """Return a rule's path: literal, with a parameter, or with the rest of the path as a parameter."""
     return (f"/r{number}", f"/r{number}/{{id}}", f"/api/r{number}/{{rest:path}}")[number % 3]
 
 
 def rules(count: int) -> list[Mapping[str, Any]]:
-    """Rules of all kinds; each second one names methods."""
+    """Return rules of all kinds. Every second one names methods."""
     return [
         {"name": f"r{n}", "path": template(n), "methods": _ONLY[n % 4], "limits": f"{10**7}/minute"}
         for n in range(count)
@@ -40,7 +40,7 @@ def rules(count: int) -> list[Mapping[str, Any]]:
 
 
 def calls_made() -> list[Call]:
-    """The same ones in every run."""
+    """Return the requests, which are the same in every run."""
     chance = random.Random(1)  # noqa: S311  # no secret
     made = []
     for identity in range(_REQUESTS):
@@ -51,7 +51,7 @@ def calls_made() -> list[Call]:
 
 
 def rule_of(call: Call, count: int) -> str:
-    """The name of the rule that applies to a call, where there are `count`."""
+    """Return the name of the rule that applies to a call if there are `count` rules."""
     only = _ONLY[call.number % 4]
     return f"r{call.number}" if call.number < count and (not only or call.method in only) else "default"
 
@@ -61,7 +61,7 @@ def _scope(call: Call) -> Mapping[str, Any]:
 
 
 def _spread(lab: Lab, app: App) -> Contender:
-    """Each turn goes on where the last one ended."""
+    """Return a contender that sends the requests. Each turn continues where the last one ended."""
     scopes = cycle([_scope(call) for call in calls_made()])
 
     def batch(calls: int) -> Batch:
@@ -71,12 +71,12 @@ def _spread(lab: Lab, app: App) -> Contender:
 
 
 def floor(lab: Lab) -> Contender:
-    """The app without any middleware."""
+    """Set up the app without any middleware."""
     return _spread(lab, bare)
 
 
 def under(count: int) -> Setup:
-    """The middleware with that many rules, each of which was seen to apply where it should, and nowhere else."""
+    """Set up the middleware with `count` rules, after checking which rule applies to each request."""
 
     def setup(lab: Lab) -> Contender:
         app = RateLimitMiddleware(bare, limits=f"{10**7}/minute", rules=rules(count))

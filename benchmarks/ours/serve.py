@@ -1,4 +1,4 @@
-"""The answer that the decision service is compared with: an app that answers 200 with nothing."""
+"""An app that sends an empty 200 response, with which the decision service is compared."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ _END = {"type": "http.response.body", "body": b""}
 
 
 def empty() -> Any:
-    """An ASGI app without any work."""
+    """Return an ASGI app that sends an empty response."""
 
     async def app(scope: Any, _receive: Any, send: Any) -> None:
         if scope["type"] == "http":

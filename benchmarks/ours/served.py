@@ -1,4 +1,4 @@
-"""A Starlette app of one route, without and with the limit, for a real server."""
+"""A Starlette app with one route, with and without a limit, for a real server."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 
 
 def starlette() -> Any:
-    """An app of one route."""
+    """Return an app with one route."""
     answer = package("starlette.responses").PlainTextResponse
 
     async def item(request: Any) -> Any:
@@ -18,12 +18,12 @@ def starlette() -> Any:
 
 
 def bare(_quota: str, _url: str) -> Any:
-    """The app without any middleware."""
+    """Return the app without any middleware."""
     return starlette()
 
 
 def limited(quota: str, url: str) -> Any:
-    """With the defaults. `url`: of a store."""
+    """Return the app with the middleware and its defaults. `url`: of a store."""
     app = starlette()
     app.add_middleware(RateLimitMiddleware, limits=f"{quota}/hour", store=url)
     return app

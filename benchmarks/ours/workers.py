@@ -1,4 +1,4 @@
-"""Apps of one route for servers with several workers; the store is in `BENCHMARKED_STORE`, and none is no limit."""
+"""Apps with one route for servers with several workers. Without a store in `BENCHMARKED_STORE` they have no limit."""
 
 import os
 from typing import Any
@@ -12,7 +12,7 @@ STORE = "BENCHMARKED_STORE"
 
 
 def asgi() -> Any:
-    """A Starlette app."""
+    """Return a Starlette app."""
     app = starlette()
     if store := os.environ.get(STORE):
         app.add_middleware(RateLimitMiddleware, limits=f"{PLENTY}/hour", store=store)
@@ -20,7 +20,7 @@ def asgi() -> Any:
 
 
 def flask() -> Any:
-    """A Flask app."""
+    """Return a Flask app."""
     app = package("flask").Flask("benchmarked")
 
     def item(number: str) -> str:

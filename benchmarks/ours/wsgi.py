@@ -1,4 +1,4 @@
-"""Requests to a WSGI app, made as a server makes them, and the middleware with the defaults."""
+"""Calls a WSGI app as a server does, and sets up the middleware with its defaults."""
 
 from collections.abc import Callable, Collection, Iterable
 from io import BytesIO
@@ -12,7 +12,7 @@ from benchmarks.runner import Batch, Contender
 from benchmarks.web import IETF, PLENTY, Answer
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
-ENVIRON: Final[dict[str, Any]] = {  # as gunicorn makes it for a browser behind no proxy
+ENVIRON: Final[dict[str, Any]] = {  # as gunicorn makes it for a browser without a proxy
     "wsgi.version": (1, 0),
     "wsgi.url_scheme": "http",
     "wsgi.input": BytesIO(),
@@ -44,7 +44,7 @@ App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class Answers:
-    """Counts what is sent, as the server that sends it."""
+    """Counts the responses of an app, in place of a server."""
 
     def __init__(self) -> None:
         self.admitted = self.refused = 0
@@ -52,7 +52,7 @@ class Answers:
         self.headers: list[tuple[str, str]] = []
 
     def start_response(self, status: str, headers: list[tuple[str, str]], _: Any = None) -> Callable[[bytes], object]:
-        """See PEP 3333."""
+        """Count a response of the app. See PEP 3333."""
         self.status, self.headers = status, headers
         if status == "200 OK":
             self.admitted += 1
@@ -62,17 +62,17 @@ class Answers:
 
 
 def _write(_: bytes) -> None:
-    """What start_response returns; nothing here calls it."""
+    """Do nothing. `start_response` returns it, and no app here calls it."""
 
 
 def bare(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """An app that does nothing else."""
+    """Answer with `hello`, as the smallest app."""
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [b"hello"]
 
 
 def contender(app: App) -> Contender:
-    """Equal requests to `app`."""
+    """Return a contender that sends equal requests to `app`."""
 
     def batch(calls: int) -> Batch:
         answers = Answers()
@@ -86,36 +86,36 @@ def contender(app: App) -> Contender:
 
 
 def ask(app: App) -> Answer:
-    """One request."""
+    """Send one request."""
     answers = Answers()
     answer(app, ENVIRON, answers.start_response)
     return Answer(int(answers.status.partition(" ")[0]), {name.lower() for name, _ in answers.headers})
 
 
 def held(make: Callable[[int], App], fields: Collection[str] = IETF, refusal: int = 429) -> Contender:
-    """Equal requests to the app that `make` makes: see `web.held`."""
+    """Return a contender that sends equal requests to the app of `make`, which admits them. See `web.held`."""
     return contender(web.held(make, ask, fields, refusal))
 
 
 def spent(make: Callable[[int], App]) -> Contender:
-    """Equal requests that the app which `make` makes refuses: see `web.spent`."""
+    """Return a contender that sends equal requests to the app of `make`, which refuses them. See `web.spent`."""
     return contender(web.spent(make, ask))
 
 
 def floor(_: Lab) -> Contender:
-    """The app without any middleware."""
+    """Return a contender for the app without any middleware."""
     return contender(bare)
 
 
 def limited(_: Lab) -> Contender:
-    """One limit, memory store, headers on."""
+    """Return a contender for the middleware with one limit, a memory store and headers."""
     app = RateLimitMiddleware(bare, limits=f"{PLENTY}/hour")
     assert ask(app).fields >= IETF
     return contender(app)
 
 
 def answer(app: App, environ: dict[str, Any], start_response: Any) -> None:
-    """One request, as a server makes it."""
+    """Send one request, as a server does."""
     body = app({**environ}, start_response)
     for _ in body:
         pass
