@@ -1,4 +1,4 @@
-"""The rows, one module per family. A new family is a module with ROWS, and a line here."""
+"""The rows, with one module per family. A new family needs a module with ROWS, and a line here."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What ASGI middleware adds to a request, called as a server calls it."""
+"""Rows of the time that ASGI middleware adds to a request. The app is called as a server calls it."""
 
 from collections.abc import Sequence
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ def _ours(quota: int) -> App:
 
 
 def _asgi_ratelimit() -> Any:
-    """What makes an app under its limit."""
+    """Return a function that makes an app with this limiter."""
     ratelimit = package("ratelimit", "asgi-ratelimit")
     backend = package("ratelimit.backends.simple", "asgi-ratelimit").MemoryBackend
 
@@ -39,7 +39,7 @@ def _on_starlette(quota: int) -> Any:
 
 
 def _slowapi() -> Any:
-    """What makes an app under its limit."""
+    """Return a function that makes an app with this limiter."""
     slowapi = package("slowapi")
     who = package("slowapi.util").get_remote_address
     middleware = package("slowapi.middleware").SlowAPIASGIMiddleware
@@ -54,9 +54,9 @@ def _slowapi() -> Any:
 
 
 def _counted(lab: Lab, *, shared: bool) -> Contender:
-    """One limit with metrics, in a list or in a folder."""
+    """Return a contender for one limit with metrics, in memory or, if `shared`, in a folder."""
     options: dict[str, Any] = {}
-    if shared:  # a process has one folder
+    if shared:  # a process has only one folder
         options["metrics_folder"] = str(COUNTS.folder or lab.closing.enter_context(TemporaryDirectory()))
     return held(lab, lambda quota: RateLimitMiddleware(bare, limits=f"{quota}/hour", metrics=True, **options))
 

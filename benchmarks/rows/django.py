@@ -1,4 +1,4 @@
-"""What a limit adds to a request to a Django app, called as a server calls it."""
+"""Rows of the time that a limit adds to a request to a Django app, which is called as a server calls it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -12,9 +12,9 @@ _OURS: Final = ("ratelimit_mw.django", "RateLimitMiddleware")
 
 
 def _app(protect: Callable[[Any], Any] = lambda view: view, **settings: Any) -> Any:
-    """A handler with these settings, and one view, which `protect` may wrap.
+    """Return an app with these settings and one view, which `protect` may wrap.
 
-    A handler reads most settings when it is made, but the views on each request: each of ours says which are its own.
+    A handler reads most settings when it is made, but the views on each request. So each app sets its views again.
     """
     conf = package("django.conf").settings
     if not conf.configured:

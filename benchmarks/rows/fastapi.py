@@ -1,4 +1,4 @@
-"""What a limit on a route adds to a request to FastAPI, called as a server calls it."""
+"""Rows of the time that a limit on a route adds to a request to FastAPI, which is called as a server calls it."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,7 +18,7 @@ def _app(*dependencies: Any) -> Any:
 
 
 async def _nothing() -> None:
-    """A dependency that does nothing: FastAPI's part of what each dependency costs."""
+    """Do nothing, as a dependency. It shows what each dependency costs in FastAPI itself."""
 
 
 async def _item(number: str) -> str:

@@ -1,4 +1,4 @@
-"""What the layers over the Redis stores save: calls that the server counted, with all that was admitted beside them."""
+"""Rows of the calls that layers over the Redis stores save, as the server counts them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ from ratelimit_mw import Charge, FixedWindow
 _REQUESTS: Final = 10_000
 _TASKS: Final = 64
 _DAY: Final = 24 * 3600.0  # seconds
-_PATIENT: Final = 5.0  # seconds: a hiccup of the machine is no answer of the store
+_PATIENT: Final = 5.0  # seconds; long, so that a hiccup of the machine does not count as a failure of the store
 _LEASE: Final = 100  # units
 
 Use = Callable[[Lab, Charge, int], int]
-"""Takes a charge so often, through a store of its own that it closes. How often it was admitted."""
+"""Takes a charge `requests` times through a store that it opens and closes. Returns how often it was admitted."""
 
 
 def by_thread(lab: Lab, charge: Charge, requests: int) -> int:
-    """One after the other."""
+    """Take sequentially in one thread. See `Use`."""
     store = sync_store(lab)
     admitted = sum(store.take([charge])[0].allowed for _ in range(requests))
     store.close()
@@ -30,7 +30,7 @@ def by_thread(lab: Lab, charge: Charge, requests: int) -> int:
 
 
 def by_tasks(lab: Lab, charge: Charge, requests: int) -> int:
-    """64 tasks, each one after the other."""
+    """Take in 64 concurrent tasks. See `Use`."""
     store = package("ratelimit_mw.stores.redis").AsyncRedisStore(lab.redis_url(), timeout=_PATIENT)
 
     async def task(number: int) -> int:
@@ -46,7 +46,7 @@ def by_tasks(lab: Lab, charge: Charge, requests: int) -> int:
 
 
 def calls(lab: Lab) -> int:
-    """EVALSHA and EVAL that clients sent; what scripts call is not among them."""
+    """Return how often clients sent EVALSHA and EVAL. Commands that scripts call are not counted."""
     with package("redis").Redis.from_url(lab.redis_url()) as client:
         counts: dict[str, dict[str, int]] = client.info("commandstats")
     return sum(counts.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
@@ -54,7 +54,7 @@ def calls(lab: Lab) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Flood:
-    """Calls for requests that are all refused, of one key."""
+    """A row of the calls for refused requests of one key."""
 
     name: str
     what: str
@@ -88,9 +88,9 @@ class Flood:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """Calls per request of a limit with a lease. Without one each request is a call, but for those that share one.
+    """A row of the calls per request of a limit with a lease. Without a lease, only batched requests share a call.
 
-    When the stores are closed, the server has counted exactly what was admitted.
+    After the stores are closed, the server must have counted exactly the admitted requests.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Lease:
         ]
 
     def _used(self, lab: Lab, limit: FixedWindow, requests: int, lease: int) -> tuple[int, int, int]:
-        """Calls, how many were admitted, and what the server has left when all went back."""
+        """Return the calls, the admitted requests, and what is left on the server after unused units are refunded."""
         charge = Charge(f"{{lease}}:{self.what}:{lease}", limit, lease=lease)
         before = calls(lab)
         admitted = self.use(lab, charge, requests)

@@ -1,4 +1,4 @@
-"""What a limit adds to a request to Litestar, called as a server calls it."""
+"""Rows of the time that a limit adds to a request to Litestar, which is called as a server calls it."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -10,7 +10,7 @@ from benchmarks.runner import Contender, Race, Row
 from benchmarks.web import IETF
 from ratelimit_mw.asgi import RateLimitMiddleware
 
-_HISTORY: Final = 100  # requests; theirs keeps the time of each, as JSON that it reads and writes on every request
+_HISTORY: Final = 100  # requests; Litestar's limiter keeps the times of all, as JSON that each request reads and writes
 
 
 def _app(*middleware: Any) -> Any:
@@ -31,7 +31,10 @@ def _ours(quota: int) -> Any:
 
 
 def _theirs(lab: Lab) -> Contender:
-    """Its own, with a new client after every hundred requests: its time grows with those that a client has made."""
+    """Return a contender for Litestar's limiter, with a new client after every hundred requests.
+
+    The time it takes grows with the number of requests of a client.
+    """
     config = package("litestar.middleware.rate_limit", "litestar").RateLimitConfig
     requests = count()
 

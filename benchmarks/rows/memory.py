@@ -1,4 +1,4 @@
-"""One call of the memory store, without any web, against the memory of those who count without any web too."""
+"""Rows of a take from the memory store, compared with the memory stores of libraries without a web part."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from benchmarks.takes import hits
 
 
 def _limits(strategy: str, quota: int, of: Callable[[Lab], Sequence[str]] = memory.one) -> Setup:
-    """`limits` with one of its strategies, over its memory."""
+    """Set up `limits` with one of its strategies, in memory."""
 
     def setup(lab: Lab) -> Contender:
         limits: Any = package("limits")
@@ -32,7 +32,7 @@ def _limits(strategy: str, quota: int, of: Callable[[Lab], Sequence[str]] = memo
 
 
 def _throttled(_: Lab) -> Contender:
-    """throttled-py's token bucket, over its memory."""
+    """Return a contender for throttled-py's token bucket in memory."""
     throttled = package("throttled", "throttled-py")
     quota, store = throttled.per_day(memory.PLENTY), throttled.MemoryStore()
     hit = throttled.Throttled(using="token_bucket", quota=quota, store=store).limit
@@ -49,7 +49,7 @@ def _throttled(_: Lab) -> Contender:
 
 
 def _pyrate(lab: Lab) -> Contender:
-    """pyrate-limiter's bucket in memory, which is one for all names and keeps every hit."""
+    """Return a contender for pyrate-limiter's bucket in memory, which all names share and which keeps every hit."""
     pyrate = package("pyrate_limiter", "pyrate-limiter")
     limiter = pyrate.Limiter(pyrate.Rate(memory.PLENTY, pyrate.Duration.DAY))
     lab.closing.callback(limiter.close)

@@ -1,4 +1,4 @@
-"""A memory store that new keys run through: how long the slowest take is, and how long nothing at all can take here."""
+"""Rows of the slowest take from a memory store that only gets new keys, beside the longest pause of the machine."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -14,26 +14,26 @@ from ratelimit_mw import Charge, MemoryStore
 from ratelimit_mw.algorithms import DEFAULT
 
 _CHURNED: Final = 10_000_000  # distinct keys
-_PER_HELD: Final = 10  # of them, for each that is held
-_STRETCHES: Final = 100  # of takes, each followed by some time in which nothing is done
-_IDLE: Final = 4  # the takes last so many times as long
-_DAY: Final = 24 * 3600.0  # seconds: no key makes room by itself
+_PER_HELD: Final = 10  # distinct keys per key that the store has room for
+_STRETCHES: Final = 100  # of takes; after each the process is idle for some time
+_IDLE: Final = 4  # a stretch of takes lasts this many times as long as the idle time after it
+_DAY: Final = 24 * 3600.0  # seconds; long, so that no key expires
 
 
 class Churned(NamedTuple):
-    """Single takes, nanoseconds."""
+    """Durations of single takes, in nanoseconds."""
 
     worst: int
-    busy: int  # the processor's own time of the one that has most of it: no other process is in it
-    late: int  # one in a thousand is slower
-    idle: int  # the longest between two readings of the clock, with nothing between them
+    busy: int  # the most processor time of a take, which excludes other processes
+    late: int  # one take in a thousand is slower
+    idle: int  # the longest time between two consecutive readings of the clock
     admitted: int
-    preempted: int  # times, while it was busy and while it did nothing
+    preempted: int  # times, during takes and idle time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Churn:
-    """The slowest of the takes of keys that are all new, ten times as many as there is room for."""
+    """Rows of the slowest take if all keys are new, and ten times as many as the store has room for."""
 
     name: str
     what: str
@@ -73,12 +73,12 @@ def _held(keys: int) -> int:
 
 def _churned(keys: int) -> Churned:
     store, limit = MemoryStore(max_keys=_held(keys)), DEFAULT(1000, _DAY)
-    times = array("q", bytes(8 * keys))  # made before it begins: nothing of ours grows beside the store
+    times = array("q", bytes(8 * keys))  # allocated beforehand, so that only the store grows
     before = preempted()
     admitted = idle = busy = 0
     for stretch in _stretches(keys):
         for n in stretch:
-            charges = (Charge(f"{{{n:032x}}}:default", limit),)  # as long as the keys of clients are
+            charges = (Charge(f"{{{n:032x}}}:default", limit),)  # as long as the keys of clients
             worked, started = thread_time_ns(), perf_counter_ns()
             decisions = store.take(charges)
             times[n] = perf_counter_ns() - started
@@ -97,7 +97,7 @@ def _stretches(keys: int) -> Iterator[range]:
 
 
 def _nothing(nanoseconds: int) -> int:
-    """The longest between two readings of the clock in this time."""
+    """Return the longest time between two consecutive readings of the clock, in so many nanoseconds of idling."""
     longest = 0
     last = perf_counter_ns()
     end = last + nanoseconds

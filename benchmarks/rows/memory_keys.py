@@ -1,6 +1,6 @@
-"""A memory store that is full: what a key weighs, and how long the slowest takes are.
+"""Rows of a full memory store: the bytes per key, and the slowest takes.
 
-In a process of its own, where nothing else grows and nobody else pays for a million keys.
+Each runs in a separate process, where nothing else grows, and where a million keys slow no other row.
 """
 
 import os
@@ -22,28 +22,28 @@ from ratelimit_mw import Charge, Limit, MemoryStore
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
 from ratelimit_mw.core.identity import bucket_key, encode
 
-_KEYS: Final = 1_000_000  # as many as a MemoryStore holds unless it is told otherwise
+_KEYS: Final = 1_000_000  # the default `max_keys` of a MemoryStore
 _TAKES: Final = 200_000
-_PER_NEW: Final = 4  # takes: three of a key that was held when they began, one of a new key
-_PLENTY: Final = (1000, 24 * 3600.0)  # nothing is refused, nothing expires, while it is measured
+_PER_NEW: Final = 4  # takes per new key; the other three are of keys that were held at the start
+_PLENTY: Final = (1000, 24 * 3600.0)  # units and seconds; nothing is refused or expires during the run
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Tail(NamedTuple):
-    """Single takes, nanoseconds."""
+    """Durations of single takes, in nanoseconds."""
 
     median: float
-    late: int  # one in a thousand is slower
+    late: int  # one take in a thousand is slower
     worst: int
     admitted: int
-    preempted: int  # times; each lasts milliseconds, so on a busy machine they are the tail
+    preempted: int  # times; each lasts milliseconds, so on a busy machine they make up the tail
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tails:
-    """The 99.9th percentile of single takes over their median, and the worst of them."""
+    """Rows of the 99.9th percentile of single takes over their median, and of the slowest take."""
 
     name: str
     what: str
@@ -83,8 +83,8 @@ class Tails:
 
 
 def alone(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """What `work` returns, in a process of its own."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:  # a fork would begin with our memory
+    """Run `work` in a separate process and return its result."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:  # a fork would copy this process's memory
         return process.submit(work, *arguments, **named).result()
 
 
@@ -97,7 +97,7 @@ def _weighed(algorithm: str) -> Callable[[Lab, int], Counted]:
 
 
 def _growth(algorithm: str, keys: int) -> tuple[int, int]:
-    """By how many bytes the process grows while a store fills, and how many keys were admitted."""
+    """Return by how many bytes the process grows while a store fills, and how many keys were admitted."""
     limit = ALGORITHMS[algorithm](*_PLENTY)
     before = _resident()
     store = MemoryStore(max_keys=keys)
@@ -110,7 +110,7 @@ def _tail(algorithm: str, keys: int, takes: int) -> Tail:
     store = MemoryStore(max_keys=keys)
     _fill(store, limit, keys)
     take = store.take
-    any_of = random.Random(1).randrange  # noqa: S311  # no secret: the same keys in every run
+    any_of = random.Random(1).randrange  # noqa: S311  # not a secret; the same keys in every run
     times: list[int] = []
     admitted = 0
     before = preempted()
@@ -127,19 +127,19 @@ def _tail(algorithm: str, keys: int, takes: int) -> Tail:
 
 
 def _fill(store: MemoryStore, limit: Limit, keys: int) -> int:
-    """How many of them were admitted."""
+    """Fill the store with keys, and return how many were admitted."""
     admitted = sum(store.take((charge(limit, n),))[0].allowed for n in range(keys))
     assert len(store) == keys
     return admitted
 
 
 def charge(limit: Limit, n: int) -> Charge:
-    """With the key that the middleware makes for the nth address, under the limits at the top."""
+    """Return a charge with the key that the middleware makes for the nth address under the global limits."""
     return Charge(bucket_key(encode([("ip", str(IPv4Address(n)))]), "default"), limit)
 
 
 def _resident() -> int:
-    """Bytes of memory that this process has, in use or not."""
+    """Return the resident memory of this process, in bytes."""
     try:
         pages = Path("/proc/self/statm").read_text("ascii").split()[1]
     except FileNotFoundError:
@@ -148,7 +148,7 @@ def _resident() -> int:
 
 
 def preempted() -> int:
-    """How often this process had to make way for another. Raises `Missing`."""
+    """Return how often this process was preempted. Raises `Missing`."""
     resource = package("resource")
     count: int = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     return count

@@ -1,6 +1,6 @@
-"""What a limit adds to requests as they are in production: many clients, a proxy in front, several rules.
+"""Rows of the time that a limit adds to requests as in production: many clients, a proxy, and several rules.
 
-Most rows have no peer; their number is microseconds.
+Most rows have no peer, and show microseconds.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,10 @@ def _redis(lab: Lab) -> str:
 
 
 def _asgi_ratelimit(scene: Scene) -> App:
-    """With the same rules. Its own `client_ip` reads no X-Forwarded-For, so this is what its users write."""
+    """Return an app with asgi-ratelimit and the same rules.
+
+    Its `client_ip` does not read X-Forwarded-For, so users have to write a function like `who`.
+    """
     ratelimit = package("ratelimit", "asgi-ratelimit")
     backend = package("ratelimit.backends.simple", "asgi-ratelimit").MemoryBackend()
 

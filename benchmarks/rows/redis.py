@@ -1,4 +1,4 @@
-"""The Redis stores, on a server of our own: commands counted by the server itself, and the latency of one decision."""
+"""Rows of the Redis stores on a server of the run: commands, as the server counts them, and the latency of a take."""
 
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
@@ -18,7 +18,7 @@ from ratelimit_mw.stores.redis.scripts import read_decisions, script, take_argum
 _DAY: Final = 24 * 3600.0  # seconds
 _PLENTY: Final = 10**9
 _KEYS: Final = ("ip", "header:user-agent", "all")  # of the first, second and third limit of a request
-_PATIENT: Final = 5.0  # seconds: a hiccup of the machine is no answer of the store
+_PATIENT: Final = 5.0  # seconds; long, so that a hiccup of the machine does not count as a failure of the store
 _NAMES: Final = count()  # of the units in minimal logs
 
 
@@ -50,7 +50,7 @@ def _through_asgi(limits: int) -> Callable[[Lab, int], Counted]:
 
 
 def sync_store(lab: Lab, **options: Any) -> Store:
-    """A store on the server of the run."""
+    """Return a store on the server of the run. It is closed at the end of the run."""
     url = lab.redis_url()
     store: Store = package("ratelimit_mw.stores.redis").RedisStore(url, timeout=_PATIENT, **options)
     lab.closing.callback(store.close)
@@ -58,14 +58,14 @@ def sync_store(lab: Lab, **options: Any) -> Store:
 
 
 class Evalsha(NamedTuple):
-    """What the server says of its EVALSHA calls since it started."""
+    """The server's statistics of EVALSHA calls since it started."""
 
     calls: int
     microseconds: int
 
 
 def evalsha(lab: Lab) -> Evalsha:
-    """See `Evalsha`."""
+    """Return the current statistics."""
     with package("redis").Redis.from_url(lab.redis_url()) as client:
         counts: dict[str, dict[str, int]] = client.info("commandstats")
     found = counts.get("cmdstat_evalsha", {"calls": 0, "usec": 0})
@@ -73,14 +73,14 @@ def evalsha(lab: Lab) -> Evalsha:
 
 
 def ours(limit: Limit) -> Setup:
-    """One take of this limit, always of one key."""
+    """Set up takes of this limit, all with one key."""
     return lambda lab: takes(sync_store(lab), Charge("latency", limit))
 
 
 def our_script(limit: Limit) -> Setup:
-    """The same as `ours` for the server, sent in the way of the minimal scripts.
+    """Set up the same calls as `ours`, but sent like those of the minimal scripts.
 
-    The more a client does between two calls, the colder a server on the same machine finds its caches.
+    The more a client does between two calls, the colder are the caches of a server on the same machine.
     """
     charges = [Charge("latency", limit)]
     arguments = take_arguments("msgpack", 0, charges, commit=True)
@@ -92,23 +92,23 @@ def our_script(limit: Limit) -> Setup:
 
 
 def minimal_gcra(limit: Limit) -> Setup:
-    """The least that such a limit can be: one EVALSHA of the minimal script."""
+    """Set up EVALSHA of the smallest script for such a limit."""
     return _minimal("minimal_gcra", limit, repeat((str(limit.window_us / limit.quota), str(limit.window_us))))
 
 
 def minimal_log(limit: Limit) -> Setup:
-    """The least that such a limit can be that keeps every unit."""
+    """Set up EVALSHA of the smallest script for such a limit that keeps every unit."""
     return _minimal("minimal_log", limit, zip(repeat(limit.window_us), repeat(limit.quota), _NAMES))
 
 
 def _minimal(name: str, limit: Limit, arguments: Iterator[tuple[object, ...]]) -> Setup:
     text = (files("benchmarks.rows") / f"{name}.lua").read_text("utf-8")
-    key = f"{name}:{limit.bucket}"  # a key's numbers mean nothing to another limit
+    key = f"{name}:{limit.bucket}"  # limits cannot read each other's states
     return _script(text, key, arguments, lambda reply: bool(reply[0]))
 
 
 def _script(text: str, key: str, arguments: Iterator[tuple[object, ...]], admits: Callable[[Any], bool]) -> Setup:
-    """EVALSHA of this script with this key. `admits`: whether a reply says that the call is admitted."""
+    """Set up EVALSHA of this script with this key. `admits`: returns whether a reply admits the call."""
 
     def setup(lab: Lab) -> Contender:
         client: Any = lab.closing.enter_context(package("redis").Redis.from_url(lab.redis_url()))

@@ -1,4 +1,4 @@
-"""The Redis store for asyncio: 64 tasks at once, and one alone; and the store for threads, 32 of them and one alone."""
+"""Rows of the Redis store for asyncio, with 64 tasks and with one, and of the store for threads, with 32 and one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,15 +16,15 @@ _TASKS: Final = 64
 _THREADS: Final = 32
 _DAY: Final = 24 * 3600.0  # seconds
 _PLENTY: Final = 10**9
-_PATIENT: Final = 5.0  # seconds: a hiccup of the machine is no answer of the store
+_PATIENT: Final = 5.0  # seconds; long, so that a hiccup of the machine does not count as a failure of the store
 _BUCKET: Final = TokenBucket(_PLENTY, _DAY)
 _THREE: Final = (_BUCKET, SlidingWindowCounter(_PLENTY, _DAY), FixedWindow(_PLENTY, _DAY))
 
-Ask = Callable[[], Awaitable[bool]]  # one request: whether it was admitted
+Ask = Callable[[], Awaitable[bool]]  # makes one request, and returns whether it was admitted
 
 
 def _of_tasks(lab: Lab, asks: Sequence[Ask]) -> Contender:
-    """A task for each of these, which asks over and over again."""
+    """Return a contender with a task for each of `asks`, which calls it repeatedly."""
 
     async def task(ask: Ask, calls: int) -> int:
         return sum([await ask() for _ in range(calls)])
@@ -42,7 +42,7 @@ def _of_tasks(lab: Lab, asks: Sequence[Ask]) -> Contender:
 
 
 def _ours(tasks: int, *limits: Any) -> Setup:
-    """Each task takes from buckets of its own, one of each limit, in one step."""
+    """Set up tasks that each take from their own buckets, one of each limit, in one group."""
 
     def setup(lab: Lab) -> Contender:
         store = package("ratelimit_mw.stores.redis").AsyncRedisStore(lab.redis_url(), timeout=_PATIENT)
@@ -53,7 +53,7 @@ def _ours(tasks: int, *limits: Any) -> Setup:
 
             async def ask() -> bool:
                 decisions = await store.atake(charges)
-                return bool(decisions[0].allowed)  # all are, or none is charged
+                return bool(decisions[0].allowed)  # a group is admitted or refused as a whole
 
             return ask
 
@@ -63,7 +63,7 @@ def _ours(tasks: int, *limits: Any) -> Setup:
 
 
 def _limits_fixed_window(lab: Lab) -> Contender:
-    """One fixed window of the `limits` library, which answers yes or no."""
+    """Return a contender for a fixed window of the `limits` library, which only returns yes or no."""
     aio = package("limits.aio", "limits")
     storage = aio.storage.RedisStorage(f"async+{lab.redis_url()}", implementation="redispy")
     limiter = aio.strategies.FixedWindowRateLimiter(storage)
@@ -80,7 +80,7 @@ def _limits_fixed_window(lab: Lab) -> Contender:
 
 
 def _bare_evalsha(lab: Lab) -> Contender:
-    """The minimal GCRA script through `redis.asyncio`, with hiredis as it is installed."""
+    """Return a contender for the minimal GCRA script, called by `redis.asyncio`, with hiredis if it is installed."""
     text = (files("benchmarks.rows") / "minimal_gcra.lua").read_text("utf-8")
     client = package("redis.asyncio", "redis").Redis.from_url(lab.redis_url())
     lab.closing.callback(lambda: lab.wait(client.aclose()))
@@ -99,7 +99,7 @@ def _bare_evalsha(lab: Lab) -> Contender:
 
 
 def _threads(threads: int) -> Setup:
-    """So many threads that share a store, each with a bucket of its own."""
+    """Set up `threads` threads that share a store, each with its own bucket."""
 
     def setup(lab: Lab) -> Contender:
         store = sync_store(lab)
@@ -121,7 +121,7 @@ def _threads(threads: int) -> Setup:
 
 
 def _bare_threads(lab: Lab) -> Contender:
-    """The minimal GCRA script through redis-py, by as many threads."""
+    """Return a contender for the minimal GCRA script, called by redis-py in as many threads."""
     text = (files("benchmarks.rows") / "minimal_gcra.lua").read_text("utf-8")
     client: Any = lab.closing.enter_context(package("redis").Redis.from_url(lab.redis_url()))
     sha, unit, full = client.script_load(text), str(_BUCKET.window_us / _BUCKET.quota), str(_BUCKET.window_us)
@@ -140,7 +140,7 @@ def _bare_threads(lab: Lab) -> Contender:
 
 
 def _by_processor(setup: Setup) -> Setup:
-    """The same contender by the processor time of this process, which waits for nobody."""
+    """Measure the contender in processor time of this process, which excludes waiting."""
 
     def timed(lab: Lab) -> Contender:
         contender = setup(lab)

@@ -1,4 +1,4 @@
-"""Redis stores with many keys, and what they refuse."""
+"""Rows of the Redis store for threads with many keys, and with refused takes."""
 
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -17,7 +17,7 @@ _ONE: Final = TokenBucket(1, _DAY)
 
 
 def _ours(limit: TokenBucket, of: Callable[[Lab], Sequence[str]]) -> Setup:
-    """Takes of these keys in turn, after one of each."""
+    """Set up takes of these keys, round-robin. Each key is taken from once before the run."""
 
     def setup(lab: Lab) -> Contender:
         store, charges = sync_store(lab), [Charge(f"many:{key}", limit) for key in of(lab)]
@@ -28,7 +28,7 @@ def _ours(limit: TokenBucket, of: Callable[[Lab], Sequence[str]]) -> Setup:
 
 
 def _minimal(limit: TokenBucket, of: Callable[[Lab], Sequence[str]]) -> Setup:
-    """The same by the least that such a limit can be."""
+    """Set up the same with the smallest script for such a limit."""
     arguments = (str(limit.window_us / limit.quota), str(limit.window_us))
 
     def setup(lab: Lab) -> Contender:

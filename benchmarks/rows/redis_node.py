@@ -1,6 +1,6 @@
-"""What a request costs the processors: that of a Redis server (script, commands, sockets), and that of the app.
+"""Rows of the processor time of a request: of the Redis server (script, commands, sockets), and of the app.
 
-Each says so of itself, so that other processes on the machine are not in it.
+Each process measures its own time, which excludes other processes on the machine.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from ratelimit_mw import Charge, SlidingWindowCounter
 _PLENTY: Final = SlidingWindowCounter(100_000, 60.0)
 _TASKS: Final = 64
 _KEYS: Final = 1000
-_PATIENT: Final = 5.0  # seconds: a hiccup of the machine is no answer of the store
+_PATIENT: Final = 5.0  # seconds; long, so that a hiccup of the machine does not count as a failure of the store
 
 
 def _requests(limits: int) -> list[list[Charge]]:
-    """Of a thousand clients; the limits of one share a slot."""
+    """Return the charges of a thousand clients. The keys of a client are in one cluster slot."""
     return [[Charge(f"{{{client}}}:node{n}", _PLENTY) for n in range(limits)] for client in range(_KEYS)]
 
 
@@ -59,14 +59,14 @@ def _together(limits: int, busy: Callable[[Lab], int]) -> Callable[[Lab, int], C
 
 
 def _busy(lab: Lab) -> int:
-    """Microseconds of processor time that the server has used."""
+    """Return the processor time that the server has used, in microseconds."""
     with package("redis").Redis.from_url(lab.redis_url()) as client:
         found = client.info("cpu")
     return int(1e6 * (found["used_cpu_user"] + found["used_cpu_sys"]))
 
 
 def _own_busy(_: Lab) -> int:
-    """The same of this process."""
+    """Return the processor time that this process has used, in microseconds."""
     return time.process_time_ns() // 1000
 
 

@@ -1,4 +1,4 @@
-"""What a charge costs the Redis server, for each algorithm: its time, and the bytes of a key."""
+"""Rows of what a charge costs the Redis server with each algorithm: time, and bytes per key."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ _TIMES: Final = {DEFAULT.algorithm: 1.6, "smooth": 2.1, _KEEPS_ALL: 2.4}  # the 
 
 
 def _by_server(setup: Setup) -> Setup:
-    """The same contender on the server's own watch, which counts neither the network nor the client.
+    """Measure the contender by the server's own clock, which excludes the network and the client.
 
-    It starts and stops at whole microseconds, as often too late as too early: the sum of many calls is right.
+    The clock counts whole microseconds. The errors of many calls cancel out.
     """
 
     def timed(lab: Lab) -> Contender:
@@ -43,7 +43,7 @@ def _by_server(setup: Setup) -> Setup:
 def _key_bytes(name: str) -> Callable[[Lab, int], Counted]:
     def weigh(lab: Lab, calls: int) -> Counted:
         limit = ALGORITHMS[name](*_USUAL)
-        # a told clock: its states live an hour longer, else the first are gone before the last are weighed
+        # with an injected clock, states live an hour longer; otherwise the first may expire before the last is measured
         limiter = Limiter(sync_store(lab, clock=time.time))
         admitted = sum(limiter.hit(limit, str(IPv4Address(n))).allowed for n in range(calls))
         with package("redis").Redis.from_url(lab.redis_url()) as client:

@@ -1,4 +1,4 @@
-"""A replay of an access log against four rules, beside reading it with the compiled pattern alone: processor time."""
+"""Rows of the processor time of replaying an access log against four rules, and of only matching its lines."""
 
 import random
 from functools import cache
@@ -16,7 +16,7 @@ from ratelimit_mw.replay.formats.patterns import PatternFormat
 _PER_CLIENT: Final = 50  # lines
 _PER_SECOND: Final = 130
 _PATHS: Final = ("/", "/login", "/search", "/search", "/api/items", "/static/app.js", "/users/17")
-_SETTINGS: Final[dict[str, Any]] = {  # nobody is refused, so that each round counts all lines
+_SETTINGS: Final[dict[str, Any]] = {  # no request is refused, so that each round counts all lines
     "limits": "1000/minute",
     "key": "ip",
     "rules": [
@@ -31,7 +31,7 @@ _folder: Final = TemporaryDirectory(prefix="ratelimit_mw-replay-")
 
 @cache
 def _log(lines: int) -> Path:
-    """Return a combined log with so many lines, of clients that come back."""
+    """Return the path of a combined log with so many lines, of clients with several requests each."""
     dice = random.Random(1)  # noqa: S311  # a log
     path = Path(_folder.name, f"{lines}.log")
     clients = max(1, lines // _PER_CLIENT)

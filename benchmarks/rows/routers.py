@@ -1,6 +1,7 @@
-"""What is admitted on a route of a FastAPI router, and on one of the app itself: default limits, nothing else said.
+"""Rows of the requests admitted to a route of a FastAPI router and to one of the app, with default limits alone.
 
-FastAPI 0.137 made `app.routes` a tree. Who looks for the route there, and takes none for exempt, admits everything.
+FastAPI 0.137 made `app.routes` a tree. A limiter that looks for the route there, and exempts requests without one,
+admits everything.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +20,12 @@ _NOTATION: Final = f"{_LIMIT}/minute"
 _CALLS: Final = 10
 _ANSWERS: Final = {200, 429}
 
-Protect = Callable[[Any], str]  # puts the limit on a FastAPI app and says what did it; raises Missing
+Protect = Callable[[Any], str]  # adds a limiter to a FastAPI app and returns the limiter's name; raises Missing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Admits:
-    """How many of some requests to one route a limit admits. `ours`: more than the limit, or fewer, is a problem."""
+    """A row of how many requests to a route are admitted. `ours`: any number but the limit's is a problem."""
 
     name: str
     what: str
@@ -33,7 +34,7 @@ class Admits:
     ours: bool = False
 
     def run(self, lab: Lab) -> Sequence[Line]:
-        """One line; without numbers when something is missing."""
+        """Return one line, without numbers if something is missing."""
         calls = lab.calls or _CALLS
         right = min(calls, _LIMIT)
         try:
@@ -59,7 +60,7 @@ class Admits:
 
 
 def _app(protect: Protect) -> tuple[App, str]:
-    """An app with one route of its own and one of a router that it includes."""
+    """Return an app with a route of its own and a route of a router that it includes, and the limiter's name."""
     fastapi = package("fastapi")
     app, router = fastapi.FastAPI(), fastapi.APIRouter()
     app.add_api_route("/direct", _direct)
@@ -72,7 +73,7 @@ async def _direct() -> str:
     return "hello"
 
 
-async def _items() -> str:  # not the same function twice: slowapi counts by its name
+async def _items() -> str:  # a second function, because slowapi counts by the function's name
     return "hello"
 
 

@@ -1,4 +1,4 @@
-"""What many rules, and several limits, cost a request."""
+"""Rows of what many rules, and several limits, cost a request."""
 
 from collections.abc import Sequence
 from typing import Final

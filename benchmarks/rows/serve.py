@@ -1,4 +1,4 @@
-"""Processor time of the decision service for a decision, over that of uvicorn for an empty answer."""
+"""Rows of the decision service's processor time per decision, over uvicorn's for an empty response."""
 
 import asyncio
 import json
@@ -25,14 +25,14 @@ from benchmarks.served import REPORT, started, wrk_program
 from benchmarks.trees import ROOT
 
 _CONNECTIONS: Final = 32
-_ROUNDS: Final = 15  # at most: one lasts as many seconds as there are contenders
-_SECONDS: Final = 1.0  # of a burst by gRPC
+_ROUNDS: Final = 15  # at most, because a round lasts a second per contender
+_SECONDS: Final = 1.0  # of a burst with gRPC
 _LISTENING: Final = re.compile(r"on http://127\.0\.0\.1:([0-9]+)")
 _FORWARDED: Final = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/items/42", "X-Forwarded-For": "192.0.2.7"}
 
 
 class Service(AbstractContextManager["Service", None]):
-    """The service as its command serves it, on a free port. `grpc`: its address for gRPC, if any."""
+    """The service on a free port, started by its command. `grpc`: its address for gRPC, if any."""
 
     def __init__(self, url: str, grpc: str = "") -> None:
         package("uvicorn")
@@ -64,7 +64,7 @@ class Service(AbstractContextManager["Service", None]):
 
 @dataclass(frozen=True, kw_only=True)
 class Serve:
-    """A decision by forward authentication over an empty answer of uvicorn; with `grpc`, one by gRPC."""
+    """A row of a decision by forward authentication, or by gRPC, over an empty response of uvicorn."""
 
     name: str
     redis: bool = False  # else in memory
@@ -78,7 +78,7 @@ class Serve:
         return f"processor time of a decision {kind} over {'Redis' if self.redis else 'memory'}, over an empty answer"
 
     def run(self, lab: Lab) -> Sequence[Line]:
-        """One line."""
+        """Return one line."""
         try:
             url = lab.redis_url() if self.redis else "memory://"
             bare = started(lab, f"{empty.__module__}:{empty.__name__}")
@@ -94,7 +94,7 @@ class Serve:
 
     def _by_grpc(self, lab: Lab, url: str) -> Contender:
         package("grpc", "grpcio")
-        with tempfile.TemporaryDirectory() as folder:  # only for a free name
+        with tempfile.TemporaryDirectory() as folder:  # only for an unused name
             address = f"unix:{folder}.sock"
         service = lab.closing.enter_context(Service(url, address))
         return _timed(service.process.pid, lambda: lab.wait(_grpc_burst(address)))
@@ -121,7 +121,7 @@ def _each(batch: Batch) -> float:
 
 
 def _timed(pid: int, burst: Any) -> Contender:
-    """A burst whose time is the processor time of a process. Raises `Missing` without /proc."""
+    """Return a contender that measures a burst in a process's processor time. Raises `Missing` without /proc."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
         raise Missing("/proc: not there")
@@ -139,7 +139,7 @@ def _timed(pid: int, burst: Any) -> Contender:
 
 
 def _wrk(port: int, path: str, headers: Mapping[str, str] | None = None) -> Any:
-    """A burst of requests by wrk."""
+    """Return a function that sends a burst of requests with wrk."""
     fields = [part for name, value in (headers or {}).items() for part in ("-H", f"{name}: {value}")]
     command = [wrk_program(), "--threads", "1", "--connections", str(_CONNECTIONS), "--duration", "1", *fields]
 
@@ -159,7 +159,7 @@ def _wrk(port: int, path: str, headers: Mapping[str, str] | None = None) -> Any:
 
 
 async def _grpc_burst(address: str) -> tuple[int, int]:
-    """Calls for a second, over one channel, 32 at a time."""
+    """Call for a second over one channel, 32 times concurrently. Returns how many were admitted and refused."""
     aio = package("grpc").aio
     messages = package("ratelimit_mw.service.grpc_messages")
     request = messages.MESSAGES["RateLimitRequest"](domain="web")

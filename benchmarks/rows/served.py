@@ -1,4 +1,4 @@
-"""Requests per second that real uvicorn serves, of one Starlette app without and with a limit."""
+"""Rows of the requests per second of a Starlette app under uvicorn, with and without a limit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from benchmarks.served import Server, ask, bursts, started
 from benchmarks.trees import Tree
 from benchmarks.web import IETF, LEGACY, NONE
 
-_ROUNDS: Final = 21  # at most: one lasts as many seconds as there are contenders
+_ROUNDS: Final = 21  # at most, because a round lasts a second per contender
 
 
 def asgi_ratelimit(quota: str, url: str) -> Any:
-    """Over its memory, or over Redis."""
+    """Return an app with asgi-ratelimit, in memory or with Redis."""
     ratelimit = package("ratelimit", "asgi-ratelimit")
     if url.startswith("redis"):
         client = package("redis.asyncio").StrictRedis.from_url(url)
@@ -27,7 +27,7 @@ def asgi_ratelimit(quota: str, url: str) -> Any:
     else:
         backend = package("ratelimit.backends.simple", "asgi-ratelimit").MemoryBackend()
 
-    async def who(scope: Any) -> tuple[str, str]:  # its buckets do not know of which limit they are
+    async def who(scope: Any) -> tuple[str, str]:  # its buckets do not depend on the limit
         return f"{scope['client'][0]} {quota}", "default"
 
     app = starlette()
@@ -37,7 +37,7 @@ def asgi_ratelimit(quota: str, url: str) -> Any:
 
 
 def slowapi(quota: str, url: str) -> Any:
-    """Its ASGI middleware, headers on."""
+    """Return an app with slowapi's ASGI middleware and headers."""
     who = package("slowapi.util").get_remote_address
     app = starlette()
     app.state.limiter = package("slowapi").Limiter(
@@ -52,10 +52,10 @@ _PEERS: Final = {"asgi-ratelimit": ("ratelimit", asgi_ratelimit, NONE), "slowapi
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """Requests per second of the app under our limit, over those without any.
+    """Rows of the requests per second of the app with this package's limit, over those without any limit.
 
-    Then ours over each peer's in the same run, with the least that it may be, if anything; and each peer's over those
-    without any limit.
+    `over`: peers, and the minimum of this package's requests per second over theirs in the same run; None for no
+    minimum. Another row for each peer shows its requests per second over those without any limit.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Served:
         return f"requests/s under uvicorn over {'Redis' if self.redis else 'memory'}"
 
     def run(self, lab: Lab) -> Sequence[Line]:
-        """As many lines as there is something to compare."""
+        """Return a line for the limit, and two for each peer."""
         contenders: dict[str, Contender] = {}
         missing: dict[str, str] = {}
         try:
@@ -120,7 +120,7 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedByTrees:
-    """Time per request of the limited app under the server, with the package of one tree over that of another."""
+    """A row of the time per request of the limited app under uvicorn, with one tree's package over another's."""
 
     name: str
     redis: bool  # else in memory
@@ -133,7 +133,7 @@ class ServedByTrees:
         return f"a request under uvicorn over {'Redis' if self.redis else 'memory'}"
 
     def run(self, lab: Lab) -> Sequence[Line]:
-        """One line."""
+        """Return one line."""
         try:
             contenders = {
                 name: bursts(_limited(lab, limited, self._url(lab, database), IETF, folder=tree.folder))
@@ -163,7 +163,7 @@ class ServedByTrees:
         ]
 
     def _url(self, lab: Lab, database: int) -> str:
-        """The trees share no buckets."""
+        """Return the URL of a store. Each tree has its own database, so that they share no buckets."""
         return f"{lab.redis_url().removesuffix('/0')}/{database}" if self.redis else "memory://"
 
 

@@ -1,4 +1,4 @@
-"""Requests per second that four workers of a server keep under limits: in a file, and over Redis."""
+"""Rows of the requests per second of four workers of a server with limits, in a file and with Redis."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ from benchmarks.trees import ROOT
 from benchmarks.web import IETF
 
 _WORKERS: Final = 4
-_ROUNDS: Final = 15  # at most: one lasts three seconds
+_ROUNDS: Final = 15  # at most, because a round lasts three seconds
 _PATIENCE: Final = 30.0  # seconds until a server answers
 _COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "gunicorn": (
@@ -49,7 +49,7 @@ _COMMANDS: Final[Mapping[str, Sequence[str]]] = {
 
 
 class Workers(AbstractContextManager["Workers", None]):
-    """Four workers of a server on a free loopback port. They answer when it is made."""
+    """Four workers of a server on a free loopback port. The constructor returns once they answer."""
 
     def __init__(self, server: str, store: str) -> None:
         package(server)
@@ -74,7 +74,7 @@ class Workers(AbstractContextManager["Workers", None]):
             self._process.wait()
 
     def _fields(self) -> set[str]:
-        """Wait for the first answer, and return the names of its header fields."""
+        """Wait for the first response, and return the names of its header fields."""
         until = time.monotonic() + _PATIENCE
         while True:
             connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
@@ -91,7 +91,7 @@ class Workers(AbstractContextManager["Workers", None]):
 
 @dataclass(frozen=True, kw_only=True)
 class ServedByWorkers:
-    """Requests per second with a store in a file, and over Redis, over those of the same app without limits."""
+    """Rows of the requests per second with a store in a file, and in Redis, over those without limits."""
 
     name: str
     server: str
@@ -105,7 +105,7 @@ class ServedByWorkers:
         return f"requests/s of {self.app} under {self.server}, {_WORKERS} workers"
 
     def run(self, lab: Lab) -> Sequence[Line]:
-        """A line for each store."""
+        """Return a line for each store."""
         targets = {"file": self.target, "redis": self.redis_target}
         try:
             wrk_program()

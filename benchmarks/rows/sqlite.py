@@ -1,4 +1,4 @@
-"""The store in a file: processor time of a take, against memory, and against Redis with its server."""
+"""Rows of the SQLite store: processor time of a take, over that in memory, and over Redis with its server."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ def _file_store(lab: Lab) -> Store:
 
 
 def _cpu(call: Callable[[], bool], server: Callable[[], int] = lambda: 0) -> Contender:
-    """The processor time of this process, and of `server`, in nanoseconds."""
+    """Return a contender measured in processor time of this process plus that of `server`, in nanoseconds."""
 
     def batch(calls: int) -> Batch:
         started = process_time_ns() + server()

@@ -1,4 +1,4 @@
-"""10,000 tasks that wait on one limit: how even they go, and what each costs beyond a bare `asyncio.sleep`."""
+"""Rows of 10,000 tasks that wait for one limit: their pace, and the cost of each beyond a bare `asyncio.sleep`."""
 
 import asyncio
 import time
@@ -14,21 +14,21 @@ from ratelimit_mw import AsyncLimiter
 _TASKS: Final = 10_000
 _RATE: Final = 10_000  # turns per second
 _LIMIT: Final = f"{_RATE}/second burst 1 using gcra"
-_ROUNDS: Final = 11  # at most: one lasts as many seconds as there are contenders
+_ROUNDS: Final = 11  # at most, because a round lasts a second per contender
 
-Wait = Callable[[int], Awaitable[object]]  # of the task with this number
+Wait = Callable[[int], Awaitable[object]]  # called with the number of the task
 
 
 @dataclass
 class _Crowd:
-    """Tasks that wait all at one time. `took`: from the first turn to the last, seconds, of each round."""
+    """Tasks that wait concurrently. `took`: for each round, the seconds from the first turn to the last."""
 
     lab: Lab
     begin: Callable[[], Wait]
     took: list[float] = field(default_factory=list)
 
     def __call__(self, tasks: int) -> Batch:
-        """Time is that of the processor, in which a task that sleeps takes no part."""
+        """Run the tasks and measure processor time, which excludes sleeping."""
         return self.lab.wait(self._run(tasks))
 
     async def _run(self, tasks: int) -> Batch:
@@ -56,13 +56,13 @@ def _acquires() -> Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """Two lines: processor time per task, and how long all took over how long they should."""
+    """Rows of the processor time per task, and of how long all tasks took over how long they should."""
 
     name: str = "waiting"
     what: str = "processor time of a task that waits for its turn, beyond a bare asyncio.sleep"
 
     def run(self, lab: Lab) -> Sequence[Line]:
-        """Measure it."""
+        """Return two lines."""
         tasks, rounds = lab.calls or _TASKS, min(lab.rounds, _ROUNDS)
         ours = _Crowd(lab, _acquires)
         batches = turns(lab, {"bare": _Crowd(lab, _sleeps), "ours": ours}, tasks, rounds)

@@ -1,4 +1,4 @@
-"""What a limit adds to a request to a WSGI app, called as a server calls it."""
+"""Rows of the time that a limit adds to a request to a WSGI app, which is called as a server calls it."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -42,7 +42,7 @@ def _extension(_: Lab) -> Contender:
 
 
 def _flask_limiter() -> Any:
-    """What makes an app under its limit."""
+    """Return a function that makes an app with this limiter."""
     flask_limiter = package("flask_limiter", "flask-limiter")
     who = package("flask_limiter.util", "flask-limiter").get_remote_address
 
