@@ -1,7 +1,8 @@
-"""The worst window of a limit, found by trying everything that clients can do.
+"""Finds the worst window of a limit by trying everything that clients can do.
 
-First every state that can be reached, then from each the most that passes in one window: exact, and so only for small
-limits, of a few units per few microseconds. `climb` looks for bad windows of realistic limits, and may miss the worst.
+It finds every reachable state, and then the most units that pass in one window from each of them. This is exact, and
+works only for small limits, of a few units per few microseconds. `climb` searches for bad windows of realistic limits,
+and may miss the worst one.
 """
 
 import math
@@ -33,10 +34,10 @@ from ratelimit_mw.algorithms.sliding_window_log import LogState, _state_of
 from ratelimit_mw.algorithms.smooth import SmoothState
 from ratelimit_mw.core.limit import State, microseconds
 
-NOW = 1_000_000  # microseconds: all states are kept as they are seen at this instant
+NOW = 1_000_000  # microseconds; all states are stored as they are at this instant
 
 Passed = Sequence[tuple[int, int]]
-"""Instants, and how many units passed then."""
+"""Instants, and the number of units that passed at each."""
 
 
 def _of_a_bucket(limit: BucketLimit) -> int:
@@ -63,12 +64,12 @@ BOUNDS: dict[type[Limit], Callable[[Any], int]] = {
 
 
 def bound(limit: Limit) -> int:
-    """The most units in any window: the last column of the table of algorithms."""
+    """Return the most units in any window, as in the last column of the table of algorithms."""
     return next(BOUNDS[of] for of in type(limit).__mro__ if of in BOUNDS)(limit)
 
 
 def busiest(passed: Passed, window: int) -> int:
-    """The most units in any (x, x + window]."""
+    """Return the most units in any interval (x, x + window]."""
     inside: deque[tuple[int, int]] = deque()
     units = most = 0
     for now, cost in sorted(passed):
@@ -81,7 +82,7 @@ def busiest(passed: Passed, window: int) -> int:
 
 
 def replayed(limit: Limit, charges: Passed, *, leaving: bool) -> Passed:
-    """Those of the charges that pass: when they were asked for, or when they leave after having been held back."""
+    """Return the charges that pass, at the instants of their requests or, if `leaving`, at the ends of their delays."""
     state, passed = None, []
     for now, cost in charges:
         decision, state = limit.decide(state, now, cost, None)
@@ -91,7 +92,7 @@ def replayed(limit: Limit, charges: Passed, *, leaving: bool) -> Passed:
 
 
 def _aged(limit: Limit, state: State) -> State:
-    """The state as it is seen a microsecond later; one that has expired is None."""
+    """Return the state as it is a microsecond later; None if it has expired."""
     match state:
         case WindowState() | SubWindowState():
             state = replace(state, start=state.start - 1)
@@ -116,7 +117,7 @@ def _drain(limit: Limit) -> int:
 
 
 def _key(limit: Limit, state: State) -> object:
-    """Equal for states that are the same: a log keeps what has left until the next unit."""
+    """Return a key that is equal for equivalent states. A log keeps units that no longer count until the next unit."""
     if isinstance(state, LogState):
         assert isinstance(limit, SlidingWindowLog)
         return tuple(limit._counted_instants(state, NOW))
@@ -124,7 +125,7 @@ def _key(limit: Limit, state: State) -> object:
 
 
 class Taken(NamedTuple):
-    """A charge that passes: how much, for how many microseconds it is held back, and the state after it."""
+    """A charge that passes: its units, its delay in microseconds, and the number of the state after it."""
 
     cost: int
     delay: int
@@ -132,27 +133,27 @@ class Taken(NamedTuple):
 
 
 class Worst(NamedTuple):
-    """The most units in one window, and a schedule that brings them about."""
+    """The most units in one window, and a schedule that reaches them."""
 
     units: int
     schedule: Passed
 
 
 class Adversary:
-    """Every state that clients can bring about by charges at whole microseconds, by number; 0 is the untouched one."""
+    """All states that clients can reach with charges at whole microseconds, by number. State 0 is the initial one."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
         self.states: list[State] = [None]
-        self.came: list[tuple[int, int]] = [(0, 0)]  # from which state, by which cost; 0 by waiting a microsecond
+        self.came: list[tuple[int, int]] = [(0, 0)]  # previous state and cost; cost 0 means waiting a microsecond
         self.numbers = {_key(limit, None): 0}
         self.aged: list[int] = []
         self.charges: list[list[Taken]] = []
-        for number, state in enumerate(self.states):  # grows on the way
+        for number, state in enumerate(self.states):  # grows during the loop
             self.aged.append(self._number(_aged(limit, state), number, 0))
             self.charges.append(self._charged(state, number))
         leads_to = {number: [charge.to for charge in charges] for number, charges in enumerate(self.charges)}
-        self.order = list(TopologicalSorter(leads_to).static_order())  # what a charge leads to comes before it
+        self.order = list(TopologicalSorter(leads_to).static_order())  # after each state that a charge leads to
 
     def _number(self, state: State, origin: int, cost: int) -> int:
         key = _key(self.limit, state)
@@ -163,7 +164,7 @@ class Adversary:
         return self.numbers[key]
 
     def _charged(self, state: State, number: int) -> list[Taken]:
-        """Every charge that passes, one unit more than the most among those that are tried."""
+        """Return every charge that passes. One unit more than the most is tried too."""
         found = []
         for cost in range(1, self.limit.most + 2):
             decision, after = self.limit.decide(state, NOW, cost, None)
@@ -172,10 +173,10 @@ class Adversary:
         return found
 
     def worst(self, *, leaving: bool = False) -> Worst:
-        """The most that is admitted in one (x, x + window], or that leaves in it after having been held back."""
+        """Return the most units that are admitted in one (x, x + window] or, if `leaving`, end their delay in it."""
         longest = max((taken.delay for charges in self.charges for taken in charges), default=0) if leaving else 0
-        instants = longest + self.limit.window_us  # what leaves in the window is taken in it or just before it
-        best = [[0] * len(self.states)]  # by how many instants are left, and by state: the most from there on
+        instants = longest + self.limit.window_us  # a delay that ends in the window may start before it
+        best = [[0] * len(self.states)]  # by the number of instants left, and by state: the most units from there on
         for left in range(1, instants + 1):
             later, most = best[-1], [0] * len(self.states)
             for number in self.order:
@@ -185,12 +186,12 @@ class Adversary:
         return Worst(max(best[-1]), self._schedule(best, leaving=leaving))
 
     def _counted(self, taken: Taken, left: int, *, leaving: bool) -> int:
-        """Units of a charge that are in the window, which is the last ones of the instants left."""
+        """Return the units of a charge that are in the window, which is at the end of the instants left."""
         left -= taken.delay if leaving else 0
         return taken.cost if 0 < left <= self.limit.window_us else 0
 
     def _schedule(self, best: list[list[int]], *, leaving: bool) -> Passed:
-        """Charges from the untouched state on that lead to the worst window, and through it."""
+        """Return charges that lead from the initial state to the worst window, and through it."""
         number = start = best[-1].index(max(best[-1]))
         schedule, now = [], NOW
         while number:
@@ -211,15 +212,15 @@ class Adversary:
 
 
 class Move(NamedTuple):
-    """A wait, and then a charge."""
+    """A wait, followed by a charge."""
 
-    wait: str  # a time of the last decision, the window, or a part of it
-    part: int  # of the window, thousandths
-    by: int  # microseconds more
-    share: int  # of what is left, hundredths; at least a unit
+    wait: str  # a time of the last decision, the window, or a part of the window
+    part: int  # thousandths of the window
+    by: int  # microseconds to add
+    share: int  # hundredths of the remaining units; at least a unit
 
     def time(self, now: int, limit: Limit, last: Decision) -> int:
-        """The instant of this move, if the one before was at `now` and was answered `last`."""
+        """Return the instant of this move, if the previous one was at `now` and its decision is `last`."""
         waits = {
             "next": microseconds(last.next_after),
             "reset": microseconds(last.reset_after),
@@ -230,14 +231,14 @@ class Move(NamedTuple):
 
 
 def _charges(limit: Limit, moves: Sequence[Move]) -> Passed:
-    """What the moves come down to."""
+    """Return the charges of these moves."""
     now, charges = NOW, []
     last, state = limit.decide(None, now, 0, None)
     for move in moves:
         now = move.time(now, limit, last)
         left = limit.decide(state, now, 0, None)[0].remaining
         if limit.borrows and not move.part % 2:
-            left = limit.most  # whatever is left, this much passes if anything does
+            left = limit.most  # whatever remains, this much passes if anything does
         cost = max(1, left * move.share // 100)
         last, state = limit.decide(state, now, cost, None)
         charges.append((now, cost))
@@ -245,7 +246,7 @@ def _charges(limit: Limit, moves: Sequence[Move]) -> Passed:
 
 
 def climb(limit: Limit, random: Random, *, starts: int = 3, rounds: int = 500) -> int:
-    """The most units in one window that were found by changing schedules, a move at a time, as long as it helps."""
+    """Return the most units in one window that are found by hill climbing: a schedule is changed one move at a time."""
 
     def move() -> Move:
         wait = random.choice(("next", "reset", "window", "part", "part"))

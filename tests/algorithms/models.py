@@ -1,6 +1,7 @@
 """The sequential models of section 6 of the design, in exact fractions, written from its text alone.
 
-A model says only how much is free at an instant, and what taking does. The times of a decision are searched for.
+A model only defines how many units are free at an instant, and what taking does. The times of a decision are found by
+search.
 """
 
 import copy
@@ -27,7 +28,7 @@ SECOND = 1_000_000  # microseconds
 
 
 def least(holds: Callable[[int], bool]) -> int:
-    """The first microsecond from which `holds` is true; once true it stays so."""
+    """Return the first microsecond at which `holds` is true. It must stay true from then on."""
     low, high = -1, 0
     while not holds(high):
         low, high = high, high * 2 + 1
@@ -38,17 +39,17 @@ def least(holds: Callable[[int], bool]) -> int:
 
 
 class Model(ABC):
-    """What clients took of one limit. Times in whole microseconds, units in fractions."""
+    """The units that clients took from one limit. Times are whole microseconds, units are fractions."""
 
-    whole: int  # units, when nothing was taken
+    whole: int  # free units if nothing was taken
     most: int  # units that can pass at once
     clock: int = 1  # microseconds in a clock step
-    drains = False  # whether a decision names the instant at which all has drained
-    refill: int  # microseconds until all is whole again, when nothing is reserved or owed
+    drains = False  # whether `at` of a decision is the instant at which all units have drained
+    refill: int  # microseconds until all units are free again, if none is reserved or owed
 
     @abstractmethod
     def free(self, now: int) -> Fraction:
-        """Units that could pass at `now`; less than 0 while units are reserved or owed."""
+        """Return the units that could pass at `now`; negative while units are reserved or owed."""
 
     @abstractmethod
     def add(self, now: int, cost: int) -> None:
@@ -56,18 +57,18 @@ class Model(ABC):
 
     @abstractmethod
     def move(self, now: int) -> None:
-        """Bring a time ahead of `now` back to it, and keep the level."""
+        """If the state is from after `now`, move it to `now` with the same level."""
 
     @abstractmethod
     def settle(self, now: int, delta: int, at: int) -> None:
-        """Take more, up to one quota of debt, or give back what still counts."""
+        """Take more units, up to a debt of one quota, or refund those that still count."""
 
     def passes(self, now: int, cost: int, patience: int = 0) -> bool:
-        """Whether `cost` units pass at `now`, if they may be held back so many microseconds."""
+        """Return whether `cost` units pass at `now`, if they may be delayed by `patience` microseconds."""
         return self.free(now + patience) >= cost
 
     def decide(self, now: int, cost: int, max_delay: int = 0) -> Decision:
-        """The decision on `cost` units, which are taken if they pass."""
+        """Return the decision on `cost` units, and take them if they pass."""
         patience = max_delay // self.clock * self.clock
         seen = copy.copy(self)
         seen.move(now)
@@ -97,7 +98,7 @@ class Model(ABC):
 
 
 class Bucket(Model):
-    """Units that drain at quota / window; `level(now)` of them have not."""
+    """Units that drain at quota / window. `level(now)` have not drained yet."""
 
     drains = True
 
@@ -114,11 +115,11 @@ class Bucket(Model):
 
     @abstractmethod
     def level(self, now: int) -> Fraction:
-        """Units that have not drained at `now`."""
+        """Return the units that have not drained at `now`."""
 
     @abstractmethod
     def fill(self, now: int, level: Fraction) -> None:
-        """Have so many units at `now`."""
+        """Set the level at `now`."""
 
     def free(self, now: int) -> Fraction:
         return self.whole - self.level(now)
@@ -135,12 +136,12 @@ class Bucket(Model):
             undrained = (at // self.clock - now // self.clock) / self.per_unit
             reserved_after = max(Fraction(0), level - undrained) if level > self.whole else Fraction(0)
             new = max(Fraction(0), level - max(Fraction(0), min(Fraction(-delta), undrained) - reserved_after))
-        if new != level:  # else nothing was corrected, and no time is moved
+        if new != level:  # otherwise nothing is settled, and the state keeps its time
             self.fill(now, new)
 
 
 class Tokens(Bucket):
-    """Tokens, refilled at quota / window and capped at the burst."""
+    """Tokens that are refilled at quota / window and capped at the burst."""
 
     def __init__(self, limit: BucketLimit) -> None:
         super().__init__(limit)
@@ -159,7 +160,7 @@ class Tokens(Bucket):
 
 
 class Queue(Tokens):
-    """A leaky bucket: what fits waits until all but `at_once` units before it have leaked."""
+    """A leaky bucket: units that fit wait until all but `at_once` units before them have leaked."""
 
     def __init__(self, limit: LeakyBucket) -> None:
         super().__init__(limit)
@@ -171,7 +172,7 @@ class Queue(Tokens):
 
 
 class Arrivals(Bucket):
-    """A TAT, and the time at which it was set while the bucket is above its burst."""
+    """A TAT (theoretical arrival time) and, while the bucket is above its burst, the time at which it was set."""
 
     def __init__(self, limit: GCRA) -> None:
         super().__init__(limit)
@@ -198,7 +199,7 @@ class Arrivals(Bucket):
 
 
 class Window(Model):
-    """Units of the window that began with its first hit."""
+    """Units of a window that starts with its first hit."""
 
     def __init__(self, limit: FixedWindow) -> None:
         self.whole = self.most = limit.quota
@@ -227,7 +228,7 @@ class Window(Model):
 
 
 class Log(Model):
-    """Every unit, at its instant."""
+    """All units, with their instants."""
 
     def __init__(self, limit: SlidingWindowLog) -> None:
         self.whole, self.most = limit.quota, min(limit.quota, 1000)
@@ -257,7 +258,7 @@ class Log(Model):
         return {instant: units for instant, units in self.units.items() if instant > now - self.refill}
 
     def _moved(self, now: int) -> dict[int, int]:
-        """Without what left, and nothing ahead of now."""
+        """Return the units without those that no longer count. Units from after `now` are moved to it."""
         moved: dict[int, int] = {}
         for instant, units in self._counting(now).items():
             moved[min(instant, now)] = moved.get(min(instant, now), 0) + units
@@ -275,8 +276,8 @@ class SubWindows(Model):
         self.length = self._length(limit)  # clock steps
         self.refill = (self.buckets + 1) * self.length * self.clock
         self.start = 0  # of sub-window 0, clock steps
-        self.last = 0  # the newest sub-window there was
-        self.units: dict[int, int] = {}  # of each sub-window that was hit
+        self.last = 0  # the newest sub-window that was hit
+        self.units: dict[int, int] = {}  # by sub-window
 
     def _length(self, limit: SlidingWindowCounter) -> int:
         steps = math.ceil(Fraction(round(limit.window * 1_000_000), self.clock))
@@ -317,15 +318,15 @@ class SubWindows(Model):
             seen.last = newest
             left = {**self.units, index: max(0, self.units[index] + delta)}
             seen.units = {key: units for key, units in left.items() if units}
-        if seen.units is not self.units:  # else nothing was corrected, and no time is moved
+        if seen.units is not self.units:  # otherwise nothing is settled, and the state keeps its time
             vars(self).update(vars(seen))
 
 
 class Tickets(Model):
-    """Guava's RateLimiter in permits and its own words, in fractions.
+    """Guava's RateLimiter in exact fractions, with its terms. Times are in clock steps.
 
-    One thing is of ours: the price of stored permits is that of a line rounded down to whole ticks, so that it does not
-    depend on the charges they are taken in. Times in clock steps.
+    There is one difference: the price of stored permits is rounded down to whole ticks along the line of prices, so
+    that it does not depend on how the permits are split into charges.
     """
 
     def __init__(self, limit: Smooth) -> None:
@@ -342,8 +343,8 @@ class Tickets(Model):
             self.cool_down = self.stable
         self.whole = 1 if self.cold else math.floor(self.max) + 1
         self.stored, self.wait, self.updated = self.max, Fraction(0), 0
-        self.held = Fraction(0)  # of the wait: the price of what was held back itself
-        self.paid_ahead = Fraction(0)  # permits of the wait that were not stored
+        self.held = Fraction(0)  # the part of the wait that is the price of charges that were delayed themselves
+        self.paid_ahead = Fraction(0)  # permits in the wait that were not stored
 
     def _warm_up(self, warmup: int) -> None:
         self.threshold = warmup / self.stable / 2
@@ -353,7 +354,7 @@ class Tickets(Model):
         self.tick /= Fraction(self.cold + 5, math.gcd(4, self.cold + 1))
 
     def _to_drain(self, permits: Fraction) -> Fraction:
-        """What all of the stored permits cost more than the usual price, or less."""
+        """Return how much more the stored permits cost than others; negative if less."""
         if not self.cold:
             return -permits * self.stable
         above = max(Fraction(0), permits - self.threshold)
@@ -380,7 +381,7 @@ class Tickets(Model):
         return seen
 
     def _most_ahead(self, wait: Fraction) -> Fraction:
-        """Permits that can have been paid for by so long a wait, up to a tick."""
+        """Return the most permits that can cause such a wait, rounded up to a tick."""
         ratio = self.stable / self.cool_down
         return math.ceil(wait / self.tick / ratio.numerator) * ratio.numerator * self.tick / self.stable
 
@@ -421,7 +422,7 @@ class Tickets(Model):
             seen._owe(units)
         elif delta < 0 < left:
             seen._give_back(units, left)
-        if vars(seen) != vars(self._seen(now)):  # else nothing was corrected, and no time is moved
+        if vars(seen) != vars(self._seen(now)):  # otherwise nothing is settled, and the state keeps its time
             vars(self).update(vars(seen))
 
     def _most_stored(self) -> int:
@@ -438,8 +439,8 @@ class Tickets(Model):
 
     def _give_back(self, units: int, left: Fraction) -> None:
         if not self.cold:
-            left += (self.max - self.whole + 1) * self.stable  # less than a unit is not waited for
-            level = self.wait + (self.max - self.stored) * self.stable  # until all is stored again
+            left += (self.max - self.whole + 1) * self.stable  # a last fraction of a unit causes no wait
+            level = self.wait + (self.max - self.stored) * self.stable  # clock steps until all permits are stored again
             later = max(Fraction(0), level - left)
             back = max(Fraction(0), min(units * self.stable, left) - min(self.held, later))
             self.stored = min(self.max, self.stored + max(Fraction(0), back - self.wait) / self.stable)
@@ -457,13 +458,13 @@ class Tickets(Model):
         self._release(back, later)
 
     def _release(self, back: Fraction, later: Fraction) -> None:
-        """What was taken last is as if it had never been held back."""
+        """Subtract a refund of the last charge from `held`, as if the charge had never been delayed."""
         if not later:
             self.held = max(Fraction(0), self.held - back)
         self.held = min(self.held, self.wait)
 
     def free(self, now: int) -> Fraction:
-        raise NotImplementedError  # one charge may take more than there is
+        raise NotImplementedError  # a charge may take more permits than are stored
 
     def add(self, now: int, cost: int) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: limits of each algorithm, and the walks that the public laws are tried on."""
+"""Hypothesis strategies for limits of each algorithm, and for walks, with which the public laws are tested."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ _windows = st.one_of(  # seconds
 
 
 def _buckets(kind: type[BucketLimit]) -> st.SearchStrategy[Limit]:
-    """Buckets that hold requests back for at most a part of their window."""
+    """Return a strategy for buckets that delay requests by at most a part of their window."""
 
     def bucket(quota: int, window: float, burst: int | None, part: float, at_once: int | None) -> Limit:
         queue: dict[str, Any] = {}
@@ -40,10 +40,10 @@ def _buckets(kind: type[BucketLimit]) -> st.SearchStrategy[Limit]:
 
 
 def _smooth(quota: int, window: float, part: float, idle: tuple[float, int] | float) -> Limit:
-    """With a warm-up and a cold factor, or with seconds of burst."""
+    """Return a limit with a warm-up and a cold factor if `idle` is a tuple, otherwise with seconds of burst."""
     if isinstance(idle, tuple):
         return Smooth(quota, window, warmup=idle[0], cold_factor=idle[1], max_delay=window * part)
-    stored = min(idle, 50 * window)  # what is stored is taken in charges of a quota each
+    stored = min(idle, 50 * window)  # stored units are taken in charges of at most a quota
     return Smooth(quota, window, max_burst=stored if stored >= MICROSECOND else 0, max_delay=window * part)
 
 

@@ -1,4 +1,4 @@
-"""The worst window, exactly: the last column of the table of algorithms, and where less can be reached."""
+"""Tests the exact worst window: the last column of the table of algorithms, and limits that stay below it."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -42,23 +42,23 @@ OF_A_BUCKET = (TokenBucket, GCRA, LeakyBucket)
 
 @cache
 def worst(limit: Limit, *, leaving: bool = False) -> int:
-    """The most in one window; the schedule that is found for it brings it about from the untouched state on."""
+    """Return the most units in one window, after checking that its schedule reaches them from the initial state."""
     found = Adversary(limit).worst(leaving=leaving)
     assert busiest(replayed(limit, found.schedule, leaving=leaving), limit.window_us) == found.units
     return found.units
 
 
 def same(limits: Iterable[Limit], exactly: Callable[[Any], int], *, leaving: bool = False) -> None:
-    """The worst of each is exactly so much."""
+    """Check that the worst window of each limit has exactly `exactly(limit)` units."""
     tried = list(limits)
     found = {repr(limit): worst(limit, leaving=leaving) for limit in tried}
     assert found == {repr(limit): exactly(limit) for limit in tried}
 
 
 def of_a_counter(limit: SlidingWindowCounter) -> int:
-    """Twice the quota, unless the sub-windows are so few microseconds that a microsecond of one weighs a unit.
+    """Return twice the quota, or less if sub-windows are so short that a microsecond of one weighs a unit.
 
-    `over`: by what sub-windows of whole microseconds are longer than the window.
+    `over`: microseconds by which sub-windows of whole microseconds are together longer than the window.
     """
     clock, length = limit.steps
     assert clock == 1
@@ -67,7 +67,7 @@ def of_a_counter(limit: SlidingWindowCounter) -> int:
 
 
 def of_a_bucket(limit: BucketLimit) -> int:
-    """The burst and the quota, less one unit. A bucket of one unit gains nothing more until the microsecond is over."""
+    """Return burst plus quota less one unit. A bucket of one unit refills once in a number of whole microseconds."""
     if limit.most > 1:
         return bound(limit)
     return math.ceil(limit.window_us / math.ceil(limit.window_us / limit.quota))
@@ -99,12 +99,12 @@ def test_sliding_window_counter_strict(buckets: int) -> None:
     ("quota", "window", "buckets", "most"),
     [
         (3, 4, 1, 6),
-        (4, 4, 1, 7),  # a microsecond of overlap of 4 units weighs one
+        (4, 4, 1, 7),  # a microsecond of overlap weighs one of 4 units
         (5, 4, 1, 9),
         (3, 12, 3, 6),
         (5, 12, 3, 9),
-        (3, 7, 2, 5),  # sub-windows of 4: a window is not all of two
-        (5, 7, 3, 5),  # of 3, two microseconds too long: as if strict
+        (3, 7, 2, 5),  # two sub-windows of 4 are longer than a window
+        (5, 7, 3, 5),  # sub-windows of 3 are two microseconds too long, which has the effect of `strict`
         (100, 60_000_000, 1, 200),
         (100, 60_000_000, 6, 200),
         (100, 60_000_000, 7, 200),
@@ -137,7 +137,7 @@ def test_buckets_that_get_more_than_a_unit_back_in_a_microsecond(
 @pytest.mark.parametrize("algorithm", [TokenBucket, GCRA])
 @pytest.mark.parametrize("delay", DELAYS)
 def test_requests_that_are_held_back_leave_within_the_bound(algorithm: type[BucketLimit], delay: int) -> None:
-    """What counts is when they leave; of those admitted there are as many more as come back in `max_delay`."""
+    """Units that end their delay in a window stay within the bound. Those refilled in `max_delay` are admitted too."""
 
     def admitted(limit: BucketLimit) -> int:
         back = Fraction(limit.quota * (delay + limit.window_us - 1), limit.window_us)
@@ -161,7 +161,7 @@ def test_a_queue_holds_no_more_and_leaves_within_the_bound(delay: int, at_once: 
 
 @pytest.mark.parametrize("stored", [0, 1, 3, 8])  # microseconds
 def test_smooth(stored: int) -> None:
-    """What is stored, all but a unit of a window, and as many as one charge may take ahead of the next one."""
+    """The worst window has the stored units, those of a window less a microsecond, and a last charge of a quota."""
 
     def exactly(limit: Smooth) -> int:
         return limit.quota + (stored + limit.window_us - 1) * limit.quota // limit.window_us
@@ -177,7 +177,7 @@ def test_smooth(stored: int) -> None:
 @pytest.mark.parametrize("cold_factor", [1, 3, 10])
 @pytest.mark.parametrize("warmup", [2, 6])  # microseconds
 def test_smooth_warming_up(warmup: int, cold_factor: int) -> None:
-    """Once it is warm, as if nothing were ever stored."""
+    """A warm limit admits as much as one that stores nothing."""
     limits = [Smooth(*rate, warmup=warmup / 1e6, cold_factor=cold_factor) for rate in SLOW if rate[0] < 4]
     same(limits, bound)
     same([Smooth(limit.quota, limit.window, max_burst=0) for limit in limits], bound)
@@ -191,14 +191,14 @@ class EarlyWindow(FixedWindow, frozen=True, kw_only=True):
 
 
 class LightCounter(SlidingWindowCounter, frozen=True, kw_only=True):
-    """Weighs the oldest sub-window by a microsecond too little."""
+    """Weighs the oldest sub-window a microsecond too little."""
 
     def _used(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int) -> int:
         return super()._used(min(elapsed + 1, self.steps[1] - 1), newest, between, oldest)
 
 
 class ForgetfulCounter(SlidingWindowCounter, frozen=True, kw_only=True):
-    """Counts the newest and the oldest sub-window only."""
+    """Counts only the newest and the oldest sub-window."""
 
     def _used(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int) -> int:
         return super()._used(elapsed, newest, between[:0], oldest)
@@ -219,7 +219,7 @@ class FastTickets(Smooth, frozen=True, kw_only=True):
 
 
 class LongLog(SlidingWindowLog, frozen=True, kw_only=True):
-    """Counts a unit for a microsecond less."""
+    """Counts a unit a microsecond too short."""
 
     def _first(self, state: Any, now: int) -> int:
         return super()._first(state, now + 1)
@@ -257,7 +257,7 @@ def test_a_planted_mistake_is_found(wrong: Limit, found: int, right: Limit) -> N
     st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), max_size=40),
 )
 def test_no_schedule_is_worse_than_the_worst(limit: Limit, moves: list[tuple[int, int]]) -> None:
-    """The search leaves nothing out: other schedules, of which some wait for long, never do worse."""
+    """The search is complete: random schedules, some with long waits, never exceed its result."""
     now, charges = NOW, []
     for wait, cost in moves:
         now += wait

@@ -1,6 +1,6 @@
-"""How much passes in the long run, and at worst in one window: the last column of the table of algorithms.
+"""Tests how much passes in the long run, and in the worst window: the last column of the table of algorithms.
 
-`test_adversary.py` tries everything on small limits; here are realistic ones.
+These limits are realistic. `test_adversary.py` tries everything on small ones.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ OF_A_BUCKET = (TokenBucket, GCRA, LeakyBucket)
 
 
 def passing(limit: Limit, instants: Iterable[int], cost: int = 1) -> list[bool]:
-    """Which of these charges pass."""
+    """Return for each instant whether its charge passes."""
     state, passed = None, []
     for now in instants:
         decision, state = limit.decide(state, now, cost, None)
@@ -49,12 +49,12 @@ def passing(limit: Limit, instants: Iterable[int], cost: int = 1) -> list[bool]:
 
 
 def admitted(limit: Limit, instants: Iterable[int], cost: int = 1) -> int:
-    """How many of these charges pass."""
+    """Return how many of these charges pass."""
     return sum(passing(limit, instants, cost))
 
 
 def seen(limit: Limit, state: State, now: int) -> Decision:
-    """What is left, with nothing taken."""
+    """Return the decision at `now` without taking units."""
     return limit.decide(state, now, 0, None)[0]
 
 
@@ -76,13 +76,13 @@ def test_steady_traffic_at_the_rate_is_admitted_all_day(text: str, phase: int) -
     ("buckets", "count"), [(1, 7_200), (2, 9_600), (3, 10_800), (7, 12_240), (10, 13_091), (60, 13_091)]
 )
 def test_strict_admits_less_than_steady_traffic_at_the_rate(buckets: int, count: int) -> None:
-    """Ten in `buckets` + 1 sub-windows, rounded up to when the next one comes: of 10 and more buckets, ten in 66 s."""
+    """Ten units pass in `buckets` + 1 sub-windows, rounded up to the next request. With 10 or more buckets: in 66 s."""
     limit = SlidingWindowCounter(10, 60, buckets=buckets, strict=True)
     assert admitted(limit, range(START, START + DAY, 6 * SECOND)) == count
 
 
 def test_sub_windows_that_do_not_divide_the_window_make_it_microseconds_longer() -> None:
-    """7 of 8.571429 s are 60.000003 s. Steady traffic at the rate once has to wait for these 3 us, and then fits."""
+    """7 sub-windows of 8.571429 s are 60.000003 s. Steady traffic is refused once because of the 3 us."""
     limit = SlidingWindowCounter(10, 60, buckets=7)
     passed = passing(limit, range(START, START + DAY, 6 * SECOND))
     assert [number for number, allowed in enumerate(passed) if not allowed] == [10]
@@ -97,14 +97,14 @@ def test_a_microsecond_faster_than_the_rate_every_second_one_waits(algorithm: ty
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "units"),  # that are there 0, 142857, 142858, 999999 and 1000000 us after 7 were taken at once
+    ("algorithm", "units"),  # remaining 0, 142857, 142858, 999999 and 1000000 us after 7 were taken at once
     [
         ("fixed_window", [0, 0, 0, 0, 7]),
         ("sliding_window_log", [0, 0, 0, 0, 7]),
         ("token_bucket", [0, 0, 1, 6, 7]),
         ("gcra", [0, 0, 1, 6, 7]),
         ("leaky_bucket", [0, 0, 1, 6, 7]),
-        ("sliding_window_counter", [0, 0, 0, 0, 1]),  # of the oldest a microsecond less than all counts: 6
+        ("sliding_window_counter", [0, 0, 0, 0, 1]),  # all but a microsecond of the oldest counts: 6
         ("sliding_window_counter buckets 2", [0, 0, 0, 0, 1]),
         ("sliding_window_counter buckets 10", [0, 0, 0, 0, 1]),
         ("sliding_window_counter buckets 7", [0, 0, 0, 0, 0]),  # its sub-windows end at 1.000006 s
@@ -121,7 +121,7 @@ def test_7_per_second(algorithm: str, units: list[int]) -> None:
 
 
 def admitted_of(limit: Limit, state: State, now: int) -> int:
-    """How many units pass at one instant, one by one."""
+    """Return how many units pass at one instant, in charges of one unit."""
     count = 0
     while (answer := limit.decide(state, now, 1, None))[0].allowed:
         count, state = count + 1, answer[1]
@@ -129,7 +129,7 @@ def admitted_of(limit: Limit, state: State, now: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "whole"),  # seconds until all 7 are back
+    ("algorithm", "whole"),  # seconds until all 7 units are available again
     [
         ("sliding_window_counter", 1.857142),
         ("sliding_window_counter buckets 2", 1.428571),
@@ -155,7 +155,7 @@ def test_no_fraction_is_lost_over_many_waits(algorithm: type[BucketLimit], quota
     decision, state = limit.decide(None, now, 2, None)
     for units in range(1, 5_001):
         now += round(decision.next_after * SECOND)
-        assert now == START - (-units * seconds * SECOND) // quota  # rounded up once, not once a unit
+        assert now == START - (-units * seconds * SECOND) // quota  # rounded up once, not once per unit
         decision, state = limit.decide(state, now, 1, None)
         assert decision.allowed
 
@@ -163,19 +163,19 @@ def test_no_fraction_is_lost_over_many_waits(algorithm: type[BucketLimit], quota
 @pytest.mark.parametrize("algorithm", OF_A_BUCKET)
 def test_10_to_the_9_per_day_passes_to_the_unit(algorithm: type[BucketLimit]) -> None:
     limit = algorithm(BILLION, 24 * 3600, burst=10**6)
-    instants = range(START, START + DAY + 1, DAY // 1000)  # 1000 times a million tokens come back
+    instants = range(START, START + DAY + 1, DAY // 1000)  # a million units are refilled 1000 times
     assert admitted(limit, instants, 10**6) == 1001
-    assert admitted(limit, range(START, START + DAY + 1, DAY // 1000 - 1), 10**6) == 501  # never one too early
+    assert admitted(limit, range(START, START + DAY + 1, DAY // 1000 - 1), 10**6) == 501  # none passes early
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "units"),  # back after 12 hours, 24 hours less 1 us, 24 hours, 36 hours, 48 hours less 1 us, 48 hours
+    ("algorithm", "units"),  # left after 12 hours, 24 hours less 1 us, 24 hours, 36 hours, 48 hours less 1 us, 48 hours
     [
         ("token_bucket", [BILLION // 2, BILLION - 1, BILLION, BILLION, BILLION, BILLION]),
         ("gcra", [BILLION // 2, BILLION - 1, BILLION, BILLION, BILLION, BILLION]),
         ("leaky_bucket", [BILLION // 2, BILLION - 1, BILLION, BILLION, BILLION, BILLION]),
         ("fixed_window", [0, 0, BILLION, BILLION, BILLION, BILLION]),
-        # ticks of 0.1 s, 864000 to a day: 10**9 * 863999 // 864000 count at first
+        # ticks of 0.1 s, 864000 per day: at first 10**9 * 863999 // 864000 units count
         ("sliding_window_counter", [0, 0, 1158, 500_001_158, BILLION, BILLION]),
         ("sliding_window_counter buckets 2", [0, 0, 232, BILLION, BILLION, BILLION]),
         ("sliding_window_counter strict", [0, 0, 0, 0, 0, BILLION]),
@@ -216,7 +216,7 @@ def test_after_200_years_all_is_as_on_the_first_day(algorithm: str, rate: str) -
 
 
 def units_within(limit: Limit, steps: list[Step], greedy: set[int]) -> int:
-    """The most units that leave in one window; at the steps in `greedy` all there is is taken."""
+    """Return the most units that leave in one window. The steps in `greedy` take all remaining units."""
     clock = model_of(limit).clock  # windows are measured by the limit's own clock
     state, now, last, passed = None, START, None, []
     for number, step in enumerate(steps):
@@ -265,7 +265,7 @@ def test_a_log_admits_its_quota_and_no_more() -> None:
 
 @given(of_each_algorithm["sliding_window_counter"])
 def test_finer_buckets_follow_the_window_more_closely(limit: Limit) -> None:
-    """A full quota taken at once is whole again later than the window by at most one sub-window."""
+    """A quota taken at once is available again at most one sub-window later than after the window."""
     model = model_of(limit)
     assert isinstance(model, SubWindows)
     decision, _ = limit.decide(None, START, limit.quota, None)

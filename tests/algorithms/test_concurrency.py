@@ -1,4 +1,4 @@
-"""What holds for slots: the laws that are not about waits, which nobody knows here, and a model of a few lines."""
+"""Tests `Concurrency` with a small model and some of the laws. Those about waits do not apply, as no wait is known."""
 
 import math
 from typing import Any
@@ -40,7 +40,7 @@ moves = st.lists(
 @pytest.mark.promise(3)
 @given(st.integers(1, 6), moves)
 def test_admits_what_a_list_of_holders_admits(quota: int, steps: list[tuple[str, int, int]]) -> None:
-    """The model: everybody who holds slots, how many, and until when."""
+    """The limit decides as a model does: a list of holders, with their slots and the times at which they expire."""
     limit, now, state = Concurrency(quota, 10), START, None
     holders: list[dict[str, int]] = []
     for move, which, number in steps:
@@ -97,7 +97,7 @@ def test_slots_are_not_taken_ahead() -> None:
 @pytest.mark.promise(3)
 @pytest.mark.parametrize(("cost", "remembered"), [(1, False), (3, True)])
 def test_a_refusal_is_not_remembered_unless_it_is_for_ever(cost: int, *, remembered: bool) -> None:
-    """A slot may be free again at any time, and another process gives it back without telling."""
+    """The deny cache must not keep it, because another process may release a slot at any time."""
     clock, cache = Clock(), DenyCache(1.0)
     store, limit = MemoryStore(clock=clock), Concurrency(2)
     store.take([Charge("k", limit, 2)])

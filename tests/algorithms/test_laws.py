@@ -1,6 +1,6 @@
-"""What holds for every algorithm, limit and walk: pure functions, so time is only a number.
+"""Tests the laws for every algorithm, limit and walk. Decisions are pure functions, so time is only a number.
 
-The exact models are of these tests; the laws are public, for algorithms that are not of this package.
+The exact models are part of the tests. The laws are public, for algorithms outside this package.
 """
 
 import pytest
@@ -17,7 +17,7 @@ from ratelimit_mw.testing.laws import LAWS, Law, check_laws, delay_us
 from ratelimit_mw.testing.walks import START, Step, Walk
 
 limits = st.one_of(*[of_each_algorithm[name] for name in ALGORITHMS])
-Correction = tuple[int, int, bool]  # of which decision, how much, given back
+Correction = tuple[int, int, bool]  # of which decision, how many units, whether they are refunded
 corrections = st.tuples(st.integers(0, 10), st.integers(0, 13), st.booleans())
 
 KEPT = [
@@ -49,7 +49,7 @@ def test_every_law_is_tried() -> None:
 
 
 @pytest.mark.parametrize("law", KEPT)
-@settings(suppress_health_check=[HealthCheck.filter_too_much])  # some laws say nothing of most walks
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # some laws do not apply to most walks
 @given(limits, walks)
 def test_law(law: Law, limit: Limit, walk: Walk) -> None:
     assume(law(limit, walk))
@@ -63,7 +63,7 @@ def test_every_algorithm_passes_the_public_check(algorithm: str) -> None:
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_states_with_the_same_past_go_on_apart(algorithm: str) -> None:
-    """What comes of one of them, later, is nothing to the other."""
+    """A later change of one state does not affect the other."""
     limit = ALGORITHMS[algorithm](5, 60)
 
     def after(state: State, *seconds: int) -> State:
@@ -93,7 +93,7 @@ def test_decides_what_the_exact_model_decides(limit: Limit, steps: list[Step]) -
 
 @pytest.mark.promise(3)
 @given(limits, both_ways, st.lists(corrections, max_size=30))
-@example(  # what was held back is given back and charged anew: by then it holds nobody up
+@example(  # delayed units are refunded and charged again, and then delay no other request
     Smooth(1, 1, max_burst=0, max_delay=1.0),
     [Step("same", 0, 1), Step("same", 0, 1), Step("same", 0, 0), Step("same", 0, 0)],
     [(0, 0, False), (0, 1, True), (0, 1, False), (1, 1, True)],

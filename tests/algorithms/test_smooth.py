@@ -1,4 +1,4 @@
-"""What is of `smooth` alone: the rate may change, and what is stored stays the same part of the whole."""
+"""Tests what only `smooth` does: when the rate changes, the stored part of the maximum stays the same."""
 
 from fractions import Fraction
 from typing import Any
@@ -24,13 +24,13 @@ rates = st.sampled_from(RATES)
 
 
 def part_stored(limit: Smooth, state: SmoothState | None, now: int) -> Fraction:
-    """Of all that can be."""
+    """Return the stored units as a fraction of the maximum."""
     *_, full = limit.ticks
     return Fraction(max(0, limit._current(state, now)[1]), full)
 
 
 def seconds_to_wait(limit: Smooth, state: SmoothState | None, now: int) -> Fraction:
-    """Until the next free ticket."""
+    """Return the seconds until the next free ticket."""
     clock, drain, *_ = limit.ticks
     return Fraction(limit._current(state, now)[0] * clock, drain * 1_000_000)
 
@@ -45,7 +45,7 @@ def test_another_rate_finds_the_same_part_stored_and_the_same_next_ticket(
     for step in steps:
         now = step.time(now, before, last)
         last, state = before.decide(state, now, step.cost(before), None)
-    tick = Fraction(before.ticks[0] + after.ticks[0], 1_000_000)  # seconds; a coarser clock tells no better
+    tick = Fraction(before.ticks[0] + after.ticks[0], 1_000_000)  # seconds; the precision of coarser clocks
     there, here = seconds_to_wait(before, state, now), seconds_to_wait(after, state, now)
     assert abs(there - here) <= tick
     idle_seconds = Fraction(before.warmup or before.max_burst)
@@ -64,7 +64,7 @@ def test_another_rate_finds_the_same_part_stored_and_the_same_next_ticket(
     [((10, 1), (1, 1), 1), ((10, 1), (20, 1), 11), ((10, 1), (7, 1), 4), ((7, 1), (10, 1), 8), ((3, 1), (9, 1), 4)],
 )
 def test_half_of_ten_is_half_of_any(first: tuple[int, int], second: tuple[int, int], remaining: int) -> None:
-    """By hand: of `quota` units stored half, or of 7 five and of 3 one are left; `remaining` is one more."""
+    """Worked out by hand: 5 of 10, 5 of 7 or 1 of 3 units stay stored. `remaining` is one more than the new number."""
     before, after = Smooth(*first), Smooth(*second)
     taken = {10: 5, 7: 2, 3: 2}[before.quota]
     _, state = before.decide(None, START, taken, None)
@@ -80,7 +80,7 @@ def test_a_wait_does_not_change_with_the_rate() -> None:
 
 
 def test_nothing_is_given_back_once_all_whole_units_are_stored_again() -> None:
-    """A second stores 258352.47 of these units, and a unit is back in less than 4 us: waits are rounded up by much."""
+    """Waits are rounded up by much: a second stores 258352.47 of these units, so one is stored in less than 4 us."""
     assert restores_what_is_given_back_at_once(Smooth(5421, 0.020983), Walk((), 1, 0))
 
 
@@ -104,7 +104,7 @@ def test_in_a_store_the_rate_may_change_too(place: str, redis_url: str) -> None:
 
 @pytest.mark.parametrize("idle", [{"max_burst": 0}, {"max_burst": 2}, {"warmup": 4}])
 def test_what_was_taken_last_and_is_given_back_is_as_if_it_had_never_been(idle: dict[str, Any]) -> None:
-    """Else it would count as held back for ever, and what is given back later would be too little."""
+    """Otherwise it would count as delayed forever, and later refunds would be too small."""
     limit = Smooth(1, 1, max_delay=60, **idle)
     states: list[SmoothState | None] = [None]
     ends = [0]

@@ -1,4 +1,4 @@
-"""Tables of steps with answers worked out by hand, replayed over every store: Python and Lua must both give them."""
+"""Replays tables of steps on every store, in Python and Lua. Their decisions were worked out by hand."""
 
 import json
 import math
@@ -16,19 +16,19 @@ from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
 
-START = 1_000_000_000  # seconds; a step's time is counted from here
+START = 1_000_000_000  # seconds; the times of steps are relative to it
 FILES = sorted((Path(__file__).parents[1] / "vectors").glob("*.json"))
 TABLES = {file.stem: json.loads(file.read_text()) for file in FILES}
 CASES = [pytest.param(case, id=f"{name}: {case['about']}") for name, table in TABLES.items() for case in table["cases"]]
 
-assert set(TABLES) == set(SCRIPTED)  # a new algorithm brings its table
+assert set(TABLES) == set(SCRIPTED)  # a new algorithm needs a table
 
 pytestmark = [pytest.mark.promise(3), pytest.mark.promise(5)]
 each_case = pytest.mark.parametrize("case", CASES)
 
 
 def limit_of(written: "str | dict[str, Any]") -> Limit:
-    """A limit in notation, or its fields, where there is one that the notation cannot write."""
+    """Return a limit from its notation, or from its fields if the notation cannot express one of them."""
     if isinstance(written, str):
         return parse(written)[0]
     options = {"using": "token_bucket", **written}
