@@ -1,4 +1,4 @@
-"""What an ASGI app may do with its answers, behind the middleware."""
+"""An ASGI app behind the middleware, with responses of all kinds."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from ratelimit_mw.stores.redis import AsyncRedisStore
 async def hello(request: Request) -> PlainTextResponse:
     answer = PlainTextResponse("hello")
     if request.method == "HEAD":
-        answer.body = b""  # granian sends it over HTTP/2, where there must be none
+        answer.body = b""  # granian would send the body over HTTP/2, where HEAD allows none
     return answer
 
 

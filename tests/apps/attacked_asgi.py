@@ -1,4 +1,4 @@
-"""The app that is attacked, behind our middleware: as few settings as a user would write."""
+"""The app that is attacked, behind this package's middleware, with as few settings as a user would write."""
 
 import os
 from typing import Any
@@ -23,7 +23,7 @@ async def checks_a_password() -> None:
 
 
 async def refused_after_the_check(_: Any, __: Any) -> None:
-    """A refusal by the inner limit, which an attacker can tell from one by the outer limit."""
+    """Answer refusals by the inner limit, which an attacker can distinguish from those by the outer limit."""
     raise HTTPException(403)
 
 
@@ -34,7 +34,7 @@ app.add_api_route("/guarded", answer, dependencies=[Depends(checks_a_password), 
 
 
 def cost_of(request: Any) -> int:
-    """What the client says it costs, as careless apps ask."""
+    """Return the cost that the client claims, as careless apps do."""
     return int(request.headers["x-cost"])
 
 

@@ -1,4 +1,4 @@
-"""The routes of the apps that are attacked, as FastAPI has them; each limiter puts its own limits on them."""
+"""The FastAPI routes of the apps that are attacked. Each limiter adds its own limits."""
 
 import logging
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 
-logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")  # as apps do, so that what is logged is seen
+logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")  # as apps do, so that the tests see the log
 
 
 async def login(request: Request) -> str:
     return "in"
 
 
-async def item(request: Request, id: str) -> str:  # noqa: A002  # as the path calls it
+async def item(request: Request, id: str) -> str:  # noqa: A002  # the name in the path
     return "an item"
 
 
@@ -41,7 +41,7 @@ Limited = Callable[[Any], Any]
 
 
 def make(on: dict[Any, Limited] | None = None) -> FastAPI:
-    """The app. `on`: what a limiter puts around an endpoint."""
+    """Return the app. `on`: decorators of a limiter, by endpoint."""
     app = FastAPI()
     around = {endpoint: limited(endpoint) for endpoint, limited in (on or {}).items()}
     routes = (

@@ -1,4 +1,4 @@
-"""An API for pages of other origins."""
+"""An API for pages from other origins."""
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware

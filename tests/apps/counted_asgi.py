@@ -1,4 +1,4 @@
-"""An app that counts, under uvicorn: `/metrics` shows all workers, the rest says which one answers."""
+"""An app with metrics, for uvicorn. `/metrics` shows the counts of all workers, other paths the answering process."""
 
 import os
 from typing import Any

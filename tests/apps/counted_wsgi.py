@@ -1,4 +1,4 @@
-"""An app that counts, under gunicorn: `/metrics` shows all workers, the rest says which one answers."""
+"""An app with metrics, for gunicorn. `/metrics` shows the counts of all workers, other paths the answering process."""
 
 import os
 from typing import TYPE_CHECKING
@@ -23,6 +23,6 @@ def site(environ: "WSGIEnvironment", start_response: "StartResponse") -> list[by
     return [generate_latest(registry)]
 
 
-app = RateLimitMiddleware(  # the folder is that of prometheus_client
+app = RateLimitMiddleware(  # it uses the folder of prometheus_client
     site, limits="2/hour using fixed_window", key="ip", exempt=["/metrics"], metrics=True
 )

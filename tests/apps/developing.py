@@ -1,4 +1,4 @@
-"""`python -m developing wsgiref|werkzeug module:app`: the servers that are made for development, on a free port."""
+"""Runs a development server on a free port: `python -m developing wsgiref|werkzeug module:app`."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""An app with slots for each client and slots that all share, both of which requests may wait for."""
+"""An app with slots per client and slots that all clients share. Requests may wait for both."""
 
 import os
 from typing import Any
@@ -20,7 +20,7 @@ async def quick(_: Request) -> PlainTextResponse:
 
 
 async def hang(scope: Scope, receive: Receive, send: Send) -> None:
-    """At work until the client has gone."""
+    """Stay in progress until the client disconnects."""
     global working  # noqa: PLW0603  # of this process
     working += 1
     try:
@@ -33,7 +33,7 @@ async def hang(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Hang:
-    """Of Starlette's routes, an app and not a function of requests."""
+    """`hang` as a class, because Starlette's routes take functions for request handlers, not for ASGI apps."""
 
     async def __call__(self, *given: Any) -> None:
         await hang(*given)

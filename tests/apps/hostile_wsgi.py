@@ -1,4 +1,4 @@
-"""An app that holds requests back: one each two seconds for each client, and two places to wait in."""
+"""An app that delays requests to one per two seconds and client, at most two at once (the default of WSGI)."""
 
 import os
 from collections.abc import Iterable

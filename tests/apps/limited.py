@@ -1,4 +1,4 @@
-"""The settings of the apps that real servers serve, from the environment."""
+"""The settings of the apps for real servers, from the environment."""
 
 import os
 from typing import Any
@@ -7,12 +7,12 @@ from ratelimit_mw import MemoryStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock
 
-# Where a streaming answer waits in its middle until somebody has opened it at the other end.
+# The FIFO at which a streaming response waits after its first part, until the test opens it for writing.
 GATE = os.environ.get("GATE", "")
 
 
 def settings(redis: type[RedisStore | AsyncRedisStore]) -> dict[str, Any]:
-    """2 requests per hour for each client, who says his name; the clock stands still, so that each answer is exact."""
+    """Return settings with 2 requests per hour for each X-Client. The clock is stopped, so that responses are exact."""
     url, clock = os.environ["STORE"], Clock()
     store = redis(url, timeout=2.0, clock=clock) if url.startswith("redis://") else MemoryStore(clock=clock)
     limit = "2/hour using fixed_window"
@@ -20,7 +20,7 @@ def settings(redis: type[RedisStore | AsyncRedisStore]) -> dict[str, Any]:
 
 
 def slots() -> dict[str, Any]:
-    """One request at work for each client, and a queue as long as the environment says."""
+    """Return settings with one concurrent request per client. QUEUE is the length of the queue."""
     return {
         "limits": [],
         "concurrent": 1,

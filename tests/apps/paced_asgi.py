@@ -1,4 +1,4 @@
-"""The same app twice: `bare`, for a proxy that limits by itself, and `paced`, limited by us as nginx limits."""
+"""The same app twice: `bare`, for a proxy that limits, and `paced`, with limits that correspond to nginx's."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ LIMITS: dict[str, Any] = {
 
 
 async def bare(scope: Any, receive: Any, send: Any) -> None:
-    """Tells how long the request was held back, in milliseconds, as nginx counts them."""
+    """Return the delay of the request in a header, in whole milliseconds as in nginx."""
     if scope["type"] == "lifespan":
         while (message := await receive())["type"] != "lifespan.shutdown":
             await send({"type": f"{message['type']}.complete"})

@@ -1,4 +1,4 @@
-"""An app whose store has a connection before the server forks; /process says who answers, over which connections."""
+"""An app whose store connects before the server forks. /process shows the process that answers, and its connections."""
 
 import json
 import os
@@ -15,8 +15,8 @@ store = RedisStore(os.environ["STORE"], timeout=2)
 
 
 def ports() -> list[int]:
-    """Our ends of the open connections."""
-    inner: Any = store._store  # what the layers lie over
+    """Return the local ports of the open connections."""
+    inner: Any = store._store  # the store below the layers
     return [line._connection._sock.getsockname()[1] for line in inner._transport._pool._idle]
 
 

@@ -1,4 +1,4 @@
-"""An app behind a proxy: bare, and with the middleware that the decision service is compared with."""
+"""An app behind a proxy: bare, and with the middleware, with which the decision service is compared."""
 
 import os
 from typing import Any

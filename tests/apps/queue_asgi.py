@@ -1,4 +1,4 @@
-"""An app with one slot and one place to wait for it; it says how many wait, and how often it was asked for `/touch`."""
+"""An app with one slot and a queue of one. `/facts` shows how many requests wait, and how often `/touch` was called."""
 
 import os
 from typing import Any
@@ -20,7 +20,7 @@ async def touch(request: Request) -> PlainTextResponse:
 
 
 async def hang(scope: Scope, receive: Receive, send: Send) -> None:
-    """Until the client has gone."""
+    """Stay in progress until the client disconnects."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"begun", "more_body": True})
     while (await receive())["type"] != "http.disconnect":
@@ -28,7 +28,7 @@ async def hang(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Hang:
-    """Of Starlette's routes, an app and not a function of requests."""
+    """`hang` as a class, because Starlette's routes take functions for request handlers, not for ASGI apps."""
 
     async def __call__(self, *given: Any) -> None:
         await hang(*given)

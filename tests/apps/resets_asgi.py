@@ -1,4 +1,4 @@
-"""An app that counts the requests which reach it; SETTINGS has the settings of its limits, as JSON."""
+"""An app that counts the requests it receives. SETTINGS has the settings of its limits, as JSON."""
 
 import json
 import os

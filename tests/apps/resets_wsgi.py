@@ -1,4 +1,4 @@
-"""A WSGI app that counts the requests which reach it; SETTINGS has the settings of its limits, as JSON."""
+"""A WSGI app that counts the requests it receives. SETTINGS has the settings of its limits, as JSON."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A program that starts granian with several workers itself: `python -m run_granian fork 3 8000 shared_asgi:app`."""
+"""Starts granian with several workers from Python: `python -m run_granian fork 3 8000 shared_asgi:app`."""
 
 import multiprocessing
 import sys

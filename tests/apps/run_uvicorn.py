@@ -1,4 +1,4 @@
-"""A program that starts uvicorn with several workers itself: `python -m run_uvicorn 3 shared_asgi:app`."""
+"""Starts uvicorn with several workers from Python: `python -m run_uvicorn 3 shared_asgi:app`."""
 
 import sys
 

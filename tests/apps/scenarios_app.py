@@ -1,10 +1,10 @@
-"""The table of scenarios behind a real server: one app for each scenario, made when its first step is asked.
+"""Serves the table of scenarios on a real server, with an app per scenario, made when its first step is requested.
 
-A request says in `X-Step` which step of which scenario it is, and what of it could not be sent. That, and what no
-client on loopback can say of itself, is put into the scope or environ outside of the middleware.
+`X-Step` of a request specifies the scenario and the step, and the parts of the step that could not be sent. These
+parts, and what a client on loopback cannot send, are put into the scope or environ before the middleware sees it.
 
-With METRICS_FOLDER, the requests are counted there, and workers play a scenario together, each with a store of its own.
-`X-Step: metrics` gets the counts of all workers, and `X-Worker` is the process that answers.
+With METRICS_FOLDER, requests are counted there, and several workers run a scenario together, each with its own store.
+`X-Step: metrics` returns the counts of all workers, and `X-Worker` is the process that answers.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 ROWS = (*SCENARIOS, *AFTER)
-TRIES = 500  # for what goes on after a response, a hundredth of a second each
+TRIES = 500  # waits of 0.01 seconds for work after a response
 FACE, URL = os.environ["FACE"], os.environ["STORE"]
 FOLDER = os.environ.get("METRICS_FOLDER")
 COUNTED = {"metrics": True, "metrics_folder": FOLDER} if FOLDER else {}
@@ -38,12 +38,12 @@ memory = tell_time(clock)
 
 
 class Table:
-    """The scenario that is being played."""
+    """The scenario that runs now."""
 
     app: Any
     store: TableStore
     row: Scenario | None = None
-    due = 0  # corrections after the last step
+    due = 0  # settlements after the last step
 
     def __init__(self) -> None:
         self._make = {**ASGI, **WSGI}[FACE]
@@ -51,32 +51,32 @@ class Table:
             self.store = RecordingAsyncRedis(URL, clock) if FACE in ASGI else RecordingRedis(URL, clock)
 
     def turn(self, told: str) -> tuple[Step, list[str]]:
-        """`SCENARIO STEP [PART ...]`: the step, and which parts of it were not sent."""
+        """Return the step that `told`, `SCENARIO STEP [PART ...]`, specifies, and the parts that were not sent."""
         scenario, number, *unsent = told.split()
         row = ROWS[int(scenario)]
-        if number == "0" or row is not self.row:  # its first step may have met another worker
+        if number == "0" or row is not self.row:  # another worker may have had its first step
             self.row = row
             clock.now = Clock().now
             if URL == "memory://":
                 self.store = memory()
             self.app = self._make({"store": self.store, **COUNTED, **row.settings})
         step = row.steps[int(number)]
-        self.due = 0 if COUNTED else step.settled  # a worker that met no earlier step may have nothing to correct
+        self.due = 0 if COUNTED else step.settled  # a worker without the earlier steps may have nothing to settle
         begin(self.store, clock, step)
         return step, unsent
 
     @property
     def settled(self) -> int:
-        """How many corrections the last step has sent after its response."""
+        """How many settlements the last step has sent after its response."""
         return [verb for verb, _ in self.store.calls].count("settle") if self.due else 0
 
 
 table = Table()
-one_by_one = asyncio.Lock()  # a client has its answer before the app's call is over
+one_by_one = asyncio.Lock()  # a client may receive the response before the app's call ends
 
 
 async def asgi(scope: "Scope", receive: "Receive", send: "Send") -> None:
-    """For ASGI servers."""
+    """The app for ASGI servers."""
     if scope["type"] == "lifespan":
         await receive()
         await send({"type": "lifespan.startup.complete"})
@@ -111,7 +111,7 @@ async def asgi(scope: "Scope", receive: "Receive", send: "Send") -> None:
 
 
 def wsgi(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-    """For WSGI servers."""
+    """The app for WSGI servers."""
 
     def counted(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
         return start_response(status, [*headers, *outside(before)], exc_info)
@@ -139,14 +139,14 @@ def wsgi(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterabl
 
 
 def outside(settled: int) -> list[tuple[str, str]]:
-    """What the response says of the step, from outside of the middleware."""
+    """Return response headers about the step, to be added outside of the middleware."""
     asked = ",".join(verb for verb, _ in table.store.calls)
     worker = [("X-Worker", str(os.getpid()))] if COUNTED else []
     return [("X-Asked", asked), ("X-Settled", str(settled)), *worker]
 
 
 def counts() -> bytes:
-    """The counts of all workers."""
+    """Return the counts of all workers."""
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(FOLDER))  # also in a worker that has no app yet
     return generate_latest(registry)

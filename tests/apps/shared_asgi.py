@@ -1,4 +1,4 @@
-"""An app of several processes that share a limit; /process says which one answers, and is not limited."""
+"""An app for several processes that share a limit. /process has no limit and shows the process that answers."""
 
 import os
 from typing import Any

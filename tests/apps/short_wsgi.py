@@ -1,4 +1,4 @@
-"""An app with a limit that a client can wait for."""
+"""A WSGI app with a window that is short enough to wait for its end."""
 
 from flask import Flask
 

@@ -1,5 +1,7 @@
-"""An app of which each client may have one request at work: an answer without end, a file,
-an answer that waits for `/release`, an error, a websocket."""
+"""An app that allows one concurrent request per client.
+
+It has an endless response, a file, a response that waits for `/release`, an error, and a WebSocket.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

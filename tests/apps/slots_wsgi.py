@@ -1,4 +1,4 @@
-"""An app of which each client may have one request at work: an answer without end, a file, an error."""
+"""A WSGI app that allows one concurrent request per client, with an endless response, a file, and an error."""
 
 import time
 from collections.abc import Iterable, Iterator

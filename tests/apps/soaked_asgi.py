@@ -1,4 +1,4 @@
-"""The app that is under load for minutes: limits that refuse, over Redis, with windows that end soon."""
+"""An app that is under load for minutes, with limits in Redis that refuse, and short windows."""
 
 import os
 
@@ -27,6 +27,6 @@ app.add_middleware(
     key="header:X-Client",
     missing_key="deny",
     store=os.environ["STORE"],
-    store_timeout=2,  # on a busy machine: what is watched here is growth
+    store_timeout=2,  # on a busy machine; the test measures growth, not time
     on_store_error="deny",
 )

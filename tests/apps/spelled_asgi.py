@@ -1,4 +1,7 @@
-"""Every ASGI framework behind our middleware; answers which endpoints a request reached in any without a limit."""
+"""An app that sends each request to every ASGI framework behind the middleware.
+
+It returns how many endpoints the request reached, and which of them without a limit.
+"""
 
 import atexit
 from contextlib import ExitStack

@@ -1,4 +1,7 @@
-"""Every WSGI framework behind our middleware; answers which endpoints a request reached in any without a limit."""
+"""An app that sends each request to every WSGI framework behind the middleware.
+
+It returns how many endpoints the request reached, and which of them without a limit.
+"""
 
 import atexit
 from collections.abc import Coroutine
@@ -31,7 +34,7 @@ def app(environ: Any, start_response: Any) -> Any:
 
 
 def _done(asked: Any) -> Any:
-    """What a coroutine returns that never waits."""
+    """Return the result of a coroutine that never suspends."""
     running: Coroutine[Any, Any, Any] = asked
     try:
         running.send(None)

@@ -1,4 +1,4 @@
-"""An app whose limit is wrong, added as Starlette adds middleware: lazily, when the server has already started."""
+"""An app with an invalid limit. Starlette creates its middleware lazily, after the server has started."""
 
 from starlette.applications import Starlette
 

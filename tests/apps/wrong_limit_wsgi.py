@@ -1,4 +1,4 @@
-"""A WSGI app whose limit is wrong: it cannot be imported."""
+"""A WSGI app with an invalid limit. Importing it raises an error."""
 
 from wsgiref.simple_server import demo_app
 

@@ -1,4 +1,4 @@
-"""What a WSGI app may do with its answers, behind the middleware."""
+"""A WSGI app behind the middleware, with responses of all kinds."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
