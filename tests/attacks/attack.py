@@ -1,4 +1,4 @@
-"""What an attack is, and what it is played against."""
+"""Defines attacks, and the servers that they are run against."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -8,26 +8,26 @@ from typing import Any
 
 from attacks.wire import Line, Reply, Request, send, send_at_once
 
-PROXY = "127.0.0.1"  # whom the app behind a proxy believes; all else that connects to it is a stranger
+PROXY = "127.0.0.1"  # the trusted proxy; other addresses that connect to the app behind it are not trusted
 BESIDE = "127.0.0.66"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What an attacker got: statuses in order, and how often he got text of his own where it does not belong."""
+    """The result of an attack: statuses in order, and how often the attacker's text appeared where it must not."""
 
     statuses: list[int]
     forged: int = 0
 
     def __str__(self) -> str:
-        """`3x200 5x429`."""
+        """Return the counts of the statuses, such as `3x200 5x429`."""
         shown = " ".join(f"{number}x{status}" for status, number in sorted(Counter(self.statuses).items()))
         return f"{shown}, {self.forged} forged" if self.forged else shown
 
 
 @dataclass
 class Served:
-    """A running server: its port, and what it has printed so far."""
+    """A running server: its port, and a function that returns its output so far."""
 
     port: int
     output: Callable[[], str]
@@ -35,10 +35,10 @@ class Served:
 
 @dataclass
 class Target:
-    """One app, served twice: without a proxy, and behind one on 127.0.0.1.
+    """An app that is served twice: without a proxy, and behind one on 127.0.0.1.
 
-    `lacks`: routes that it cannot have. `exact`: by the names of attacks, what ours answers on this server, where its
-    reader of requests makes a difference.
+    `lacks`: routes that the app cannot have. `exact`: statuses of this package's app on this server, by the names of
+    attacks whose result depends on the server's HTTP parser.
     """
 
     direct: Served
@@ -48,29 +48,29 @@ class Target:
     _numbers: Any = field(default_factory=lambda: count(1))
 
     def address(self) -> str:
-        """An address on this machine from which nobody has asked yet."""
+        """Return a loopback address that has sent no request yet."""
         number = next(self._numbers)
         return f"127.77.{number >> 8}.{number & 255}"
 
     def client(self) -> str:
-        """An address in the world that nobody has had yet; none of those for examples, which some do not believe."""
+        """Return an unused public address. It is not reserved for documentation, as some libraries reject those."""
         number = next(self._numbers)
         return f"11.77.{number >> 8}.{number & 255}"
 
     def ask(self, source: str, method: str, target: str, *lines: Line) -> Reply:
-        """Ask the app without a proxy."""
+        """Send a request to the app without a proxy."""
         return send(self.direct.port, Request(method, target, lines, source))
 
     def ask_all(self, requests: Sequence[Request]) -> list[Reply]:
-        """Ask it all of these at once."""
+        """Send all requests to the app without a proxy at once."""
         return send_at_once(self.direct.port, requests)
 
     def ask_behind(self, method: str, target: str, *lines: Line, source: str = PROXY) -> Reply:
-        """Ask the app behind the proxy without going through it, or as it would ask."""
+        """Send a request to the app behind the proxy: as the proxy, or from another `source`, bypassing it."""
         return send(self.behind.port, Request(method, target, lines, source))
 
     def through(self, client: str, method: str, target: str, *lines: Line) -> Reply:
-        """Ask as the proxy does that `client` sent these lines to: as nginx is usually told to write them."""
+        """Send a request as the proxy does after `client` sent it these lines, with the usual settings of nginx."""
         claims = [value for name, value in lines if name.lower() == "x-forwarded-for"]
         others = [line for line in lines if line[0].lower() not in ("x-forwarded-for", "x-real-ip")]
         says = [("X-Forwarded-For", ", ".join([*claims, client])), ("X-Real-IP", client)]
@@ -84,8 +84,8 @@ Play = Callable[[Target], Seen]
 class Attack:
     """One attack.
 
-    `known`: who had it. `exact`: all statuses that ours answers. `most`, `least`: of anybody's app, how many requests
-    may and must pass, and `passes` says with which statuses they do. `route`: what the app must have for it.
+    `known`: where it is known from. `exact`: all statuses of this package's app. `most`, `least`: how many requests
+    may and must pass in any app. `passes`: the statuses of requests that pass. `route`: the app must have it.
     """
 
     name: str
@@ -100,14 +100,14 @@ class Attack:
     route: str = ""
 
     def held(self, seen: Seen) -> bool:
-        """Whether what must hold does."""
+        """Return whether the app withstood the attack."""
         return self.least <= self.passed(seen) <= self.most and not seen.forged
 
     def passed(self, seen: Seen) -> int:
-        """How many requests the app answered."""
+        """Return how many requests passed."""
         return sum(status in self.passes for status in seen.statuses)
 
 
 def statuses(replies: Sequence[Reply]) -> list[int]:
-    """Their statuses."""
+    """Return the statuses of replies."""
     return [reply.status for reply in replies]

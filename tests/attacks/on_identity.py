@@ -1,11 +1,11 @@
-"""Attacks on who is counted: forged addresses, and one address written in many ways."""
+"""Attacks on the client's identity: forged addresses, and one address in many forms."""
 
 from attacks.attack import BESIDE, Attack, Seen, Target, statuses
 from attacks.wire import Line, Request
 
 LOGIN = ("POST", "/login")
-THREE = (200, 200, 200, 429, 429, 429)  # of a limit of three
-NAMES = (  # that some proxy, CDN or library writes or reads
+THREE = (200, 200, 200, 429, 429, 429)  # statuses under a limit of three
+NAMES = (  # headers that some proxy, CDN or library writes or reads
     *("X-Forwarded-For", "X_Forwarded_For", "Forwarded", "X-Real-IP", "True-Client-IP", "CF-Connecting-IP"),
     *("X-Client-IP", "Fly-Client-IP", "X-Cluster-Client-IP", "Client-IP", "X-Original-Forwarded-For", "Via"),
 )
@@ -13,12 +13,12 @@ LEADS_ASTRAY = ('"', '"unfinished, ', ",,,,", "unknown", "10.0.0.1, 127.0.0.1", 
 
 
 def forged(number: int) -> str:
-    """An address that the attacker does not have."""
+    """Return an address that is not the attacker's."""
     return f"11.66.6.{number + 1}"
 
 
 def every_name(number: int) -> list[Line]:
-    """All headers that might be believed."""
+    """Return all headers that an app might trust, with a forged address."""
     claims = {"Forwarded": f"for={forged(number)}"}
     return [(name, claims.get(name, forged(number))) for name in NAMES]
 
@@ -46,7 +46,7 @@ def rotates_leftmost(target: Target) -> Seen:
 
 
 def rotates_a_line_of_its_own(target: Target) -> Seen:
-    """HAProxy adds a line, and leaves those alone that are there."""
+    """Simulates HAProxy, which adds a line and keeps the existing ones."""
     me = target.client()
     last = [("X-Forwarded-For", me), ("X-Real-IP", me)]
     return Seen(statuses([target.ask_behind(*LOGIN, ("X-Forwarded-For", forged(each)), *last) for each in range(6)]))
