@@ -121,7 +121,7 @@ class Lease:
                 target=self.target,
                 admitted=found[0][1],
                 refused=requests - found[0][1],
-                notes=(f"{leased} calls of the server with a lease of {_LEASE}, {single} without",),
+                notes=(f"{leased} calls of the server with a lease of {min(_LEASE, requests)}, {single} without",),
                 problems=tuple(problems),
             )
         ]
