@@ -11,12 +11,15 @@ _READY_WITHIN = 10.0  # seconds
 
 
 class RedisServer(AbstractContextManager["RedisServer", None]):
-    """One redis-server from the PATH on a free loopback port, without persistence.
+    """One redis-server from the PATH on a loopback port, by default a free one, without persistence.
 
-    Raises FileNotFoundError if it is not on the PATH, and RuntimeError with its output if it does not start.
+    `options`: of its command line. Raises FileNotFoundError if it is not on the PATH, and RuntimeError with its output
+    if it does not start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str, port: int | None = None) -> None:
+        self._options = options
+        self.port = port or free_port()
         self._closing = ExitStack()
         try:
             self._start()
@@ -30,12 +33,11 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
     @property
     def url(self) -> str:
         """The URL of database 0, for redis-py."""
-        return f"redis://127.0.0.1:{self._port}/0"
+        return f"redis://127.0.0.1:{self.port}/0"
 
     def _start(self) -> None:
         folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="ratelimit-mw-bench-")))
-        self._port = _free_port()
-        options = ["--bind", "127.0.0.1", "--port", str(self._port), "--save", "", "--appendonly", "no"]
+        options = ["--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "no", *self._options]
         log = folder / "output.txt"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -54,7 +56,7 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
     def _answers(self) -> bool:
         """Return whether this server answers. Another one may have taken the port after it was found free."""
         try:
-            with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
                 connection.sendall(b"INFO server\r\nQUIT\r\n")
                 received = b"".join(iter(lambda: connection.recv(65536), b""))
         except OSError:
@@ -70,7 +72,8 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
             self._process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -7,7 +7,8 @@ from importlib.resources import files
 from time import perf_counter_ns, process_time_ns
 from typing import Any, Final
 
-from benchmarks.lab import Lab, package
+from benchmarks.lab import Lab, Missing, package
+from benchmarks.redis_cluster import RedisCluster
 from benchmarks.rows.redis import sync_store
 from benchmarks.runner import Batch, Contender, Race, Row, Setup
 from ratelimit_mw import Charge, FixedWindow, SlidingWindowCounter, TokenBucket
@@ -41,11 +42,18 @@ def _of_tasks(lab: Lab, asks: Sequence[Ask]) -> Contender:
     return batch
 
 
-def _ours(tasks: int, *limits: Any) -> Setup:
+def _cluster_url(lab: Lab) -> str:
+    try:
+        return lab.closing.enter_context(RedisCluster()).url
+    except FileNotFoundError:
+        raise Missing("redis-server: not on PATH") from None
+
+
+def _ours(tasks: int, *limits: Any, url_of: Callable[[Lab], str] = Lab.redis_url) -> Setup:
     """Set up tasks that each take from their own buckets, one of each limit, in one group."""
 
     def setup(lab: Lab) -> Contender:
-        store = package("ratelimit_mw.stores.redis").AsyncRedisStore(lab.redis_url(), timeout=_PATIENT)
+        store = package("ratelimit_mw.stores.redis").AsyncRedisStore(url_of(lab), timeout=_PATIENT)
         lab.closing.callback(lambda: lab.wait(store.aclose()))
 
         def of(number: int) -> Ask:
@@ -163,6 +171,14 @@ ROWS: Final[Sequence[Row]] = [
         peer=_limits_fixed_window,
         target=4.0,
         at_least=True,
+        calls=6400,
+    ),
+    Race(
+        name="redis-cluster-64",
+        what="processor time of the process, 64 tasks: a request over a cluster of three nodes / over one server",
+        ours=_by_processor(_ours(_TASKS, _BUCKET, url_of=_cluster_url)),
+        peer=_by_processor(_ours(_TASKS, _BUCKET)),
+        target=2.2,
         calls=6400,
     ),
     Race(
