@@ -24,7 +24,7 @@ from web.asgi_talk import BODY, CONNECT, HTTP, START, WEBSOCKET, App200, Talk
 from web.faces import FACES, AppError
 from web.plain_request import PlainRequest
 from web.scenario import Step
-from web.wsgi_talk import Server, limited
+from web.wsgi_talk import Server, limited, read
 
 ONE: dict[str, Any] = {"limits": [], "concurrent": 1}
 PART = {**BODY, "more_body": True}
@@ -341,9 +341,7 @@ def test_a_thread_that_is_ended_while_it_is_held_back_gives_its_slot_back_for_go
 def at_work(app: Any) -> int:
     """Return the status of one more request."""
     server = Server()
-    body = server.ask(app)
-    if hasattr(body, "close"):
-        body.close()
+    read(server.ask(app))
     return int(server.started[0][0][:3])
 
 
@@ -354,7 +352,8 @@ def in_parts(_: Any, start_response: Any) -> Iterator[bytes]:
 
 
 def test_under_wsgi_a_slot_is_held_until_close() -> None:
-    app = limited(in_parts, **ONE)
+    store = RecordingStore(clock=Clock())
+    app = limited(in_parts, **ONE, store=store)
     server = Server()
     body = iter(server.ask(app))
     assert next(body) == b"one"
@@ -363,7 +362,8 @@ def test_under_wsgi_a_slot_is_held_until_close() -> None:
     assert at_work(app) == 429  # not closed yet
     body.close()
     body.close()
-    assert Server().ask(app) is not None
+    assert verbs(store) == [("take", 1)] * 3 + [("settle", -1)]
+    assert at_work(app) == 200
 
 
 def test_under_wsgi_a_client_that_left_midway_frees_its_slot() -> None:
