@@ -199,19 +199,6 @@ def test_a_callable_is_asked_once_though_the_user_is_awaited(site: Site, store: 
     assert asked == ["7"]
 
 
-@BOTH
-def test_djangos_own_authentication(site: Site, store: RecordingStore) -> None:
-    """Sessions are stored in the cookie. A request without one is counted by its address."""
-    before = [
-        "django.contrib.sessions.middleware.SessionMiddleware",
-        "django.contrib.auth.middleware.AuthenticationMiddleware",
-    ]
-    engine = "django.contrib.sessions.backends.signed_cookies"
-    ask = site([path("", hello)], settings(store), *before, OURS, SESSION_ENGINE=engine)
-    assert ask().status == 200
-    assert taken(store) == [[f"{CLIENT}default 9"]]
-
-
 SESSIONS = "django.contrib.sessions.middleware.SessionMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 ENGINE = "django.contrib.sessions.backends.signed_cookies"
