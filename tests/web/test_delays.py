@@ -30,7 +30,7 @@ from ratelimit_mw.starlette import limit as starlette_limit
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock
 from web.asgi_talk import BODY, HTTP, START, App200, Talk, header
-from web.faces import ASGI, FACES
+from web.faces import FACES
 from web.scenario import Step
 from web.waits import GONE, PART, REST, WHOLE, Waits
 from web.websocket_talk import chat
@@ -321,9 +321,15 @@ def test_what_is_turned_away_shows_what_it_would_without_it() -> None:
 def test_only_what_was_charged_is_given_back() -> None:
     """Shadows are charged together or not at all. Penalties count refusals, so they are not refunded."""
     limit, window = parse("1/s burst 1 using gcra; 10/minute")
-    charges = [Charge("k", limit, 2), Charge("k", window, 0), Charge("s", window, role="shadow")]
+    charges = [
+        Charge("k", limit, 2),
+        Charge("k", window, 0),
+        Charge("s", window, role="shadow"),
+        Charge("p", window, role="penalty"),
+    ]
+    passed = Decision(True, 1, 0, 0.0, 1.0, 1.0, 0.5, 7)
     for admits, roles in ((True, ["limit", "shadow"]), (False, ["limit"])):
-        decisions = [Decision(True, 1, 0, 0.0, 1.0, 1.0, 0.5, 7)] * 2 + [Decision(admits, 10, 0, 0.0, 9.0, 9.0, 0.0, 5)]
+        decisions = [passed, passed, Decision(admits, 10, 0, 0.0, 9.0, 9.0, 0.0, 5), passed]
         back = refunds_for(Verdict(True, charges, decisions))
         assert [charge.role for charge in back] == roles
         assert (back[0].cost, back[0].at) == (-2, 7)
@@ -360,11 +366,19 @@ def test_a_cancelled_request_gives_back_what_it_took(over: str, request: pytest.
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("over", ["memory", "redis"])
+@pytest.mark.parametrize(
+    ("over", "more", "places"),
+    [("memory", {}, 2), ("redis", {}, 2), ("memory", {"max_waiting": 3}, 3)],
+    ids=["memory", "redis", "max_waiting"],
+)
 def test_threads_wait_two_at_a_time_unless_told_otherwise(
-    over: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    over: str,
+    more: dict[str, Any],
+    places: int,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sleeping, may_go = [Event(), Event()], Event()
+    sleeping, may_go = [Event() for _ in range(places)], Event()
     slept: list[float] = []
 
     def sleep(delay: float) -> None:
@@ -378,19 +392,20 @@ def test_threads_wait_two_at_a_time_unless_told_otherwise(
         server.flush()
         store = RedisStore(server.url, clock=Clock(), timeout=5.0)
     paced = {"limit": "1/hour burst 9 using leaky_bucket", "max_delay": 86400, "key": "all"}
-    ask = FACES["wsgi"]({"limits": paced, "store": store})
-    clients = [Step(client=f"192.0.2.{number}") for number in range(3)]
-    assert ask(clients[0]).status == 200
+    ask = FACES["wsgi"]({"limits": paced, "store": store, **more})
+    *waiting, last = [Step(client=f"192.0.2.{number}") for number in range(places + 1)]
+    assert ask(waiting[0]).status == 200
     monkeypatch.setattr("ratelimit_mw.engine.runtime.time.sleep", sleep)
-    threads = [Thread(target=ask, args=[client]) for client in clients[:2]]
+    threads = [Thread(target=ask, args=[client]) for client in waiting]
     for thread, asleep in zip(threads, sleeping, strict=True):
         thread.start()
         assert asleep.wait(10)
-    assert dict(ask(clients[2]).headers)["retry-after"] == "10800"  # it would be third
+    refused = ask(last)
+    assert (refused.status, refused.field("retry-after")) == (429, [str(3600 * (places + 1))])  # after the others
     may_go.set()
     for thread in threads:
         thread.join()
-    assert sorted(slept) == [3600.0, 7200.0]
+    assert sorted(slept) == [3600.0 * turn for turn in range(1, places + 1)]
     monkeypatch.undo()
     store.close()
 
@@ -476,15 +491,14 @@ def test_a_wrong_number_of_places(value: Any) -> None:
         Settings(limits="5/minute", max_waiting=value)
 
 
-def test_every_face_under_asgi_has_room_for_a_thousand() -> None:
-    assert len(ASGI) == 4
-    assert (
-        AsyncGate(Settings(limits=PACED)).delay_capacity._free,
-        AsyncGate(Settings(limits=PACED)).delay_capacity._max_per_key,
-    ) == (1000, 500)
-    assert (
-        Gate(Settings(limits=PACED)).delay_capacity._free,
-        Gate(Settings(limits=PACED)).delay_capacity._max_per_key,
-    ) == (2, 1)
+@pytest.mark.parametrize(("gate", "places"), [(AsyncGate, (1000, 500)), (Gate, (2, 1))], ids=["asyncio", "threads"])
+def test_without_max_waiting_asyncio_has_a_thousand_places_and_threads_have_two(
+    gate: type[AsyncGate | Gate], places: tuple[int, int]
+) -> None:
+    capacity = gate(Settings(limits=PACED)).delay_capacity
+    assert (capacity._free, capacity._max_per_key) == places
+
+
+def test_a_nested_gate_shares_the_places_of_its_gate() -> None:
     nested = AsyncGate(Settings(limits=PACED, max_waiting=7))
     assert nested.nested.delay_capacity is nested.delay_capacity
