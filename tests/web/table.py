@@ -36,7 +36,6 @@ def rows(scenarios: Sequence[Scenario]) -> list[Any]:
     ]
 
 
-ROWS = rows(SCENARIOS)
 ALL_ROWS = rows((*SCENARIOS, *AFTER))  # with settlements after the response, for tests that can wait for them
 LONG = 5.0  # seconds for the store; no request waits for a settlement. Startup checks warn of more
 PATIENCE = 60.0  # seconds to connect to Redis and for its replies; a busy machine must not look like a failed one
@@ -172,7 +171,8 @@ def check_fields(step: Step, answer: Answer, now: float, where: str) -> None:
     expected = [[(name, {"r": r, "t": t}) for name, r, t in step.state]] if step.state else []
     assert [parsed(line) for line in answer.field("ratelimit")] == expected, where
     policies = [parsed(line) for line in answer.field("ratelimit-policy")]
-    assert [[name for name, _ in items] for items in policies] == [[name for name, _ in items] for items in expected]
+    names = [[name for name, _ in items] for items in expected]
+    assert [[name for name, _ in items] for items in policies] == names, where
     if step.policy is not None:
         named = [(name, dict(zip(PARAMETERS, numbers, strict=False))) for name, *numbers in step.policy]
         assert policies == [named], where
