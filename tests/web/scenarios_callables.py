@@ -154,6 +154,7 @@ COSTS = (
             weighs(11, status=429, violated=("ruled",), state=left(10, "ruled")),
             weighs(2**53 - 1, status=429, violated=("ruled",), state=left(10, "ruled")),
             weighs(2**53, status=429, violated=("ruled",), state=left(10, "ruled")),
+            weighs(10**400, status=429, violated=("ruled",), state=left(10, "ruled")),
             weighs(10, state=left(0, "ruled")),
         ),
     ),

@@ -96,15 +96,6 @@ def test_a_cost_that_is_awaited(face: str, answer: Any, cost: int) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("cost", [11, 10**9, 2**53 - 1, 2**53, 10**400], ids=["11", "1e9", "2**53-1", "2**53", "1e400"])
-def test_a_cost_over_the_quota_never_passes(face: str, cost: int) -> None:
-    send, _ = served(face, **ruled(cost=says(cost)))
-    answer = send(Step())
-    assert (answer.status, answer.field("retry-after")) == (429, [])
-    assert b"waiting does not help" in answer.body
-
-
-@ALL
 def test_a_cost_of_nothing_is_asked_for_and_never_refused(face: str) -> None:
     send, store = served(face, **ruled(cost=says(0), limits="1/hour"))
     assert [send(Step()).status for _ in range(3)] == [200] * 3
@@ -134,11 +125,11 @@ def test_a_wrong_cost(cost: Any, message: str) -> None:
 
 
 @pytest.mark.promise(9)
-def test_a_cost_that_passes_no_tier_is_told_of_for_each() -> None:
-    message = message_of(limits=[], tier="user", **ruled(cost=7, limits={"a": "9/hour", "b": "5/hour"}))
-    assert message == (
-        "rules[0] (ruled).cost: 7 can never pass 5/3600s using sliding_window_counter, which admits at most 5 at once"
-    )
+@pytest.mark.parametrize(("cost", "most"), [(7, 5), (10, 9)], ids=["one tier", "both tiers"])
+def test_a_cost_over_the_limit_of_any_tier_is_wrong_and_the_first_such_limit_is_named(cost: int, most: int) -> None:
+    message = message_of(limits=[], tier="user", **ruled(cost=cost, limits={"a": "9/hour", "b": "5/hour"}))
+    limit = f"{most}/3600s using sliding_window_counter"
+    assert message == f"{COST}: {cost} can never pass {limit}, which admits at most {most} at once"
 
 
 # when
@@ -227,20 +218,16 @@ GIVEN: list[tuple[Any, list[tuple[str, int]]]] = [
     ((), []),
     (LookupError(), [("default", 1)]),
     (None, [("default", 1)]),
-    ("", [("default", 1)]),
-    ("lots", [("default", 1)]),
     (0, [("default", 1)]),
     (False, [("default", 1)]),
     (b"5/hour", [("default", 1)]),
     ({}, [("default", 1)]),
     ({"limit": None}, [("default", 1)]),
-    ({"free": "5/hour"}, [("default", 1)]),
     ([[]], [("default", 1)]),
     (["5/hour", None], [("default", 1)]),
     (iter(["5/hour"]), [("default", 1)]),
     ({"5/hour"}, [("default", 1)]),
     ("5/hour; " * 10_000, [("default", 1)]),
-    ({"limit": "5/hour", "max_delay": 2}, [("default", 1)]),
     ({"limit": "5/hour", "max_delay": 0}, [("ruled", 1)]),
     ({"limit": "5/hour", "cost": 6}, [("default", 1)]),
     ([items.LimitSpec(limit=SlidingWindowCounter(5, 60), cost=-1)], [("default", 1)]),
