@@ -20,7 +20,7 @@ THREE: Mapping[str, Any] = {  # three limits on three keys
     ],
     "store_timeout": 2.0,  # seconds; so that a busy machine does not cause local decisions
 }
-MIDDLEWARE_REGISTRY = ("get", "set", "time", "pexpire")  # called by the Lua script
+CALLED_BY_SCRIPT = ("get", "set", "time", "pexpire")  # called by the Lua script
 
 
 @pytest.fixture(params=[over_asgi, over_wsgi], ids=["asgi", "wsgi"])
@@ -38,7 +38,7 @@ def left(field: str) -> dict[Any, Any]:
 def commands(server: RedisServer) -> dict[str, int]:
     """Return how often clients sent each command since RESETSTAT, without the commands of this test."""
     found = re.findall(r"cmdstat_([a-z|]+):calls=([0-9]+)", server.ask("INFO commandstats"))
-    ours = (*MIDDLEWARE_REGISTRY, "config", "config|resetstat", "quit")
+    ours = (*CALLED_BY_SCRIPT, "config", "config|resetstat", "quit")
     return {name: int(count) for name, count in found if name not in ours}
 
 

@@ -89,7 +89,7 @@ async def order(app: Any, asked: Callable[[], Any], release: Callable[[], None])
     return done
 
 
-class DisconnectWatcher(MemoryStore):
+class WaitingStore(MemoryStore):
     """A store that decides once `released` is set."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class DisconnectWatcher(MemoryStore):
 @pytest.mark.parametrize("name", APPS)
 def test_while_one_waits_for_a_store_others_are_answered(name: str) -> None:
     async def main() -> Sequence[str]:
-        store = DisconnectWatcher()
+        store = WaitingStore()
         return await order(APPS[name](store), store.asked.wait, store.released.set)
 
     assert asyncio.run(main()) == ["200 /free", "200 /limited"]

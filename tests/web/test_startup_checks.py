@@ -967,7 +967,7 @@ def test_two_threads_may_look_at_once(
 
 # CORS
 
-MIDDLEWARE_REGISTRY = (
+INSIDE = (
     "CORSMiddleware is inside RateLimitMiddleware, so browsers cannot read a refusal; put it outside: with Starlette "
     "and FastAPI, add it after RateLimitMiddleware"
 )
@@ -993,8 +993,8 @@ def cors(**more: Any) -> Middleware:
         ([cors(expose_headers=EXPOSE), Middleware(GZipMiddleware), OURS], []),
         ([cors(), OURS], [HIDDEN]),
         ([cors(expose_headers=["X-Other"]), OURS], [HIDDEN]),
-        ([OURS, cors(expose_headers=EXPOSE)], [MIDDLEWARE_REGISTRY]),
-        ([OURS, Middleware(GZipMiddleware), cors(expose_headers=EXPOSE)], [MIDDLEWARE_REGISTRY]),
+        ([OURS, cors(expose_headers=EXPOSE)], [INSIDE]),
+        ([OURS, Middleware(GZipMiddleware), cors(expose_headers=EXPOSE)], [INSIDE]),
         ([OURS], []),
         ([Middleware(GZipMiddleware), OURS], []),
     ],
@@ -1009,7 +1009,7 @@ def test_cors(middleware: list[Middleware], warned: list[str], caplog: pytest.Lo
 
 def test_cors_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
     _ = asgi.RateLimitMiddleware(CORSMiddleware(App200()), limits="9/hour")
-    check(caplog, MIDDLEWARE_REGISTRY)
+    check(caplog, INSIDE)
     caplog.clear()
     app = CORSMiddleware(asgi.RateLimitMiddleware(App200(), limits="9/hour"), allow_origins=["*"])
     talk(app, HTTP)
@@ -1018,7 +1018,7 @@ def test_cors_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_cors_in_an_app_inside(caplog: pytest.LogCaptureFixture) -> None:
     _ = asgi.RateLimitMiddleware(Starlette(middleware=[cors(expose_headers=EXPOSE)]), limits="9/hour")
-    check(caplog, MIDDLEWARE_REGISTRY)
+    check(caplog, INSIDE)
 
 
 # AuthenticationMiddleware
