@@ -135,9 +135,11 @@ def test_a_client_over_its_rate_or_banned_joins_no_line(where: str, banned: bool
         options: dict[str, Any] = {"app_limits": [shared], "queue": 6, "queue_timeout": LONG, "store_timeout": 5}
         app = RateLimitMiddleware(busy, limits=[], rules=[rule], store=store, **options)
         busy.go.set()
-        spent = [await Waits(app, WHOLE, client=BAD).task for _ in range(1 + banned)]
+        spent = [Waits(app, WHOLE, client=BAD) for _ in range(1 + banned)]
+        for one in spent:
+            await one.task
         busy.go.clear()
-        assert len(spent) == 1 + banned
+        assert [one.status for one in spent] == [200, 429][: 1 + banned]
         at_work = Waits(app, WHOLE, client=client(0))
         await until(lambda: busy.at_work == 1)
         line = [Waits(app, WHOLE, client=client(1))]
