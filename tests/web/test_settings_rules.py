@@ -5,10 +5,13 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
+from ratelimit_mw.rules.plan import plan
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import known_specs
 from ratelimit_mw.settings.rule import Rule
 from web.messages import BOOL, CLOSE_OR_DROP, FIVE, KEYS, MODES, NAME, PERIODS, TEMPLATE, TEMPLATES, found, message_of
+from web.plain_request import PlainRequest
 
 pytestmark = pytest.mark.promise(9)
 
@@ -148,7 +151,11 @@ def test_limits_that_differ_are_two(limits: Any) -> None:
 
 def test_the_same_limit_for_another_kind_of_key_is_another() -> None:
     limits = [{"limit": "5/minute", "key": "ip"}, {"limit": "5/minute", "key": "user"}]
-    assert len(Settings(limits=limits).limits) == 2
+    request = PlainRequest(user="7")
+    match = RuleSet(Settings(limits=limits, plain_keys=True)).match(request)
+    assert match is not None
+    buckets = [charge.key for charge in plan(match, request, {}).charges]
+    assert buckets == ["{ip=192.0.2.1}:default", "{user=7}:default"]
 
 
 def test_a_rule_alone_names_its_field() -> None:
