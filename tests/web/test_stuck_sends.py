@@ -179,15 +179,18 @@ def test_the_app_receives_what_was_read_meanwhile() -> None:
 
 
 @pytest.mark.promise(11)
-def test_no_more_than_64_kilobytes_are_read() -> None:
+@pytest.mark.parametrize(("size", "read"), [(30_000, 3), (65_535, 2), (65_536, 1)])
+def test_reading_ends_at_the_message_that_exceeds_64_kilobytes(size: int, read: int) -> None:
+    """Each message counts as its body and one byte more."""
+
     async def app(_: Any, __: Any, send: Any) -> None:
         await send(START)
         await send(PART)
 
     async def play(stuck: Stuck) -> None:
         for _ in range(10):
-            stuck.messages.put_nowait(body(30_000))
+            stuck.messages.put_nowait(body(size))
         assert not await stuck.is_free()
-        assert stuck.messages.qsize() == 7
+        assert stuck.messages.qsize() == 10 - read
 
     run(app, play)
