@@ -98,8 +98,8 @@ def test_with_slots_a_preflight_takes_one_of_its_own(face: str) -> None:
 
 @ALL
 @pytest.mark.promise(9)
-def test_announced_methods_of_any_kind_are_looked_for_once(face: str) -> None:
-    """A long or invalid announced method matches no rule, and the default limits of preflights still apply."""
+def test_a_long_or_invalid_announced_method_matches_no_rule(face: str) -> None:
+    """The default limits of preflights still apply."""
     store = RecordingStore(clock=Clock())
     rules = [{"path": "/{rest:path}", "methods": [method], "limits": "9/hour"} for method in ("GET", "POST", "PUT")]
     send = FACES[face]({"limits": "8/hour", "store": store, "rules": rules})
