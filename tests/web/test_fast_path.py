@@ -78,6 +78,10 @@ FORWARDED = [
 ]
 PROXIES: list[Any] = [[], ["10.0.0.0/8", "127.0.0.1"], ["unix:"], 1, 2]
 HEADERS = ["x-forwarded-for", "forwarded", "x-real-ip"]
+MADE = {  # for each seed, how many of 1800 requests get a plan from the fast path; they change with the lists above
+    "asgi": [141, 66, 119, 133, 103, 196, 52, 44, 194, 161, 59, 37],
+    "wsgi": [172, 77, 134, 161, 121, 218, 53, 47, 216, 176, 62, 44],
+}
 
 
 def compiled(rules: list[dict[str, Any]], proxies: Any, header: str, **more: Any) -> dict[str, Any]:
@@ -156,7 +160,7 @@ def test_its_plan_is_that_of_the_general_path(face: str, seed: int) -> None:
                     if face == "asgi"
                     else WsgiRequest(environ(*request), request[2])
                 ), request
-    assert made > 5
+    assert made == MADE[face][seed]
 
 
 @pytest.mark.parametrize("face", ["asgi", "wsgi"])
