@@ -68,8 +68,10 @@ def test_the_flask_settings_as_a_keyword() -> None:
 @pytest.mark.parametrize("with_app", [False, True])
 def test_flask_settings_are_checked_at_construction(words: dict[str, Any], begins: list[str], with_app: bool) -> None:
     more = {"app": Flask(__name__)} if with_app else {}
+    missing = with_app and not {"limits", "settings"} & words.keys()
+    begins = [*begins, *["limits: required, such as '100/minute'; "] * missing]
     problems = problems_of(RateLimiter, **more, **words)
-    assert [problem[: len(start)] for problem, start in zip(problems, begins, strict=False)] == begins
+    assert [problem[: len(start)] for problem, start in zip(problems, begins, strict=True)] == begins
 
 
 def test_flask_settings_that_need_others_wait_for_them() -> None:
