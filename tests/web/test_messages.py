@@ -1,18 +1,21 @@
 """Tests limits on websocket messages: which apply, their buckets, and what happens to a refused message."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from ratelimit_mw import MemoryStore, StoreError, wsgi
+from ratelimit_mw import ConfigError, MemoryStore, StoreError, wsgi
 from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.starlette import limit
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from redis_servers import RedisServer
 from web.asgi_talk import HTTP, WEBSOCKET, App200, talk
+from web.messages import NAME, found, message_of
 from web.websocket_talk import (
     ACCEPT,
     CLOSED,
@@ -201,8 +204,13 @@ def test_what_http_costs_does_not_change() -> None:
 
 def test_nothing_that_a_user_names_can_be_a_bucket_of_messages() -> None:
     """Names of rules and of limits on endpoints cannot contain a slash, but buckets of messages do."""
-    names = {bucket for buckets in taken({**TOP, "rules": [{**OWN, "final": False}]}) for bucket in buckets}
-    assert all("/" in name for name in names)
+    assert taken({**TOP, "rules": [{**OWN, "final": False}]}) == [["chat/messages", "/messages"]]
+    for name in ("chat/messages", "/messages"):
+        wrong = f"name: {found(name, NAME)}"
+        assert message_of(limits=[], rules=[{**CHAT, "name": name}]) == f"rules[0].{wrong}"
+        assert message_of(limits=[{"limit": "5/second", "name": name}]) == f"limits[0].{wrong}"
+        with pytest.raises(ConfigError, match=f"^{re.escape(wrong)}"):
+            limit("5/second", name=name)
 
 
 # key, cost, tier
