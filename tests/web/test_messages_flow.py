@@ -154,14 +154,18 @@ def test_a_message_before_the_handshakes_answer_is_limited_too() -> None:
 
 
 def test_where_no_message_is_limited_both_ways_are_the_servers_own() -> None:
+    got: list[Any] = []
+
     async def app(_: Any, receive: Any, send: Any) -> None:
-        assert (receive, send) == (wire.receive, wire.send)
+        got.append((receive, send))
 
     cases: list[dict[str, Any]] = [{}, {"messages": []}, {"messages": lambda _: []}, {"messages": "9/second"}]
     cases[-1]["exempt"] = ["/"]
     for settings in cases:
         wire = Wire()
         asyncio.run(wire.with_app(limited(app, **settings), WEBSOCKET))
+        assert got == [(wire.receive, wire.send)]
+        got.clear()
 
 
 # cancelling
