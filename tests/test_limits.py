@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from ratelimit_mw import (
     GCRA,
@@ -244,12 +244,20 @@ def test_equal_limits_are_one_and_hash_alike() -> None:
     assert len({limit.notation for limit in different}) == len(different) - 3  # it lacks max_delay (two rows) and name
 
 
-@pytest.mark.parametrize("value", [BUCKET, Charge("k", BUCKET), Decision(True, 1, 1, 0.0, 0.0, 0.0, 0.0, 0)])
-def test_values_do_not_change(value: Struct) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        *[kind(10, 60) for kind in ALGORITHMS.values()],
+        Charge("k", BUCKET),
+        Decision(True, 1, 1, 0.0, 0.0, 0.0, 0.0, 0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_do_not_change_and_can_be_keys(value: Struct) -> None:
     for name in value.__struct_fields__:
         with pytest.raises(AttributeError):
             setattr(value, name, 1)
-    assert hash(value) == hash(value)
+    assert len({value, replace(value)}) == 1
 
 
 @pytest.mark.parametrize(
