@@ -1,7 +1,6 @@
 """Every promise has tests that are marked with its number, and the page of promises lists them."""
 
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -72,7 +71,6 @@ def test_tests_are_counted_by_their_marks(copy: Path) -> None:
     listed = dict(re.findall(r"<!-- tests (\d): how -->\n(.*)\n<!-- end -->", page))
     wanted = {str(n): f"**Its tests**: {count}, in 1 file. `test_some.py` {count}" for n, count in FOUND.items()}
     assert listed == {**wanted, "5": "**Its tests**: 0, in 0 files. "}
-    assert Counter(FOUND).total() == 8
 
 
 def test_a_stale_page_is_shown_with_what_renews_it(copy: Path) -> None:
