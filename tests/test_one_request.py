@@ -153,8 +153,7 @@ def test_requests_call_every_function_of_the_page(redis_url: str, failing: Recor
 
 @pytest.mark.parametrize("name", DOTTED)
 def test_a_dotted_name_is_there(name: str) -> None:
-    value = found(name)
-    assert callable(value) or not isinstance(value, str)
+    found(name)  # raises an error if nothing has this name
 
 
 @pytest.mark.parametrize("name", CLASSES)
