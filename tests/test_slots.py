@@ -447,6 +447,7 @@ def test_what_nobody_refers_to_is_not_renewed(keeper: SlotRenewer | AsyncSlotRen
             if len(store.calls) >= renewals:
                 break
             await asyncio.sleep(0.005)
+        assert len(store.calls) >= renewals
         del hold
         for _ in range(1000):  # a renewal in progress refers to it until it ends
             gc.collect()
