@@ -8,6 +8,8 @@ import tomllib
 from importlib.metadata import metadata, requires, version
 from pathlib import Path
 
+import pytest
+
 import ratelimit_mw
 from ratelimit_mw.algorithms import ALGORITHMS, SCRIPTED
 from test_layers import THIRD_PARTY
@@ -15,10 +17,12 @@ from test_layers import THIRD_PARTY
 PACKAGE = Path(ratelimit_mw.__file__).resolve().parent
 CHECKOUT = Path(__file__).resolve().parent.parent
 EXTRAS = {"prometheus_client": "prometheus"}  # libraries whose extra has another name
+INSTALLED = bool(os.environ.get("TEST_INSTALLED"))  # set by tox
+of_the_wheel = pytest.mark.skipif(not INSTALLED, reason="needs the metadata of the built wheel; type: tox")
 
 
 def test_the_package_under_test_is_the_installed_one() -> None:
-    if os.environ.get("TEST_INSTALLED"):  # set by tox
+    if INSTALLED:
         assert PACKAGE.is_relative_to(Path(sys.prefix).resolve())
     else:
         assert PACKAGE == CHECKOUT / "ratelimit_mw"
@@ -58,9 +62,8 @@ def test_security_fixes_are_for_this_version() -> None:
     assert f"\n| {minor}.x | yes |\n" in (CHECKOUT / "SECURITY.md").read_text("utf-8")
 
 
+@of_the_wheel
 def test_an_index_shows_the_readme_without_dead_links() -> None:
-    if not os.environ.get("TEST_INSTALLED"):
-        return
     shown = str(metadata("ratelimit-mw"))
     assert "\n# ratelimit_mw\n" in shown
     assert re.findall(r"\]\((?!https:)[^)]*\)", shown) == []
@@ -85,9 +88,8 @@ def test_every_client_and_framework_with_a_module_of_its_own_has_an_extra() -> N
     assert {EXTRAS.get(name, name) for name in named} == set(known) - {"all", "demo", "serve"}
 
 
+@of_the_wheel
 def test_what_is_required() -> None:
-    if not os.environ.get("TEST_INSTALLED"):
-        return
     needs = [need for need in requires("ratelimit-mw") or [] if "extra ==" not in need]
     assert [need.partition(">")[0] for need in needs] == ["msgspec"]
     extras = metadata("ratelimit-mw").get_all("Provides-Extra") or []
