@@ -178,6 +178,7 @@ def test_a_plain_path_has_one_form(path: str) -> None:
 def test_the_rows_say_enough() -> None:
     assert len(PATH_CASES) > 70
     assert len({case.name for case in PATH_CASES}) == len(PATH_CASES)
+    assert len({case[1:] for case in PATH_CASES}) == len(PATH_CASES)
 
 
 @pytest.mark.promise(10)
