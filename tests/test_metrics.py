@@ -337,17 +337,28 @@ def test_a_file_that_was_deleted_is_counted_where_it_was_kept(counts: Registry, 
     assert counts.counts()[REQUESTS.name, ADMITTED] == 2
 
 
-def test_a_folder_that_fills_up_after_the_start_fails_no_fork(
-    counts: Registry, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("change", ["it is deleted", "its disk is full"])
+def test_a_folder_that_cannot_be_written_after_the_start_fails_no_fork(
+    counts: Registry, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    counts.open(str(tmp_path / "own"))
+    own = tmp_path / "own"
+    counts.open(str(own))
+    number = errno.ENOENT if change == "it is deleted" else errno.ENOSPC
+
+    def write(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
 
     def work() -> None:
         assert "metrics_folder: cannot be written" in caplog.text
+        assert os.strerror(number) in caplog.text
         counts.add(REQUESTS, ADMITTED)
         assert counts.own_counts()[REQUESTS.name, ADMITTED] == 1
+        assert list(own.glob("*.new")) == []
 
-    shutil.rmtree(tmp_path / "own")
+    if number == errno.ENOENT:
+        shutil.rmtree(own)
+    else:
+        monkeypatch.setattr(os, "write", write)
     assert in_child(work) == 0
 
 
