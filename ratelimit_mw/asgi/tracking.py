@@ -14,7 +14,7 @@ _ACCEPTED: Final = 101
 _DENIED: Final = 403  # the server's response if the app closes the handshake
 _BODIES: Final = ("http.response.body", "http.response.trailers")
 _PATIENCE: Final = 1.0  # seconds in which a server usually returns from `send`, before and after a disconnect
-_MAX_KEPT: Final = 65_536  # bytes of a request's body that are read for the app to find a disconnect behind them
+_MAX_KEPT: Final = 65_536  # bytes of a request's body after which no more is read to find a disconnect behind it
 
 
 def track(request: Request, state: RateLimitState, app: App, receive: Receive, send: Send) -> tuple[App, Receive, Send]:
