@@ -5,7 +5,7 @@ import pytest
 from profiles import PROOF
 from spellings import drive
 from spellings.endpoints import EVERY, EXEMPT, TEMPLATES, WITHOUT_RULE, escaped
-from spellings.targets import FOUND, filled, random_targets, seeds, written
+from spellings.targets import filled, random_targets, seeds, written
 
 pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
@@ -37,10 +37,6 @@ def test_random_spellings(framework: str, part: int) -> None:
     seen = drive.run(framework, random_targets(f"{framework} {part}", RANDOM))
     assert seen.escapes == []
     assert seen.reached > RANDOM // 5  # otherwise the changes are so large that routers match few targets
-
-
-def test_what_was_found_once_is_among_the_named_ones() -> None:
-    assert len(FOUND) == len(set(FOUND) & set(seeds())) > 8
 
 
 def test_an_escape_is_seen() -> None:
