@@ -237,8 +237,6 @@ def test_half_open_connections_end_and_leave_nothing(tmp_path: Path, parser: str
 
 def test_sockets_workers_and_a_secret(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("sixteen-letters!\n")
-    (tmp_path / "gone.sock").touch()
-    (tmp_path / "gone.sock").unlink()
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / "rl.sock"))  # left over by a process that was killed
     options = ["--bind", "unix:rl.sock", "--workers", "2", "--secret-file", "secret.txt"]
