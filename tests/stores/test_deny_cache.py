@@ -3,7 +3,7 @@
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import pytest
@@ -323,7 +323,7 @@ def test_the_time_a_call_takes_makes_no_wait_too_short_and_no_memory_too_long() 
     assert source(store.take([charge])) == "store"
 
 
-def test_at_most_ten_thousand_are_remembered(store: Remembering) -> None:
+def test_at_most_ten_thousand_are_remembered() -> None:
     cache = DenyCache(1.0)
     limit, refused = FixedWindow(1, 60), [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)] * 2
     groups = [[Charge("all", limit), Charge(f"{number}", limit)] for number in range(12_000)]
@@ -343,7 +343,7 @@ def test_at_most_ten_thousand_are_remembered(store: Remembering) -> None:
     assert (len(cache._refusals), cache._by_key, cache._by_refusing_bucket) == (0, {}, {})
 
 
-def test_what_is_over_is_not_kept(store: Remembering) -> None:
+def test_what_is_over_is_not_kept() -> None:
     cache, group = DenyCache(1.0), [Charge("k", FixedWindow(1, 60))]
     cache.after_take(group, [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)], 10.0, lambda: 10.0)
     assert cache.before_take(group, 11.0) is None
@@ -375,7 +375,7 @@ def test_freezing_and_resetting_the_stores_forgets(redis_url: str) -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("most", [1, 3])
 def test_walks_end_as_if_nothing_were_remembered(most: int, seed: int) -> None:
-    """Random takes of groups over two keys, and resets, have the same verdicts as without a deny cache."""
+    """Random takes of groups over two keys, settlements and resets have the same verdicts as without a deny cache."""
     random = Random(seed)  # noqa: S311  # tests need no secrets
     store = Remembering()
     plain = MemoryStore(clock=store.clock)
@@ -388,7 +388,8 @@ def test_walks_end_as_if_nothing_were_remembered(most: int, seed: int) -> None:
         ]
         for _ in range(8)
     ]
-    remembered = 0
+    remembered, settled = 0, 0
+    admitted: list[Charge] = []  # of the group that was admitted last, with the time of each decision
     for _ in range(1000):
         if random.random() < 0.3:
             store.clock.advance(random.choice((US, 0.001, 0.05, 0.5)))
@@ -397,15 +398,25 @@ def test_walks_end_as_if_nothing_were_remembered(most: int, seed: int) -> None:
             for one in (store, plain):
                 one.reset(charges)
             continue
+        if admitted and random.random() < 0.1:
+            corrections = [replace(charge, cost=random.choice((-1, 1))) for charge in admitted]
+            for one in (store, plain):
+                one.settle(corrections)
+            admitted = []
+            settled += 1
+            continue
         answer, expected = store.take(charges), plain.take(charges)
         remembered += source(answer) == "remembered"
         assert verdict_of(charges, answer).allowed == verdict_of(charges, expected).allowed
+        if verdict_of(charges, answer).allowed:
+            admitted = [replace(charge, at=one.at) for charge, one in zip(charges, answer, strict=True)]
         if most == 1:
             assert list(answer) == [
                 replace(expected[0], remaining=answer[0].remaining, next_after=answer[0].next_after)
             ]
             assert answer[0].remaining <= expected[0].remaining
     assert remembered > 5
+    assert settled > 5
 
 
 def test_who_takes_less_from_the_same_bucket_makes_the_wait_longer(store: Remembering) -> None:
@@ -433,9 +444,6 @@ def test_threads_are_admitted_exactly_the_quota(redis_url: str) -> None:
         thread.join()
     assert sum(counts) == 300
     store.close()
-
-
-Open = Callable[[str], Store]
 
 
 @pytest.fixture(params=["threads", "asyncio"])
