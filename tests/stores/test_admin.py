@@ -309,8 +309,7 @@ def test_slots_in_use_are_shown_and_freed(redis_server: RedisServer) -> None:
     assert (slots.limit, slots.remaining, slots.retry_after) == ("2 at once", 0, 1.0)
     (slots,) = admin.reset(app.settings, "/", ip="192.0.2.7").buckets
     assert (slots.remaining, slots.retry_after) == (2, 0.0)
-    with closing(RedisStore(app.settings.store, timeout=PATIENT)):
-        assert bool(app.gate.admit(DescribedRequest("/", "192.0.2.7").request()))
+    assert app.gate.admit(DescribedRequest("/", "192.0.2.7").request())
 
 
 def test_a_websocket_shows_the_limits_of_its_messages(redis_server: RedisServer) -> None:
@@ -540,7 +539,6 @@ def test_tail_follows_and_leaves_out_other_rules(app: App, file: str) -> None:
     words = [sys.executable, "-m", "ratelimit_mw", "tail", file, "--rule", "login", "--most", "2"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ) as tail:
         assert tail.stdout is not None
-        keys = []
         with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
             for rule in ("default", "login"):
                 for _ in range(2):
@@ -701,16 +699,25 @@ def test_every_algorithm_is_read_back_from_its_key(redis_server: RedisServer) ->
 # Stores that cannot be queried
 
 
-@pytest.mark.parametrize("command", [["peek", "--request", "/", "--ip", "192.0.2.7"], ["keys"], ["top"], ["tail"]])
+COMMANDS = [
+    ["peek", "--request", "/", "--ip", "192.0.2.7"],
+    ["reset", "--request", "/", "--ip", "192.0.2.7", "--yes"],
+    ["keys"],
+    ["top"],
+    ["tail"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_store_that_is_away_is_a_message_and_2(tmp_path: Path, capsys: Any, command: list[str]) -> None:
     file = write(tmp_path, f"redis://127.0.0.1:{free_port()}")
-    code, out, err = run(capsys, command[0], file, *command[1:], *(["--json"] if command[0] != "reset" else []))
-    assert (code, out) == (2, "") or (code, out.startswith('{"keys"')) == (2, True)
+    code, out, err = run(capsys, command[0], file, *command[1:], "--json")
+    assert (code, out) == (2, "")
     assert err.startswith("ratelimit_mw: ")
     assert "Connection refused" in err
 
 
-@pytest.mark.parametrize("command", [["peek", "--request", "/", "--ip", "192.0.2.7"], ["keys"], ["top"], ["tail"]])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_memory_of_another_process_cannot_be_asked(tmp_path: Path, capsys: Any, command: list[str]) -> None:
     file = write(tmp_path, "memory://")
     code, out, err = run(capsys, command[0], file, *command[1:])
