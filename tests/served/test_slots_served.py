@@ -21,6 +21,7 @@ MORE = {  # options to serve two requests at once
     "granian-wsgi": ("--blocking-threads", "4"),
 }
 HTTP1 = [name for name, kind in KINDS.items() if not kind.http2]
+ASGI = [name for name in HTTP1 if KINDS[name].interface == "asgi"]  # WSGI has no websockets
 
 Get = Callable[[str], int]
 
@@ -101,15 +102,14 @@ def handshake(server: WebServer, name: str) -> int:
         return 429 if error.response.status_code == 403 else error.response.status_code  # refused before the handshake
 
 
+@pytest.mark.parametrize("name", ASGI, indirect=True)
 @pytest.mark.parametrize("leaves", ["closes", "is gone"])
-def test_a_websocket_holds_its_slot_until_it_ends(kind: Kind, server: WebServer, leaves: str) -> None:
-    if kind.interface == "wsgi":
-        return  # WSGI has no websockets
-    name = f"websocket that {leaves}"
-    with opened(server, name) as websocket:
+def test_a_websocket_holds_its_slot_until_it_ends(server: WebServer, leaves: str) -> None:
+    client = f"websocket that {leaves}"
+    with opened(server, client) as websocket:
         websocket.send("hello")
         assert websocket.recv(PATIENCE) == "hello"
-        assert [handshake(server, name) for _ in range(2)] == [429] * 2
+        assert [handshake(server, client) for _ in range(2)] == [429] * 2
         if leaves == "is gone":
             websocket.socket.close()
-    assert soon(lambda: handshake(server, name), 101)
+    assert soon(lambda: handshake(server, client), 101)
