@@ -54,6 +54,7 @@ def test_what_is_logged_of_attacks_is_limited(target: Target) -> None:
     ours = [line for line in target.direct.output().splitlines() if "ratelimit_mw: " in line]
     assert len(ours) <= len(set(ours)) + 1  # a cause may be logged again after a minute
     assert len(ours) <= 6
+    assert {"RL-214", "RL-229"} <= {line[-7:-1] for line in ours}  # the cost, and the header
     assert "no number" not in target.direct.output()
 
 
