@@ -105,14 +105,18 @@ class Load(AbstractContextManager["Load", None]):
         assert not enough, f"requests hang: {self.raised or self._least(since)}"
         return since
 
-    def goes_on_without(self) -> float:
+    def goes_on_without(self, *, felt: bool = True) -> float:
         """Like `goes_on`, while the store is broken. In the full run it lasts until a probe of the store has become
         rare.
+
+        `felt`: check that requests were decided without the store.
         """
         since = time.monotonic()
+        begun = self.goes_on()
         while time.monotonic() < since + LASTS:
             self.goes_on()
-        return since if LASTS else self.goes_on()
+        assert self._of("local", begun) or not felt, "the fault has no effect"
+        return begun
 
     def _least(self, since: float) -> int:
         turns = Counter(one.worker for one in self.seen.copy() if one.begun >= since)
