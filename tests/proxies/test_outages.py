@@ -3,6 +3,8 @@ restarted.
 """
 
 import collections
+import http.client
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,10 +23,11 @@ CLIENTS = 4  # running concurrently
 
 
 class Load:
-    """Clients that send requests one after another, and their responses."""
+    """Clients that send requests one after another to nginx, and their responses. `service`: the port that decides."""
 
-    def __init__(self, port: int) -> None:
-        self._port, self._seen, self._ended = port, collections.deque[Seen](), threading.Event()
+    def __init__(self, port: int, service: int) -> None:
+        self._port, self._service = port, service
+        self._seen, self._ended = collections.deque[Seen](), threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(CLIENTS)]
         for thread in self._threads:
             thread.start()
@@ -34,10 +37,13 @@ class Load:
             self._seen.append(ask("nginx", self._port, "GET", "/x"))
             self._ended.wait(0.01)
 
-    def until(self, is_wanted: Callable[[Seen], bool]) -> list[Seen]:
-        """Return all responses up to now, after the last twenty in a row were as wanted."""
+    def until(self, is_wanted: Callable[[Seen], bool], source: str) -> list[Seen]:
+        """Return all responses up to now, after the last twenty in a row were as wanted, and this source of decisions
+        has made twenty more.
+        """
         until, seen, wanted = time.monotonic() + WITHIN, list[Seen](), 0
-        while wanted < 20:
+        enough = decisions(self._service, source) + 20
+        while wanted < 20 or decisions(self._service, source) < enough:
             assert time.monotonic() < until, seen[-3:]
             while self._seen:
                 seen.append(self._seen.popleft())
@@ -51,14 +57,24 @@ class Load:
             thread.join()
 
 
+def decisions(service: int, source: str) -> int:
+    """Return how many decisions of this source the service reports at `/metrics`."""
+    connection = http.client.HTTPConnection("127.0.0.1", service, timeout=WITHIN)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    pattern = rf'^ratelimit_requests_total{{.*source="{source}".*}} (\S+)$'
+    return sum(int(float(count)) for count in re.findall(pattern, text, re.MULTILINE))
+
+
 def counted(seen: Seen) -> bool:
     return seen.status == 200 and "ratelimit" in seen.fields
 
 
-AWAY: Mapping[str, Callable[[Seen], bool]] = {
-    "deny": lambda seen: seen.status == 503,
-    "allow": lambda seen: seen.status == 200 and "ratelimit" not in seen.fields,
-    "local": counted,
+AWAY: Mapping[str, tuple[Callable[[Seen], bool], str]] = {  # the responses without Redis, and the source of decisions
+    "deny": (lambda seen: seen.status == 503, "denied_on_error"),
+    "allow": (lambda seen: seen.status == 200 and "ratelimit" not in seen.fields, "allowed_on_error"),
+    "local": (counted, "local"),
 }
 
 
@@ -70,25 +86,24 @@ def test_redis_fails_under_load(mode: str, redis_servers: Mapping[str, RedisServ
     with RedisServer(binary) as redis, serve_uvicorn("proxied_asgi:bare", APPS, "--no-access-log") as app:
         settings = (
             f'limits = "1000000/day"\ntrusted_proxies = ["127.0.0.1"]\nstore = "{redis.url}"\n'
-            f'store_timeout = 1.0\non_store_error = "{mode}"\n'
+            f'store_timeout = 1.0\non_store_error = "{mode}"\nmetrics = true\n'
         )
         ports = {"app": int(app.url.rpartition(":")[2])}
         with (
             served(tmp_path, settings) as (service, _),
             proxy("nginx", tmp_path, {**ports, "service": service}) as port,
         ):
-            load = Load(port)
+            load = Load(port, service)
             try:
-                away = AWAY[mode]
-                seen = load.until(counted)
+                seen = load.until(counted, "store")
                 redis.pause()
-                seen += load.until(away)
+                seen += load.until(*AWAY[mode])
                 redis.resume()
-                seen += load.until(counted)
+                seen += load.until(counted, "store")
                 redis.kill()
-                seen += load.until(away)
+                seen += load.until(*AWAY[mode])
                 redis.restart()
-                seen += load.until(counted)
+                seen += load.until(counted, "store")
             finally:
                 load.stop()
     statuses = {one.status for one in seen}
