@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ratelimit_mw import ConfigError
 from ratelimit_mw.replay import replay
 from ratelimit_mw.replay.formats import format_of
 from replay.documented import (
@@ -76,3 +77,32 @@ def test_no_broken_line_stops_the_choice_of_a_format(name: str) -> None:
         log.has_value("header:cookie")
         for record in log.read(lines).records:
             assert len(record) == 5 + len(log.names)
+
+
+RECOGNIZED = {
+    "common": ["common"],
+    "combined": ["combined", "common"],  # `common` also reads a line of `combined` without its end
+    "caddy": ["caddy"],
+    "envoy": ["envoy"],
+    "envoy in JSON": ["envoy"],
+    "alb": ["alb"],
+    "cloudfront": ["cloudfront"],
+}
+
+
+@pytest.mark.parametrize("name", RECOGNIZED)
+def test_a_format_is_recognized_among_broken_lines(name: str) -> None:
+    _, good = LINES[name]
+    dice = random.Random(name)  # noqa: S311  # lines
+    for _ in range(50):
+        lines = [*good, *(broken(dice, dice.choice(good)) for _ in range(20))]
+        assert format_of(None, {}, lines).name in RECOGNIZED[name]
+
+
+@pytest.mark.parametrize("name", ["json", "apache"])
+def test_a_format_that_only_its_user_knows_is_not_recognized_among_broken_lines(name: str) -> None:
+    _, good = LINES[name]
+    dice = random.Random(name)  # noqa: S311  # lines
+    for _ in range(50):
+        with pytest.raises(ConfigError, match="was not recognized by its first lines"):
+            format_of(None, {}, [*good, *(broken(dice, dice.choice(good)) for _ in range(20))])
