@@ -143,7 +143,6 @@ def test_custom_period(stores: list[Store]) -> None:
     limit = GCRA(quota, window / 1000, burst=burst + 1)
     for store in stores:
         limited = [not take(store, limit).allowed for _ in range(calls)]
-        assert all(limited[3::3])
         assert limited == [False] + [True] * 26
 
 
