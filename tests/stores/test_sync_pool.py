@@ -78,6 +78,21 @@ def test_in_threads_what_leads_to_where_the_server_was_is_ended_when_it_has_move
     assert pool.acquire(Deadline(5)) == "3 at 2"
 
 
+@pytest.mark.promise(8)
+def test_a_full_pool_opens_no_further_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = NoThreads(monkeypatch)
+    threads.over = True  # it only counts them
+    numbers = itertools.count(1)
+    pool = Pool(lambda _: next(numbers), lambda _: None, lambda _: True, 2)
+    lent = [pool.acquire(Deadline(30)) for _ in range(2)]
+    assert (sorted(lent), threads.tried) == ([1, 2], 2)
+    with pytest.raises(StoreError, match=r"^no connection was free in time$"):
+        pool.acquire(Deadline(0.01))
+    pool.release(1)
+    assert pool.acquire(Deadline(30)) == 1
+    assert threads.tried == 2
+
+
 class NoThreads:
     """Replaces `threading.Thread.start`: no thread can be started until `over` is set."""
 
