@@ -211,8 +211,10 @@ def test_a_file_system_without_flock_is_a_mistake(path: Path, monkeypatch: pytes
 def test_a_file_of_another_program_is_a_mistake_and_stays(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE users (name)")
+    before = path.read_bytes()
     with pytest.raises(ConfigError, match="belongs to another program"):
         SQLiteStore(path)
+    assert path.read_bytes() == before
     with closing(sqlite3.connect(path)) as other:
         other.execute(f"PRAGMA application_id = {opening.APPLICATION_ID}")
         other.execute("PRAGMA user_version = 7")

@@ -1,7 +1,6 @@
 """The files of a SQLite store: which users can read and write them, and which files the store leaves alone."""
 
 import os
-import sqlite3
 import subprocess
 import sys
 from contextlib import closing
@@ -164,12 +163,3 @@ def test_a_pipe_is_a_mistake(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(ConfigError, match="is no regular file, expected the path of a file"):
         SQLiteStore(path)
-
-
-def test_a_file_of_another_program_keeps_its_content(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("CREATE TABLE users (name)")
-    before = path.read_bytes()
-    with pytest.raises(ConfigError, match="belongs to another program"):
-        SQLiteStore(path)
-    assert path.read_bytes() == before
