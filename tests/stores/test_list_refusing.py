@@ -127,9 +127,9 @@ def test_a_full_bucket_is_listed_until_a_unit_has_drained(algorithm: str, redis_
 
 @pytest.mark.usefixtures("small_pages")
 def test_more_limits_than_a_call_describes(redis_server: RedisServer) -> None:
-    assert isinstance(RedisStore(redis_server.url), RefusalFinder)
     charges = [Charge(f"{{{number}}}:r{number}", FixedWindow(1 + number % 2, 3600)) for number in range(600)]
     with closing(RedisStore(redis_server.url, timeout=PATIENT)) as store:
+        assert isinstance(store, RefusalFinder)
         for start in range(0, 600, 100):
             store.take(charges[start : start + 100])
         kinds = known(charges)
