@@ -183,7 +183,7 @@ def leased(bound: int) -> None:  # enforced: see tests/stores/test_lease.py
     assert bound == lease._MAX_ALLOTMENTS
 
 
-def threads(bound: int) -> None:  # size of a pool: see tests/stores/test_sync_pool.py
+def threads(bound: int) -> None:  # enforced: see tests/stores/test_sync_pool.py
     assert bound == sync_transport._MAX_CONNECTIONS
 
 
