@@ -99,6 +99,14 @@ def test_a_format_is_recognized_among_broken_lines(name: str) -> None:
         assert format_of(None, {}, lines).name in RECOGNIZED[name]
 
 
+@pytest.mark.parametrize(("broken_lines", "name"), [(0, "combined"), (1, "combined"), (2, "common")])
+def test_combined_reads_a_log_with_few_broken_lines(broken_lines: int, name: str) -> None:
+    """`common` reads all lines, but not the user agents."""
+    good = LINES["combined"][1][0]
+    lines = [good] * (10 - broken_lines) + [COMMON] * broken_lines
+    assert format_of(None, {}, lines).name == name
+
+
 @pytest.mark.parametrize("name", ["json", "apache"])
 def test_a_format_that_only_its_user_knows_is_not_recognized_among_broken_lines(name: str) -> None:
     _, good = LINES[name]

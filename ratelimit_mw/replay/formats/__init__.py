@@ -11,6 +11,7 @@ from ratelimit_mw.replay.formats.json_lines import Caddy, envoy_json, json_field
 from ratelimit_mw.replay.formats.servers import COMBINED, COMMON, is_server_format, server_format
 
 _SAMPLE: Final = 100  # lines by which a format is found
+_NEARLY: Final = 0.9  # the part of the lines that the best format reads; the other lines may be broken
 _MAKERS: Final[Mapping[str, Callable[[], LogFormat]]] = {
     "combined": lambda: server_format(COMBINED),
     "common": lambda: server_format(COMMON),
@@ -61,16 +62,19 @@ def _recognize(sample: Sequence[str]) -> LogFormat:
 
 
 def _most_read(names: Sequence[str], sample: Sequence[str]) -> tuple[int, LogFormat]:
-    """Return how many lines of the sample the best format reads, and the format; the first of equals."""
-    best: tuple[int, str] | None = None
+    """Return how many lines of the sample the best format reads, and the format.
+
+    The first that reads nearly as many lines as any other is the best: `common` also reads the lines of `combined`, and
+    broken ones of them, but not their fields.
+    """
+    counts: dict[str, int] = {}
     for name in names:
         log = _MAKERS[name]()
         records = log.read(sample[:_SAMPLE]).records
-        count = sum(log.time(record[2]) is not None and bool(record[3]) for record in records)
-        if best is None or count > best[0]:
-            best = count, name
-    assert best is not None  # noqa: S101  # there are names
-    return best[0], _make_format(best[1], best[1].removesuffix("-json"), sample)
+        counts[name] = sum(log.time(record[2]) is not None and bool(record[3]) for record in records)
+    enough = _NEARLY * max(counts.values())
+    best = next(name for name, count in counts.items() if count >= enough)
+    return counts[best], _make_format(best, best.removesuffix("-json"), sample)
 
 
 def _make_format(maker: str, name: str, sample: Sequence[str]) -> LogFormat:
