@@ -378,8 +378,13 @@ def test_under_wsgi_a_client_that_left_midway_frees_its_slot() -> None:
 
 @pytest.mark.promise(7)
 def test_under_wsgi_what_the_server_forgets_is_renewed_no_more_even_before_garbage_is_collected() -> None:
-    """The server did not close the response. The request is still referenced by a cycle."""
-    app = limited(in_parts, **ONE)
+    """The server did not close the response. The request still exists, and its app keeps `start_response`."""
+
+    def keeps(environ: Any, start_response: Any) -> Iterator[bytes]:
+        environ["kept"] = start_response
+        return in_parts(environ, start_response)
+
+    app = limited(keeps, **ONE)
     before = set(SLOT_RENEWER._registry._active)
     server = Server()
     body = server.ask(app)
@@ -393,7 +398,7 @@ def test_under_wsgi_what_the_server_forgets_is_renewed_no_more_even_before_garba
         assert known() is None
     finally:
         gc.enable()
-    assert "ratelimit_mw" in server.environ  # the request still exists
+    assert {"ratelimit_mw", "kept"} <= set(server.environ)
     assert at_work(app) == 429  # until the slot's lifetime ends
 
 
