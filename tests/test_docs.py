@@ -318,7 +318,7 @@ def test_the_readme_is_short_and_its_own_row_is_the_best() -> None:
     readme = PAGES[0].read_text("utf-8")
     assert len(readme.splitlines()) <= 160
     ours = {
-        "a refused request charges": "nothing",
+        "a refused request uses quota of": "no limit",
         "Redis calls per request, 3 limits": "1",
         "nothing listens at Redis' port": "serves",
         "Redis hangs": "serves",

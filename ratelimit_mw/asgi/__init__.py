@@ -93,8 +93,10 @@ class RateLimitMiddleware:
         """Track every response, because only routing shows whether an endpoint limit needs it."""
         self._fast_rules, self._tracks_all = None, True
 
-    def _check_routes(self, scope: Scope) -> None:
-        """Report limits on routes that nothing enforces. Runs once: at startup, or else at the first request.
+    def _finish_setup(self, scope: Scope) -> None:
+        """Report limits on routes that are not enforced, then enable the fast path.
+
+        Runs once: at startup, or else at the first request.
 
         Some servers run no lifespan, and mounted apps have none. Raises `ConfigError` under trio, and for a finding
         that `strict` makes an error; every later request then fails with this error.
@@ -119,7 +121,7 @@ class RateLimitMiddleware:
             plans = rules.plans_by_address
             try:
                 method, address = scope["method"], scope["client"][0]
-            except (KeyError, TypeError, IndexError):  # without an address, `_fast_plan` decides, as for OPTIONS
+            except (KeyError, TypeError, IndexError):  # "OPTIONS" makes the next line call _fast_plan()
                 method, address = "OPTIONS", None
             # _fast_plan(), inlined for its most common case
             charge_plan = _fast_plan(rules, scope) if plans is None or method == "OPTIONS" else plans[address]
@@ -154,19 +156,20 @@ class RateLimitMiddleware:
         try:
             await self.app(scope, receive, send)
         finally:
-            in_app, state.in_app = state.in_app, False  # end_app(), inlined
+            in_app, state.in_app = state.in_app, False  # app_returned(), inlined
             if in_app and state.extras is not None:
-                state.settle_called()
+                state.settle_at_actual_cost()
 
     def _on_general_path(self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Return the coroutine that decides the request, or passes another scope through.
 
-        Raises `ConfigError` without `send`: then this object is a function of request and call_next to Starlette.
+        Raises `ConfigError` without `send`: then the user passed this object to `@app.middleware("http")` or the like,
+        and Starlette calls it with `request` and `call_next`.
         """
         if send is _NOT_GIVEN:
             raise ConfigError(ADD_THE_CLASS, code="RL-047")
         if not self._routes_checked and scope["type"] in _KINDS:
-            self._check_routes(scope)
+            self._finish_setup(scope)
         # a verdict of the fast path is a refusal, which is sent without a delay, so it needs no watcher
         if self._may_delay and verdict is None and scope["type"] == "http":
             return self._decide_with_watcher(scope, receive, send)
@@ -222,7 +225,7 @@ class RateLimitMiddleware:
         try:
             await app(_scope_with_state(scope, state), receive, send)
         finally:
-            state.end_app()
+            state.app_returned()
 
     async def _handle_other_scope(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:
@@ -230,7 +233,7 @@ class RateLimitMiddleware:
         elif scope["type"] == "lifespan":
             warn_of_cors(None, scope.get("app"))
             try:
-                self._check_routes(scope)
+                self._finish_setup(scope)
             except ConfigError as error:
                 await fail_startup(error, scope, receive, send)
                 return

@@ -63,9 +63,9 @@ class Flow(BaseGate, ABC):
         if may_wait:
             charge_plan = self.delay_capacity.refusing_if_full(charge_plan, keys)
         verdict = await (
-            self._decide_in_queue(match, charge_plan, request, sleep)
+            self._take_in_queue(match, charge_plan, request, sleep)
             if match.has_queue
-            else self._decide(match, charge_plan)
+            else self._take_once(match, charge_plan)
         )
         if may_wait and verdict is not None and verdict.delay and not self.delay_capacity.enter(keys):
             await self.runtime.finish(self._undo(verdict, None))
@@ -102,7 +102,7 @@ class Flow(BaseGate, ABC):
             request.on_end = [*(request.on_end or ()), settle_after_response]
         return verdict
 
-    async def _decide(self, match: Match, charge_plan: Plan) -> Verdict | None:
+    async def _take_once(self, match: Match, charge_plan: Plan) -> Verdict | None:
         """Take the charges of a plan once, without waiting for a slot. Return the verdict; None if no limit applies."""
         if not charge_plan.charges:
             return conclude(match, charge_plan, ()) if charge_plan.denied_source else None
@@ -118,14 +118,14 @@ class Flow(BaseGate, ABC):
             return self._without_store(match, charge_plan, error)
         return verdict
 
-    async def _decide_in_queue(self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
+    async def _take_in_queue(self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
         """Decide a request that may wait for a slot. It queues behind the requests that wait already.
 
         A request whose task is canceled, or whose `sleep` raises, leaves the queue.
         """
         demand = slot_demand(charge_plan, lambda: self._capacity_keys(charge_plan, request))
         if demand is None:
-            return await self._decide(match, charge_plan)
+            return await self._take_once(match, charge_plan)
 
         async def peek(peeked: Plan) -> Verdict | None:
             return conclude(match, peeked, await self.runtime.peek(peeked.charges))
@@ -136,7 +136,7 @@ class Flow(BaseGate, ABC):
             charge_plan,
             demand,
             CountedEvent(event, match.rule) if self.settings.metrics else event,
-            partial(self._decide, match),
+            partial(self._take_once, match),
             peek,
             partial(self._without_store, match, charge_plan),
         ).verdict()
@@ -194,7 +194,7 @@ class Flow(BaseGate, ABC):
         self._queues.wake([slot_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
 
     def _conclude_single(self, charge_plan: Plan, decisions: Sequence[Decision]) -> Verdict:
-        """Do for a plan with one charge what `_decide` does after the call of the store, in less time."""
+        """Do for a plan with one charge what `_take_once` does after the call of the store, in less time."""
         (decision,) = decisions
         source = decisions.source if type(decisions) is Answer else "store"
         verdict = Verdict(

@@ -36,9 +36,10 @@ _MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cache
 
 
 @cache
-def _with_base(cls: type[Any], base: type[Any]) -> type[Any]:
-    """Return a subclass of both, in which the methods of `base` come first."""
-    return cls if issubclass(cls, base) else type(cls.__name__, (base, cls) if cls not in base.__mro__ else (base,), {})
+def _observed_class(cls: type[Any], observer: type[Any]) -> type[Any]:
+    """Return `cls` with the methods of `observer` before its own; `cls` itself if it derives from `observer`."""
+    bases = (observer,) if issubclass(observer, cls) else (observer, cls)
+    return cls if issubclass(cls, observer) else type(cls.__name__, bases, {})
 
 
 class Gate(Flow):
@@ -55,7 +56,7 @@ class Gate(Flow):
     def __new__(cls, settings: Settings, *_: object, **__: object) -> Self:
         """Return a gate of the class that observes what the settings want. Gates that observe less are faster."""
         observed = ObservedGate if settings.span_attributes == "all" else CountingGate
-        return super().__new__(_with_base(cls, observed) if is_observed(settings) else cls)
+        return super().__new__(_observed_class(cls, observed) if is_observed(settings) else cls)
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class Gate(Flow):
                     return Verdict(True, charges, decisions, charge_plan.match.rule, "store", charge_plan.policies)
                 verdict: Verdict | None = self._conclude_single(charge_plan, decisions)
             else:
-                verdict = run(self._decide(charge_plan.match, charge_plan))
+                verdict = run(self._take_once(charge_plan.match, charge_plan))
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
             verdict = self._without_store(charge_plan.match, charge_plan, error)
         if verdict is not None and not verdict.allowed:
@@ -185,7 +186,7 @@ class AsyncGate(Flow):
 
     def __new__(cls, settings: Settings, **_: object) -> Self:
         """See `Gate.__new__`."""
-        return super().__new__(_with_base(cls, ObservedAsyncGate) if is_observed(settings) else cls)
+        return super().__new__(_observed_class(cls, ObservedAsyncGate) if is_observed(settings) else cls)
 
     def __init__(self, settings: Settings, *, is_nested: bool = False) -> None:
         super().__init__(settings, is_nested=is_nested)
@@ -248,7 +249,7 @@ class AsyncGate(Flow):
             except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                 verdict = self._without_store(charge_plan.match, charge_plan, error)
         else:
-            verdict = await self._decide(charge_plan.match, charge_plan)
+            verdict = await self._take_once(charge_plan.match, charge_plan)
         if verdict is not None and not verdict.allowed:
             self.report_refusal(verdict)
         return verdict

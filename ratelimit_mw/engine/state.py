@@ -40,8 +40,8 @@ class RateLimitState(Struct, gc=False):
     `verdict`: covers all charges of the request, to which each middleware adds its own; None without charges. `gate`:
     the outermost gate. `headers_claimed`: whether a middleware adds the headers to the response; inner middleware then
     does not. `entries`: the verdict of each gate, if there are several. `in_app`: whether the app runs, and the
-    middleware will call `end_app` when it has returned. `extras`: see `ensure_extras`; an object of its own, because
-    each field of this class takes time in every request.
+    middleware will call `app_returned` when it has returned. `extras`: see `ensure_extras`; an object of its own,
+    because each field of this class takes time in every request.
     """
 
     verdict: Verdict | None
@@ -142,17 +142,17 @@ class RateLimitState(Struct, gc=False):
         if tracker is not None:
             tracker.settle_at_end()
         elif not self.in_app:
-            self.settle_called()
+            self.settle_at_actual_cost()
 
-    def end_app(self) -> None:
+    def app_returned(self) -> None:
         """Settle at the cost that the app passed to `settle()`, now that it has returned.
 
-        For a tracked response, the tracker does this instead. `in_app` is false before `extras` is read, because a
-        thread that calls `settle()` writes `extras` before it reads `in_app`: so one of both settles.
+        For a tracked response, the tracker does this instead. The order matters: this method clears `in_app`, then
+        reads `extras`; a thread in `settle()` writes `extras`, then reads `in_app`. So at least one of both settles.
         """
         in_app, self.in_app = self.in_app, False
         if in_app and self.extras is not None:
-            self.settle_called()
+            self.settle_at_actual_cost()
 
     def ensure_extras(self) -> Extras:
         """Return `extras`, and create it if it is None."""
@@ -161,8 +161,8 @@ class RateLimitState(Struct, gc=False):
                 self.extras = Extras()
             return self.extras
 
-    def settle_called(self) -> None:
-        """Settle each limit at the cost that the app passed to `settle()`, if it has called it."""
+    def settle_at_actual_cost(self) -> None:
+        """Settle each limit at the cost that the app passed to `settle()`. Without such a call, nothing happens."""
         actual_cost = self.actual_cost
         if actual_cost is not None:
             self.settle_each(lambda _: actual_cost)

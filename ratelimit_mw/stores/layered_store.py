@@ -28,8 +28,8 @@ class _LayeredBase:
     leases and refunds in progress. `clock`: the clock configured for the store; None is monotonic time.
     """
 
-    _inner_store: AsyncStore  # the store below the layers; one for threads is wrapped in coroutines
-    _take_below: Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]  # the inner store's `atake`
+    _awaitable_store: AsyncStore  # the store below the layers; one for threads, wrapped in coroutines
+    _take_below: Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]  # its `start_take`, if any
 
     def __init__(self, store: Any, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
         self._store, self._timeout = store, timeout
@@ -114,24 +114,24 @@ class _LayeredBase:
         now = self._clock()
         for layer in self._layers:
             layer.before_peek(now)
-        return await self._inner_store.apeek(charges)
+        return await self._awaitable_store.apeek(charges)
 
     async def _settle(self, charges: Sequence[Charge]) -> None:
         try:
-            await self._inner_store.asettle(charges)
+            await self._awaitable_store.asettle(charges)
         finally:
             self._invalidate(charges)
 
     async def _reset(self, charges: Sequence[Charge]) -> None:
         self._leases.invalidate(charges)
         try:
-            await self._inner_store.areset(charges)
+            await self._awaitable_store.areset(charges)
         finally:
             self._invalidate(charges)
 
     async def _close(self) -> None:
         await self._refund(self._leases.drain_all())
-        await self._inner_store.aclose()
+        await self._awaitable_store.aclose()
 
     def _invalidate(self, charges: Sequence[Charge]) -> None:
         now = self._clock()
@@ -156,8 +156,8 @@ class LayeredStore(_LayeredBase):
     _refunds_at_exit = False
 
     def __init__(self, store: Store, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
-        self._inner_store = _AwaitableStore(store)
-        self._take_below = self._inner_store.atake
+        self._awaitable_store = _AwaitableStore(store)
+        self._take_below = self._awaitable_store.atake
         super().__init__(store, layers, timeout, clock)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
@@ -238,7 +238,7 @@ class AsyncLayeredStore(_LayeredBase):
     has_own_timeout: ClassVar[bool] = True  # each call ends in time, so callers need no timeout of their own
 
     def __init__(self, store: AsyncStore, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
-        self._inner_store = store
+        self._awaitable_store = store
         # `start_take` returns a future and saves a coroutine per request
         self._take_below = getattr(store, "start_take", store.atake)
         self._tasks: set[asyncio.Task[None]] = set()  # event loops keep only weak references to tasks

@@ -72,7 +72,7 @@ class RateLimitMiddleware:
                 try:
                     return self.app(environ, start_response)
                 finally:
-                    state.end_app()
+                    state.app_returned()
         return self._decide(verdict, environ, start_response)
 
     def _decide(
@@ -108,7 +108,7 @@ class RateLimitMiddleware:
         try:
             return self.app(environ, start_response)
         finally:
-            state.end_app()
+            state.app_returned()
 
     def close(self) -> None:
         """Close the store if the middleware opened it. WSGI has no shutdown event: call this from a server hook."""

@@ -100,7 +100,7 @@ class _TrackedBody:
 
 
 class _SizedBody(_TrackedBody):
-    """A body of known length. If it has a single part, servers set the Content-Length."""
+    """A body of known length, because servers set the Content-Length if `len(body)` is 1."""
 
     __slots__ = ()
 

@@ -93,7 +93,7 @@ def test_requests_that_say_it_several_times_end_with_the_exact_total(
         for word in said:
             clock.advance(random.choice((0.0, 0.00001, 0.001)))
             outcome.settle(word)
-        outcome.end_app()
+        outcome.app_returned()
         total[client] += said[-1]
     assert [used(store, limit, client) for client in range(CLIENTS)] == total
 
@@ -115,7 +115,7 @@ def test_under_asyncio_over_redis_too(algorithm: str, redis_servers: Any, clock:
             outcome.settle(word)
             for _ in range(random.choice((0, 0, 1, 5))):
                 await asyncio.sleep(0)
-        outcome.end_app()
+        outcome.app_returned()
         totals.append(said[-1])
 
     async def main() -> int:

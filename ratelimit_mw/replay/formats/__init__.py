@@ -11,8 +11,8 @@ from ratelimit_mw.replay.formats.json_lines import Caddy, envoy_json, json_field
 from ratelimit_mw.replay.formats.servers import COMBINED, COMMON, is_server_format, server_format
 
 _SAMPLE: Final = 100  # lines by which a format is found
-_NEARLY: Final = 0.9  # the part of the lines that the best format reads; the other lines may be broken
-_MAKERS: Final[Mapping[str, Callable[[], LogFormat]]] = {
+_NEARLY: Final = 0.9  # see `_best_format`
+_MAKERS: Final[Mapping[str, Callable[[], LogFormat]]] = {  # the order matters, see `_best_format`
     "combined": lambda: server_format(COMBINED),
     "common": lambda: server_format(COMMON),
     "caddy": Caddy,
@@ -25,7 +25,7 @@ FORMATS: Final = ("common", "combined", "caddy", "envoy", "alb", "cloudfront", "
 
 
 def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]) -> LogFormat:
-    """Return the format that `text` names or contains; for None, the format that reads most lines of the sample.
+    """Return the format that `text` names or contains; for None, it is recognized by the sample.
 
     `fields`: of the format `json`. `sample`: the first lines of the log. Raises `ConfigError` if no format is found.
     """
@@ -36,7 +36,7 @@ def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]
     if text is None:
         return _recognize(sample)
     if text == "envoy":
-        return _most_read(["envoy", "envoy-json"], sample)[1]
+        return _best_format(["envoy", "envoy-json"], sample)[1]
     if text in _MAKERS:
         return _make_format(text, text, sample)
     if is_server_format(text):
@@ -51,7 +51,7 @@ def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]
 
 
 def _recognize(sample: Sequence[str]) -> LogFormat:
-    count, log = _most_read(list(_MAKERS), sample)
+    count, log = _best_format(list(_MAKERS), sample)
     if not count and any(line.strip() for line in sample):
         raise ConfigError(
             "--format: the format of the log was not recognized by its first lines; name it: one of "
@@ -61,11 +61,11 @@ def _recognize(sample: Sequence[str]) -> LogFormat:
     return log
 
 
-def _most_read(names: Sequence[str], sample: Sequence[str]) -> tuple[int, LogFormat]:
+def _best_format(names: Sequence[str], sample: Sequence[str]) -> tuple[int, LogFormat]:
     """Return how many lines of the sample the best format reads, and the format.
 
-    The first that reads nearly as many lines as any other is the best: `common` also reads the lines of `combined`, and
-    broken ones of them, but not their fields.
+    The best is the first of `names` that reads at least `_NEARLY` of the most lines that any format reads. So
+    `combined` comes before `common`, which also reads a combined log, even its cut lines, but without the last fields.
     """
     counts: dict[str, int] = {}
     for name in names:

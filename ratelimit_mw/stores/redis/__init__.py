@@ -60,8 +60,8 @@ class RedisStore(LayeredStore):
     client as it is, and does not close it.
 
     `prefix`: the start of all keys. `timeout`: seconds for a whole call, including connecting; more than 0. A client
-    that is passed in has its own timeouts. `deny_cache`: seconds for which this process remembers a refusal at most. A
-    correction by another process may have no effect here for as long. 0 queries the server every time. `clock`: a
+    that is passed in has its own timeouts. `deny_cache`: this process remembers a refusal for at most so many seconds.
+    A settlement by another process may have no effect here for as long. 0 queries the server every time. `clock`: a
     callable that returns seconds, for tests; None uses the server's TIME. Raises `StoreError` when the server gives no
     usable answer.
     """

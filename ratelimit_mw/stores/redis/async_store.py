@@ -66,8 +66,8 @@ class AsyncioStore(RedisCommands):
             return self._run(partial(self._take, original_charges, commit=commit))
         # without a configured clock, the server's time is used
         mode = DEFAULT_MODE if commit and self._clock is None else TakeMode(self._now(), commit)
-        answer = self._batchers.get().submit(encoded_group, mode)
-        return answer if encoded_group.has_unique_buckets else _spread(encoded_group.group, answer)
+        reply = self._batchers.get().submit(encoded_group, mode)
+        return reply if encoded_group.has_unique_buckets else _spread(encoded_group.group, reply)
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
         """See `RedisStore.settle`."""
@@ -176,7 +176,7 @@ async def _no_decisions() -> Sequence[Decision]:
     return []
 
 
-async def _spread(group: Group, answer: Awaitable[Sequence[Decision]]) -> Sequence[Decision]:
-    decisions = await answer
-    # an Answer comes from memory, and has a decision for each original charge
+async def _spread(group: Group, reply: Awaitable[Sequence[Decision]]) -> Sequence[Decision]:
+    decisions = await reply
+    # an Answer comes from the deny cache, and has a decision for each original charge
     return decisions if isinstance(decisions, Answer) else group.spread(decisions)

@@ -1,14 +1,14 @@
-"""Sends the takes of one turn of the event loop together, because a call takes as long as several groups in it.
+"""Sends all groups of one turn of the event loop in few calls, because a call costs as much time as several groups.
 
-The first `_FIRST_GROUPS` of a turn are sent at once, so that the server decides them while the app handles the rest of
-the turn. Otherwise the app would be idle while the server decides a large batch.
+When `_FIRST_GROUPS` groups of a turn wait, they are sent before its end, so that the server decides them while the app
+handles the rest of the turn. Otherwise the app would be idle while the server decides a large batch.
 
-Other takes are sent at the end of the turn, even while other calls are in flight, except in three cases:
+Other groups are sent at the end of the turn, even while other calls are in flight, except in three cases:
 
-- No connection is open. All takes wait until one is open, or until their deadlines.
-- The user passed a redis-py client to the store, not one for a cluster. Such a client gets at most two calls at once.
-  The other takes wait for a reply.
-- More than `_MAX_GROUPS_AT_ONCE` groups are taken in one turn. The rest wait for the first reply, after which the deny
+- No connection is open. All groups wait until one is open, or until their deadlines.
+- The user passed a redis-py client to the store, not one for a cluster. Such a client gets at most two calls in
+  flight. The other groups wait for a reply.
+- More than `_MAX_GROUPS_PER_TURN` groups are taken in one turn. The rest wait for the first reply, after which the deny
   cache may have their decisions.
 """
 
@@ -32,7 +32,7 @@ from ratelimit_mw.stores.redis.scripts import read_decisions_by_group
 
 _MAX_GROUPS: Final = 32  # in one call; with more, client and server would wait for each other
 _MAX_CHARGES: Final = 128  # in one call, because a script blocks the server; a single group may have more
-_MAX_GROUPS_AT_ONCE: Final = 64  # sent in one turn
+_MAX_GROUPS_PER_TURN: Final = 64  # sent in one turn
 _FIRST_GROUPS: Final = 12  # sent before the end of a turn
 _MAX_WAITING: Final = 10_000  # requests without a reply
 
@@ -164,7 +164,7 @@ class Batcher:
         batch: list[PendingTake] = []
         charges, mode = 0, DEFAULT_MODE
         queue, lookup = self._queue, self._find_lookup()
-        while queue and self._turn_groups < _MAX_GROUPS_AT_ONCE:
+        while queue and self._turn_groups < _MAX_GROUPS_PER_TURN:
             take = queue.popleft()
             if take.reply.done():
                 self._resolve(take, None)

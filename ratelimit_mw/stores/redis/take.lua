@@ -1,10 +1,11 @@
 -- Takes or peeks groups of charges: each group all or nothing, all groups at one time.
 -- KEYS: the bucket of each charge of each group.
--- args: equal groups are sent once, as one distinct group. The values for the driver are the number of the distinct
--- group, from 1, of each group. Then come the charges of each distinct group, in order. The two values of a charge that
--- depend on the script: cost, max_delay in us. Example: the clients a and b each request 1 unit of 100 in a fixed window
--- of 60 s. Both groups are the distinct group 1, which has one charge. KEYS: the buckets of a and b.
--- args: 0, 1, 2, 1, 1, "fixed_window", "limit", 1, 1, 0, 60000000, 100, 1, 1, 1, 1
+-- args: equal groups are sent once, as one distinct group. The distinct groups are numbered from 1. The values for the
+-- driver are, for each group, the number of its distinct group. Then come the charges of each distinct group, in order.
+-- The two values of a charge that depend on the script: cost, max_delay in us. Example: the clients a and b each request
+-- 1 unit of 100 in a fixed window of 60 s. Both groups are the distinct group 1, which has one charge. KEYS: the buckets
+-- of a and b. args: 0 (the server's time), 1 (take), 2 (values for the driver follow), 1, 1 (their distinct groups),
+-- "fixed_window", "limit", 1 (charge in the group), 1 (cost), 0 (max_delay), 60000000, 100, 1, 1, 1, 1 (the limit)
 -- Returns the decision on each key. The codec's file defines decision() and reply().
 
 if #KEYS == 1 and args[6] == "limit" then -- fast path for a single limit, without the bookkeeping of groups
