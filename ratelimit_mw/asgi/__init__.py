@@ -75,7 +75,7 @@ class RateLimitMiddleware:
             self._sync_gate = self._gate.sync_gate
             self._style = self._gate.settings.headers
             self._adds_headers = self._style != "none"
-            self._may_delay = self._gate.may_delay
+            self._may_delay = self._gate.may_hold
             self._tracks_all = False
             if MIDDLEWARE_REGISTRY.register(self):
                 self.track_all()

@@ -38,7 +38,7 @@ from ratelimit_mw.settings.options import Options
 
 _MAX_CACHED_ENDPOINTS: Final = 4096
 _STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
-METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # to views, all others are alike
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # others share one cache entry
 _IN_SETTINGS: Final = dict.fromkeys(Options.__annotations__, f"into {SETTING_NAME} of Django's settings")
 
 
@@ -83,7 +83,7 @@ class RateLimitMiddleware:
         """Return the inner response to a request, with headers added, or a refusal."""
         if self._is_async:
             return self._handle(request)
-        if not self._processes.done and not hasattr(request, "scope"):  # ASGI always shows several processes
+        if not self._processes.done and not hasattr(request, "scope"):  # Django sets multiprocess under ASGI
             self._processes.examine(request.META)
         context = self._context(request)
         try:
@@ -118,14 +118,18 @@ class RateLimitMiddleware:
         return response
 
     def _decide_in_thread(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
-        return None if self._admits_by_address(request) else run(self._decide_generally(request))
+        return None if self._try_fast_path(request) else run(self._decide_generally(request))
 
     async def _decide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         """Return the response to a refused request, None for an admitted one. Decides once per request."""
-        return None if self._admits_by_address(request) else await self._decide_generally(request)
+        return None if self._try_fast_path(request) else await self._decide_generally(request)
 
-    def _admits_by_address(self, request: HttpRequest) -> bool:
-        """Return whether the fast path admits a request, because of the client's address alone."""
+    def _try_fast_path(self, request: HttpRequest) -> bool:
+        """Decide on the fast path, if the limits depend only on the client's address and the view.
+
+        Returns True if it admitted the request. `_decide_generally` responds to a refusal, which is in the context, and
+        decides if there is no verdict.
+        """
         context = self._context(request)
         state = context.state
         if context.is_decided or state.verdict is not None:

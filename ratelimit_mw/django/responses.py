@@ -21,7 +21,7 @@ _KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), di
 
 
 class RequestContext(Struct):
-    """The part of one middleware in one request.
+    """What one middleware remembers of one request.
 
     `adds_headers`: whether the middleware adds the headers. `verdict`: its verdict. `refusal`: its response, if it
     refuses. `tracker`: reports the end of the response.
@@ -36,7 +36,7 @@ class RequestContext(Struct):
 
     @property
     def needs_decision(self) -> bool:
-        """Whether to decide on a request without a view. False if another middleware refused it."""
+        """Whether the request had no view, so it is undecided. False if another middleware refused it."""
         return not self.is_decided and (self.state.verdict is None or self.state.verdict.allowed)
 
     def end(self, ending: EndReason) -> None:

@@ -58,16 +58,16 @@ class Flow(BaseGate, ABC):
         """
         sleep = sleep or self.runtime.sleep
         started = perf_counter() if self._on_decision is not None else 0.0
-        may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
-        keys = self._capacity_keys(charge_plan, request) if may_wait else ()
-        if may_wait:
+        may_be_delayed = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
+        keys = self._capacity_keys(charge_plan, request) if may_be_delayed else ()
+        if may_be_delayed:
             charge_plan = self.delay_capacity.refusing_if_full(charge_plan, keys)
         verdict = await (
             self._take_in_queue(match, charge_plan, request, sleep)
             if match.has_queue
             else self._take_once(match, charge_plan)
         )
-        if may_wait and verdict is not None and verdict.delay and not self.delay_capacity.enter(keys):
+        if may_be_delayed and verdict is not None and verdict.delay and not self.delay_capacity.enter(keys):
             await self.runtime.finish(self._undo(verdict, None))
             verdict = refused_for_capacity(verdict)
         held_slots = self._register_slots(match, verdict, request) if match.has_slots else None
@@ -77,7 +77,7 @@ class Flow(BaseGate, ABC):
             self._observe(verdict)
         if verdict is not None and not verdict.allowed:
             self.report_refusal(verdict)
-        if may_wait and verdict is not None and verdict.delay:
+        if may_be_delayed and verdict is not None and verdict.delay:
             await self._delay(verdict, sleep, held_slots, keys)
         return verdict
 

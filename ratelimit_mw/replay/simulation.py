@@ -321,9 +321,9 @@ class Simulation:
         if not charge_plan.charges:
             self._decide_without_store(route, _EXEMPT if charge_plan.denied_source is None else _DENIED, caller, now)
             return
-        may_wait = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
+        may_be_delayed = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
         keys: Sequence[str] = ()
-        if may_wait:
+        if may_be_delayed:
             keys = client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
             charge_plan = self._schedule.capacity.refusing_if_full(charge_plan, keys)
         decisions = self._store.take(charge_plan.charges)

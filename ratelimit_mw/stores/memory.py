@@ -69,7 +69,7 @@ class MemoryStore:
                             states = current_map.current
                             old = states[key]
                         except KeyError:  # the limit has no map, or the key is not in the current generation
-                            current_map = None  # `states` is an older generation
+                            current_map = None  # if `old` is not None, `states` is an older generation
                             states, old = self._find_older(limit, key, now)
                         if old is not None:
                             decision, new = limit.decide(old, now, cost, None)
@@ -204,8 +204,8 @@ class MemoryStore:
         charges = group.charges
         entries = self._find_all(charges, now, evict=commit)
         results: list[tuple[Decision, State]] = []
-        # States of overflow buckets. If new keys of this group share one, each is decided as if the keys before it were
-        # charged, even if a shadow among them is not.
+        # States of overflow buckets. If several new keys of this group share one, each decision includes the units of
+        # the earlier ones, even of a shadow that is not charged in the end.
         overflow: dict[str, State] = {}
         shared: set[str] = set()  # the limits whose overflow bucket several keys share
         for index, charge in enumerate(charges):
@@ -223,7 +223,7 @@ class MemoryStore:
         for index, charged in enumerate(committed(charges, decisions)):
             state_map, key, old = entries[index]
             decision, new = results[index]
-            # the state of a shared overflow bucket may include units of another charge of the group
+            # In a refused group, the state of a shared overflow bucket may include units that are not charged.
             writes = commit and not (refused and key == _OVERFLOW_KEY and charges[index].limit.bucket in shared)
             if decision.allowed and not charged:
                 # it admits, but is not charged, so the decision shows the unchanged bucket

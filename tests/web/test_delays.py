@@ -478,8 +478,8 @@ def test_limits_that_a_callable_gives_may_hold_back() -> None:
 def test_without_a_max_delay_nothing_changes() -> None:
     """The fast path is available, and the capacity for delays is not checked."""
     plain, holding = AsyncGate(Settings(limits="5/minute using gcra")), AsyncGate(Settings(limits=PACED))
-    assert (plain.may_delay, plain.sync_gate is None) == (False, False)
-    assert (holding.may_delay, holding.sync_gate) == (True, None)
+    assert (plain.may_hold, plain.sync_gate is None) == (False, False)
+    assert (holding.may_hold, holding.sync_gate) == (True, None)
     plans_by_address = [gate._rules._table.combined(((NO_RULES, ()),)).plans_by_address for gate in (plain, holding)]
     assert [way is None for way in plans_by_address] == [False, True]
 
