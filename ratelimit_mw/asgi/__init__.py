@@ -75,7 +75,7 @@ class RateLimitMiddleware:
             self._sync_gate = self._gate.sync_gate
             self._style = self._gate.settings.headers
             self._adds_headers = self._style != "none"
-            self._may_delay = self._gate.may_hold
+            self._may_hold = self._gate.may_hold
             self._tracks_all = False
             if MIDDLEWARE_REGISTRY.register(self):
                 self.track_all()
@@ -87,7 +87,7 @@ class RateLimitMiddleware:
         """From now on, fail the lifespan startup and every request with this error."""
         self._error, self._limited_types = error, ()
         self._fast_rules = None
-        self._may_delay = self._tracks_all = False
+        self._may_hold = self._tracks_all = False
 
     def track_all(self) -> None:
         """Track every response, because only routing shows whether an endpoint limit needs it."""
@@ -171,7 +171,7 @@ class RateLimitMiddleware:
         if not self._routes_checked and scope["type"] in _KINDS:
             self._finish_setup(scope)
         # a verdict of the fast path is a refusal, which is sent without a delay, so it needs no watcher
-        if self._may_delay and verdict is None and scope["type"] == "http":
+        if self._may_hold and verdict is None and scope["type"] == "http":
             return self._decide_with_watcher(scope, receive, send)
         return self._decide(verdict, scope, receive, send)
 
