@@ -10,10 +10,10 @@ from ratelimit_mw.core.limit import Charge, Role
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import reject_async
 from ratelimit_mw.http.callables import CallResults, RequestCallable, cost_result
-from ratelimit_mw.http.keys import Key, KeyContext
+from ratelimit_mw.http.keys import Key, KeyContext, KeySpec
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.features import SettlePolicy, parse_penalty, settle_policy, slot_limit_spec
+from ratelimit_mw.settings.features import parse_penalty, settle_policy, slot_limit_spec
 from ratelimit_mw.settings.limits import (
     DynamicLimits,
     LimitSelector,
@@ -63,12 +63,11 @@ class CompiledLimit:
         self.cost: Final = limit_set.cost if spec.cost is None else spec.cost
         self.is_penalty: Final = penalty
         self.missing_key: Final[MissingKey] = settings.missing_key
-        self.on_store_error: Final[OnStoreError] = (rule and rule.on_store_error) or settings.on_store_error
+        self.on_store_error: Final[OnStoreError] = settings.for_rule(rule, "on_store_error")
         self.shadow: Final = spec.shadow or settings.shadow or (rule is not None and rule.shadow)
-        queue, timeout = (None, None) if rule is None else (rule.queue, rule.queue_timeout)
         takes_slot = spec.limit.is_concurrency and not self.shadow
-        self.queue: Final = (settings.queue if queue is None else queue) if takes_slot else 0
-        self.queue_timeout: Final = settings.queue_timeout if timeout is None else timeout
+        self.queue: Final[int] = settings.for_rule(rule, "queue") if takes_slot else 0
+        self.queue_timeout: Final[float] = settings.for_rule(rule, "queue_timeout")
         self.may_delay: Final = spec.limit.effective_max_delay_us > 0 and not self.shadow
         make_policy = partial(
             Policy,
@@ -123,13 +122,15 @@ class LimitSet:
         self.bucket_name: Final = bucket_name or name
         self.settings: Final = settings
         self.rule: Final = rule
-        self._key: Final = settings.key if rule is None or rule.key is None else rule.key
+        self._key: Final[KeySpec] = settings.for_rule(rule, "key")
         self.key: Final = Key(self._key, settings.ipv6_prefix)
         cost = resolve_cost(rule.cost, []) if rule else None
         self.cost: Final[int | RequestCallable] = 1 if cost is None else cost
         self.tag_of: Final = _tagger(settings.key_secret, plain=settings.plain_keys)
         self._penalty: Final = _penalty(settings, rule, name)
-        self.settle_policy: Final = _settle_policy(settings, rule)
+        self.settle_policy: Final = settle_policy(
+            settings.for_rule(rule, "settle"), settings.for_rule(rule, "count_status")
+        )
         self.settles: Final = self.settle_policy is not None and limits != []
         self._slots: Final = (
             (slot_limit_spec(concurrent, settings.slot_lifetime, settings.slot_retry),) if concurrent else ()
@@ -241,15 +242,6 @@ def check_no_async_callables(limit_sets: Iterable[LimitSet]) -> None:
             with mistakes.collect(setting if needs_no_owner else f"{setting} of {owner}"):
                 reject_async(call, _WSGI)
     mistakes.raise_if_any()
-
-
-def _settle_policy(settings: Settings, rule: Rule | None) -> SettlePolicy | None:
-    """Return how charges are settled after the response: the rule's settings, else the global ones."""
-    settle, counts = (
-        getattr(settings if rule is None or getattr(rule, option) is None else rule, option)
-        for option in ("settle", "count_status")
-    )
-    return settle_policy(settle, counts)
 
 
 def _penalty(settings: Settings, rule: Rule | None, name: str) -> LimitSpec | None:

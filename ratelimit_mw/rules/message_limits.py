@@ -1,7 +1,7 @@
 """Finds the limits of a websocket's messages from the rules of its handshake. Pure: no store, no clock, no I/O."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -10,7 +10,7 @@ from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import parse_limits
-from ratelimit_mw.settings.rule import OnMessageRefused, OnStoreError, Rule
+from ratelimit_mw.settings.rule import OnStoreError, Rule
 
 _NAME: Final = "messages"  # in bucket keys, after a slash; names of rules have no slash, so the bucket is unique
 _STRICTEST_FIRST: Final[Sequence[OnStoreError]] = ("deny", "local", "allow")
@@ -28,11 +28,6 @@ def unseen_messages(settings: Settings, observer: str) -> Iterator[Finding]:
                 "in the app, and remove this option",
                 code="RL-133",
             )
-
-
-class _MessagePolicy(NamedTuple):
-    on_store_error: OnStoreError
-    on_message_refused: OnMessageRefused
 
 
 class MessageLimits:
@@ -74,22 +69,17 @@ class MessageLimits:
         global_for = (
             [] if self._has_no_global else [index for index in finals if index is None or self._by_rule[index] is None]
         )
-        modes = {self._policy_of(index).on_store_error for index in global_for} or {self._settings.on_store_error}
+        modes = {self._for_rule(index, "on_store_error") for index in global_for} or {self._settings.on_store_error}
         default = self._global[next(mode for mode in _STRICTEST_FIRST if mode in modes)]
         limit_sets = [*by_rule.values(), *([default] if global_for else [])]
         if not limit_sets:
             return None
         refusing = [*global_for, *(index for index in by_rule if not self._rules[index].shadow)]
-        closes = any(self._policy_of(index).on_message_refused == "close" for index in refusing)
+        closes = any(self._for_rule(index, "on_message_refused") == "close" for index in refusing)
         return Match(limit_sets, name, route, default, closes=closes)
 
-    def _policy_of(self, index: int | None) -> _MessagePolicy:
-        """Return the policy of a rule, with the global option for each option that the rule lacks."""
-        settings, rule = self._settings, None if index is None else self._rules[index]
-        return _MessagePolicy(
-            (rule and rule.on_store_error) or settings.on_store_error,
-            (rule and rule.on_message_refused) or settings.on_message_refused,
-        )
+    def _for_rule(self, index: int | None, option: str) -> Any:
+        return self._settings.for_rule(None if index is None else self._rules[index], option)
 
     def _limit_set_of_rule(self, rule: Rule) -> LimitSet | None:
         limits = rule.resolve_messages(self._settings.tier, self._settings.default_tier)

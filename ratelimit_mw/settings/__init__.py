@@ -129,6 +129,11 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         found: Collection[str] = vars(self).get(_FROM_ENVIRONMENT, ())
         return found
 
+    def for_rule(self, rule: Rule | None, option: str) -> Any:
+        """Return an option of a rule, or the global one if the rule does not set it. `rule`: None for global limits."""
+        value = None if rule is None else getattr(rule, option)
+        return getattr(self, option) if value is None else value
+
     def parsed_rules(self) -> list[Rule]:
         """Return the rules as parsed objects, in order. Raises `ConfigError` if two have the same name."""
         if isinstance(self.rules, (str, bytes, Mapping)) or not isinstance(self.rules, Sequence):
@@ -260,14 +265,12 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         mistakes = ErrorCollector()
         for index, rule in enumerate(self.parsed_rules()):
             place = _rule_place(index, rule)
-            key = key_or_placeholder(self.key) if rule.key is None else rule.key
+            key = key_or_placeholder(self.for_rule(rule, "key"))
             for field, resolve in (("limits", rule.resolve_limits), ("messages", rule.resolve_messages)):
                 with mistakes.collect(place):
                     check_buckets(field, resolve(*self._tiers) or (), key)
             with mistakes.collect(place):
-                settle = self.settle if rule.settle is None else rule.settle
-                statuses = self.count_status if rule.count_status is None else rule.count_status
-                if settle is not None or statuses:
+                if self.for_rule(rule, "settle") is not None or self.for_rule(rule, "count_status"):
                     check_estimates(rule.resolve_limits(*self._tiers), rule.cost)
         mistakes.raise_if_any()
 
