@@ -26,7 +26,7 @@ from ratelimit_mw.http.response import Response, refusal_response
 from ratelimit_mw.rules.deployment_checks import switched_off
 from ratelimit_mw.rules.message_limits import unseen_messages
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.slot_checks import warn_of_unused_slot_options
+from ratelimit_mw.rules.startup_checks import unused_slot_options
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback
@@ -114,7 +114,7 @@ class BaseGate:
 
     def warn_of_unused_slot_options(self) -> None:
         """Warn about options of slots that have no effect. For integrations whose endpoint limits cannot have slots."""
-        warn_of_unused_slot_options(self.settings, self._rules.limit_sets)
+        warn_or_fail(unused_slot_options(self._rules.limit_sets), strict=self.settings.strict)
 
     def default_refusal(self, request: Request, verdict: Verdict) -> Response:
         """Return the default response to a refused request.

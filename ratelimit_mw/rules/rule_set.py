@@ -71,9 +71,7 @@ class RuleSet:
         self._endpoint_checks: Final = EndpointLimitChecks(self.limit_sets)
         self.report_endpoint: Final = lru_cache(maxsize=_CACHE_SIZE)(self._report_endpoint)
         self._matches_by_endpoint: Final = lru_cache(maxsize=_CACHE_SIZE)(self._endpoint_match)
-        findings = startup_findings(
-            rules, self.limit_sets, self._table.messages.limit_sets, ignore_case=settings.ignore_case
-        )
+        findings = startup_findings(rules, self.limit_sets, self._table.messages.limit_sets)
         self.findings: Final[Sequence[Finding]] = list(findings)
 
     @property

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from msgspec.structs import fields
+
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.log import Finding
 from ratelimit_mw.core.validation import closest_match
@@ -10,15 +12,15 @@ from ratelimit_mw.http.keys import ANY_PREFIX, Key
 from ratelimit_mw.http.path_index import PARAMETER, fold
 from ratelimit_mw.http.paths import Paths, covers
 from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
-from ratelimit_mw.rules.slot_checks import queue_of
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import NOT_BY_TIER
-from ratelimit_mw.settings.rule import PathSpec, Rule
+from ratelimit_mw.settings.rule import Rule
 
 # quotas that an algorithm admits in the worst window
 _WORST_WINDOW_QUOTAS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}
 _LONG_TIMEOUT: Final = 5.0  # seconds; a larger store_timeout was probably meant in milliseconds
 _EVERY_PATH: Final = "/{rest:path}"
+_SLOT_OPTIONS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
 _METHOD_HINTS: Final = {  # words that frameworks use in place of methods
     "ANY": "leave out methods for all of them",
@@ -42,19 +44,19 @@ _RARE_METHODS: Final = frozenset(_RARE.split())
 
 
 def startup_findings(
-    rules: Sequence[Rule], compiled: Sequence[LimitSet], messages: Sequence[LimitSet], *, ignore_case: bool
+    rules: Sequence[Rule], compiled: Sequence[LimitSet], messages: Sequence[LimitSet]
 ) -> Iterator[Finding]:
     """Yield a finding for each rule that never matches and each limit that has no effect or that clients can avoid.
 
     `compiled`: all limits of requests; `app_limits` come first, the default limits last.
     """
-    for index, first in unreachable_rules(rules, ignore_case=ignore_case):
+    settings = compiled[0].settings
+    for index, first in unreachable_rules(rules, ignore_case=settings.ignore_case):
         yield Finding(
             f"rules[{index}] ({rules[index].full_name}) can never match: rules[{first}] ({rules[first].full_name}) "
             "is final and matches all of its requests; put it before that one, or set final = false there",
             code="RL-116",
         )
-    settings = compiled[0].settings
     yield from _exempt_findings(rules, settings)
     yield from _idle_part_findings([Key(settings.key, ANY_PREFIX)], "key")
     default = compiled[-1]
@@ -101,6 +103,23 @@ def startup_findings(
         )
 
 
+def unused_slot_options(compiled: Sequence[LimitSet]) -> Iterator[Finding]:
+    """Yield a finding on global options of slots that have no effect, for apps whose endpoint limits have no slots.
+
+    `compiled`: all limits of requests.
+    """
+    settings = compiled[0].settings
+    defaults = {field.name: field.default for field in fields(settings)}
+    unused = [option for option in _SLOT_OPTIONS if getattr(settings, option) != defaults[option]]
+    if unused and not any(limit_set.has_slots for limit_set in compiled):
+        pronoun = "it" if len(unused) == 1 else "them"
+        text = f"no limit here has concurrency slots; set concurrent, or remove {pronoun}"
+        yield Finding(f"{', '.join(unused)}: {text}", code="RL-127")
+    elif "queue_timeout" in unused and not any(settings.for_rule(one.rule, "queue") for one in compiled):
+        text = "queue_timeout: no limit here has a queue; set queue, or remove it"
+        yield Finding(text, weakens_limits=False, code="RL-127")
+
+
 class EndpointLimitChecks:
     """Checks each endpoint limit once, as `startup_findings` checks rules. `compiled`: as there."""
 
@@ -127,23 +146,40 @@ class EndpointLimitChecks:
 
 
 def _exempt_findings(rules: Sequence[Rule], settings: Settings) -> Iterator[Finding]:
-    for index in exempted_rules(rules, settings.exempt, ignore_case=settings.ignore_case):
-        if index is None:
-            yield Finding("exempt: it has every path, so nothing is limited; list only the exempt paths", code="RL-117")
-        else:
+    """Yield a finding for each rule whose paths are all in `exempt`. Yields one alone if `exempt` has every path."""
+    if not settings.exempt:
+        return
+    exempt = Paths("exempt", settings.exempt)
+    if _covers(exempt, Paths("path", _EVERY_PATH), ignore_case=False):
+        yield Finding("exempt: it has every path, so nothing is limited; list only the exempt paths", code="RL-117")
+        return
+    for index, rule in enumerate(rules):
+        paths = Paths("path", rule.path)
+        # with ignore_case a rule matches more spellings than `exempt`, which stays exact
+        has_more_spellings = settings.ignore_case and any(
+            fold(one) != one or one.upper() != one for one in map(_fixed, paths.normal_templates)
+        )
+        if not has_more_spellings and _covers(exempt, paths, ignore_case=False):
             yield Finding(
-                f"rules[{index}] ({rules[index].full_name}) can never match: exempt has all of its paths; remove the "
+                f"rules[{index}] ({rule.full_name}) can never match: exempt has all of its paths; remove the "
                 "rule, or take them out of exempt",
                 code="RL-116",
             )
 
 
 def _method_findings(rule: Rule, place: str) -> Iterator[Finding]:
-    for method, hint in unknown_methods(rule.methods):
-        text = f"{place}: methods has {method}, which is not a known HTTP method"
+    """Yield a finding for each method that is not a known HTTP method."""
+    for method in rule.methods:
+        if method in _METHODS or method in _RARE_METHODS:
+            continue
+        guess = closest_match(method, _METHODS)
+        hint = _METHOD_HINTS.get(method) or (guess and f"did you mean {guess}?")
         # a method without a hint may be a custom method, which is allowed
         yield Finding(
-            f"{text}; {hint or 'if clients do not send it, remove it'}", weakens_limits=hint is not None, code="RL-121"
+            f"{place}: methods has {method}, which is not a known HTTP method; "
+            f"{hint or 'if clients do not send it, remove it'}",
+            weakens_limits=hint is not None,
+            code="RL-121",
         )
 
 
@@ -259,26 +295,19 @@ def _no_effect_texts(limit_set: LimitSet, of_request: Sequence[LimitSet]) -> Ite
     """Yield the text of each finding, and whether it weakens limits."""
     if limit_set.may_delay and limit_set.settings.max_waiting == 0 and limit_set.fixed_limits is not None:
         yield "max_waiting = 0 allows no delay, so its max_delay has no effect; remove one of them", False
-    if limit_set.rule is not None:
-        yield from ((text, True) for text in _rule_texts(limit_set, limit_set.rule))
-        if limit_set.has_slots and limit_set.rule.queue_timeout and not queue_of(limit_set):
+    if (rule := limit_set.rule) is not None:
+        if rule.penalty is not None and rule.shadow:
+            yield "a shadow rule refuses no request, so its penalty has no effect; remove one of them", True
+        fixed_limits = limit_set.fixed_limits
+        if rule.settles and fixed_limits is not None and not any(limit.policy.settles for limit in fixed_limits):
+            yield "settle and count_status have no effect: it has no limit that is settled; remove them", True
+        if limit_set.has_slots and rule.queue_timeout and not limit_set.settings.for_rule(rule, "queue"):
             yield "its queue_timeout has no effect without a queue; set queue, or remove it", False
     if ban := next((limit for limit in limit_set.known_limits if limit.is_penalty), None):
         if ban.key.is_all:
             yield _BANS_ALL, False
         elif (text := _idle_penalty(ban, limit_set, of_request)) is not None:
             yield text, True
-
-
-def _rule_texts(limit_set: LimitSet, rule: Rule) -> Iterable[str]:
-    if rule.penalty is not None and rule.shadow:
-        yield "a shadow rule refuses no request, so its penalty has no effect; remove one of them"
-    if (
-        rule.settles
-        and limit_set.fixed_limits is not None
-        and not any(limit.policy.settles for limit in limit_set.fixed_limits)
-    ):
-        yield "settle and count_status have no effect: it has no limit that is settled; remove them"
 
 
 def _idle_penalty(ban: CompiledLimit, limit_set: LimitSet, of_request: Sequence[LimitSet]) -> str | None:
@@ -313,24 +342,6 @@ def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[t
                 finals.setdefault(_beginnings(template, ignore_case=ignore_case)[-1], []).append(index)
 
 
-def exempted_rules(rules: Sequence[Rule], exempt: PathSpec, *, ignore_case: bool) -> Iterator[int | None]:
-    """Yield the index of each rule whose paths are all in `exempt`. Yields None alone if `exempt` has every path."""
-    if not exempt:
-        return
-    paths = Paths("exempt", exempt)
-    if _covers(paths, Paths("path", _EVERY_PATH), ignore_case=False):
-        yield None
-        return
-    for index, rule in enumerate(rules):
-        rule_paths = Paths("path", rule.path)
-        # with ignore_case a rule matches more spellings than `exempt`, which stays exact
-        has_more_spellings = ignore_case and any(
-            fold(one) != one or one.upper() != one for one in map(_fixed, rule_paths.normal_templates)
-        )
-        if not has_more_spellings and _covers(paths, rule_paths, ignore_case=False):
-            yield index
-
-
 def exempting_all(rules: Sequence[Rule]) -> int | None:
     """Return the index of the first rule that exempts every request that reaches it, or None."""
     every = Paths("path", _EVERY_PATH)
@@ -344,16 +355,6 @@ def exempting_all(rules: Sequence[Rule]) -> int | None:
         ):
             return index
     return None
-
-
-def unknown_methods(methods: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each method that is not a known HTTP method, with a hint at the likely intention; None without a hint."""
-    for method in methods:
-        if method in _METHOD_HINTS:
-            yield method, _METHOD_HINTS[method]
-        elif method not in _METHODS and method not in _RARE_METHODS:
-            guess = closest_match(method, _METHODS)
-            yield method, None if guess is None else f"did you mean {guess}?"
 
 
 def _fixed(template: str) -> str:
