@@ -55,8 +55,8 @@ async def acquire(runtime: Runtime, charges: Sequence[Charge]) -> Verdict:
     return verdict
 
 
-class Turn:
-    """A block that starts when its units are due. `take`: takes the units. Can be entered once."""
+class Turn(AbstractAsyncContextManager[Verdict]):
+    """An `async with` block that starts when its units are due. `take`: takes the units. Can be entered once."""
 
     name = "turn"  # the name of the method that returns it, for the error
 
@@ -64,14 +64,14 @@ class Turn:
         self._take: Final = take
         self._entered = False
 
-    async def enter(self) -> Verdict:
+    async def __aenter__(self) -> Verdict:
         """Start the block. Raises `RateLimited` if the units are refused, and `RuntimeError` on a second entry."""
         if self._entered:
             raise RuntimeError(f"{self.name}: this context manager was entered before; create one for each `with`")
         self._entered = True
         return await self._take()
 
-    async def leave(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End the block. Its units stay taken."""
 
 
@@ -86,8 +86,11 @@ class SlotHolder(Turn):
         self._charges: Final = charges
         self._held_slots: HeldSlots | None = None
 
-    async def leave(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End the block, and release its slots."""
+        await self._release()
+
+    async def _release(self) -> None:
         if self._held_slots is not None:
             await self._runtime.slot_renewer.release(self._held_slots)
 
@@ -104,32 +107,19 @@ class SlotHolder(Turn):
                 try:
                     await runtime.sleep(verdict.delay)
                 except runtime.interrupts:
-                    await self.leave()
+                    await self._release()
                     raise
         return verdict
 
 
 class ThreadContext(AbstractContextManager[Verdict]):
-    """A `with` block in a thread."""
+    """The same block as a `with` block in a thread."""
 
     def __init__(self, block: Turn) -> None:
         self._block: Final = block
 
     def __enter__(self) -> Verdict:
-        return run(self._block.enter())
+        return run(self._block.__aenter__())
 
     def __exit__(self, *_: object) -> None:
-        run(self._block.leave())
-
-
-class AsyncContext(AbstractAsyncContextManager[Verdict]):
-    """An `async with` block."""
-
-    def __init__(self, block: Turn) -> None:
-        self._block: Final = block
-
-    async def __aenter__(self) -> Verdict:
-        return await self._block.enter()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._block.leave()
+        run(self._block.__aexit__())

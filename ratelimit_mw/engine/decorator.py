@@ -10,7 +10,7 @@ from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import accepts, callable_name, is_async, parameters_of, reject_async
-from ratelimit_mw.engine.acquire import AsyncContext, SlotHolder, ThreadContext, acquire
+from ratelimit_mw.engine.acquire import SlotHolder, ThreadContext, acquire
 from ratelimit_mw.engine.endpoint_misuse import USE_LIMIT, EndpointWatch, reject_registered
 from ratelimit_mw.engine.runtime import Runtime
 
@@ -138,7 +138,7 @@ def wrap_async(
         if not options.has_slots:
             await acquire(runtime, charges)
             return await function(*args, **kwargs)
-        async with AsyncContext(SlotHolder(runtime, charges)):
+        async with SlotHolder(runtime, charges):
             return await function(*args, **kwargs)
 
     return call

@@ -16,14 +16,7 @@ from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict, verdict_of
-from ratelimit_mw.engine.acquire import (
-    AsyncContext,
-    SlotHolder,
-    ThreadContext,
-    Turn,
-    acquire,
-    with_timeout_as_max_delay,
-)
+from ratelimit_mw.engine.acquire import SlotHolder, ThreadContext, Turn, acquire, with_timeout_as_max_delay
 from ratelimit_mw.engine.decorator import DecoratorOptions, P, R, wrap, wrap_async
 from ratelimit_mw.engine.endpoint_misuse import USE_LIMIT
 from ratelimit_mw.engine.runtime import AsyncioRuntime, ThreadRuntime
@@ -328,7 +321,7 @@ class AsyncLimiter(_BaseLimiter):
         self, limits: Limits, key: Key, cost: int = 1, timeout: float | None = None
     ) -> AbstractAsyncContextManager[Verdict]:
         """See `Limiter.turn`: `async with limiter.turn("10/second using gcra", "github"): ...`."""
-        return AsyncContext(Turn(lambda: acquire(self._runtime, self._reservation_charges(limits, key, cost, timeout))))
+        return Turn(lambda: acquire(self._runtime, self._reservation_charges(limits, key, cost, timeout)))
 
     async def settle(self, limits: Limits, key: Key, delta: int) -> None:
         """See `Limiter.settle`."""
@@ -336,7 +329,7 @@ class AsyncLimiter(_BaseLimiter):
 
     def slot(self, limits: Limits, key: Key, cost: int = 1) -> AbstractAsyncContextManager[Verdict]:
         """See `Limiter.slot`: `async with limiter.slot(...)`. A canceled task holds no slots."""
-        return AsyncContext(SlotHolder(self._runtime, self._slot_charges(limits, key, cost)))
+        return SlotHolder(self._runtime, self._slot_charges(limits, key, cost))
 
     async def reset(self, limits: Limits, key: Key) -> None:
         """See `Limiter.reset`."""
