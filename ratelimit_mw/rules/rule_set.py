@@ -138,7 +138,8 @@ class RuleSet:
             ((endpoint_limits, endpoint, display_name), *outer)
         ):
             for endpoint_limit in level_limits:
-                base_name = endpoint_limit.rule.name or name_for(limit_name or bucket_name)
+                given_name = endpoint_limit.rule.name
+                base_name = given_name or name_for(limit_name or bucket_name)
                 namesakes = [
                     compiled
                     for compiled in (*siblings, *rules)
@@ -146,12 +147,10 @@ class RuleSet:
                 ]
                 number = 1 + sum(len(compiled.limit_set.fixed_limits or (compiled,)) for compiled in namesakes)
                 # a name that was made from the route may be the name of a rule, whose limits are numbered first
-                number += 0 if endpoint_limit.rule.name else self.names[base_name]
+                number += 0 if given_name else self.names[base_name]
                 name = base_name if number == 1 else f"{base_name}-{number}"
                 # unique: rules of the settings have no @ in their names, and no name has brackets
-                base_bucket = (
-                    f"@{endpoint_limit.rule.name}" if endpoint_limit.rule.name else f"@{bucket_for(bucket_name)}()"
-                )
+                base_bucket = f"@{given_name}" if given_name else f"@{bucket_for(bucket_name)}()"
                 make_rule = partial(
                     CompiledRule,
                     endpoint_limit.rule,
@@ -164,12 +163,10 @@ class RuleSet:
                 compiled = make_rule(base_bucket)
                 in_same_bucket = [other for other in rules if other.base_bucket == base_bucket and not other.is_exempt]
                 overlapping = [
-                    other
-                    for other in in_same_bucket
-                    if not endpoint_limit.rule.name or compiled.bucket_ids & other.bucket_ids
+                    other for other in in_same_bucket if not given_name or compiled.bucket_ids & other.bucket_ids
                 ]
                 repeated = next(
-                    (other for other in overlapping if endpoint_limit.rule.name and other.is_same_limit(compiled)), None
+                    (other for other in overlapping if given_name and other.limit_set.rule == endpoint_limit.rule), None
                 )
                 # a repeated limit is one limit; different limits get separate buckets
                 rules.append(repeated or (make_rule(base_bucket + "+" * len(overlapping)) if overlapping else compiled))

@@ -45,7 +45,6 @@ class CompiledRule:
         "base_bucket",
         "base_name",
         "bucket_ids",
-        "definition",
         "hosts",
         "is_exempt",
         "is_final",
@@ -87,19 +86,6 @@ class CompiledRule:
         self.when: Final = None if rule.when is None else resolve_callable(rule.when)
         self.is_unconditional: Final = not self.methods and self.hosts is None and self.when is None
         self.bucket_ids: Final = frozenset(limit.policy.limit.bucket for limit in self.limit_set.known_limits)
-        self.definition: Final = (
-            rule.limits,
-            rule.methods,
-            rule.key,
-            rule.cost,
-            rule.tier,
-            rule.settle,
-            rule.count_status,
-            rule.penalty,
-            rule.shadow,
-            rule.final,
-            rule.when,
-        )
 
     def limit_set_for(self, *, preflight: bool) -> LimitSet:
         """Return the rule's limits; CORS preflights have the same limits in separate buckets."""
@@ -109,10 +95,6 @@ class CompiledRule:
             # the slash keeps the bucket unique: names do not contain one
             self._preflight_limits = self._limit_set_in_bucket(bucket_name=f"{self.limit_set.bucket_name}/preflight")
         return self._preflight_limits
-
-    def is_same_limit(self, other: "CompiledRule") -> bool:
-        """Return whether both rules define the same limit for the same requests."""
-        return self.definition == other.definition
 
     def matches_method_and_host(self, method: str, request: Request) -> bool | None:
         """Return whether method and host match; None if the host cannot be read. Does not call `when`."""

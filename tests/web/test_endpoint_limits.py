@@ -219,6 +219,20 @@ def test_all_marks_of_an_endpoint_are_asked_in_one_step(store: RecordingStore) -
     assert [decision.remaining for decision in verdicts[1].decisions] == [2, 2, 0]
 
 
+@pytest.mark.parametrize(
+    "option",
+    [{"concurrent": 1}, {"on_store_error": "deny"}, {"concurrent": 5, "queue": 2}],
+    ids=lambda one: next(iter(one)),
+)
+def test_equal_limits_of_one_name_with_different_options_both_apply(
+    store: RecordingStore, option: dict[str, Any]
+) -> None:
+    marks = (EndpointLimit("3/minute", name="login", concurrent=5), EndpointLimit("3/minute", name="login", **option))
+    ask(gate(store), marks)
+    keys = {text.partition(" ")[0] for text in taken(store)[0]}
+    assert keys == {"{ip=192.0.2.1}:@login", "{ip=192.0.2.1}:@login+"}
+
+
 def test_one_for_other_methods_does_not_apply(store: RecordingStore) -> None:
     one, marks = gate(store), (EndpointLimit("5/minute", methods=["POST"]),)
     ask(one, marks, PlainRequest("/", "GET"))
