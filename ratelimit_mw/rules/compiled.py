@@ -18,6 +18,7 @@ from ratelimit_mw.settings.limits import (
     DynamicLimits,
     LimitSelector,
     LimitSpec,
+    ParsedLimits,
     TieredLimits,
     check_list_buckets,
     resolve_cost,
@@ -111,7 +112,7 @@ class LimitSet:
 
     def __init__(
         self,
-        limits: Sequence[LimitSpec] | LimitSelector,
+        limits: ParsedLimits,
         name: str,
         settings: Settings,
         rule: Rule | None = None,
@@ -140,7 +141,7 @@ class LimitSet:
         self.fixed_limits: Final[Sequence[CompiledLimit] | None] = (
             None if isinstance(limits, LimitSelector) else self._compile(tuple(limits))
         )
-        self.callables: Final = self._referenced_callables(limits)
+        self.callables: Final = self._referenced_callables()
         # a callable may return limits that delay
         self.may_delay: Final = isinstance(limits, DynamicLimits) or any(limit.may_delay for limit in self.known_limits)
         self.has_slots: Final = any(limit.policy.limit.is_concurrency for limit in self.known_limits)
@@ -215,12 +216,13 @@ class LimitSet:
         if self.settle_policy is not None and self.settle_policy.call is not None:
             yield "settle", self.settle_policy.call
 
-    def _referenced_callables(self, limits: Sequence[LimitSpec] | LimitSelector) -> Sequence[RequestCallable]:
-        callables = list(limits.callables) if isinstance(limits, LimitSelector) else []
-        for limit in self.known_limits:
-            callables += callables_of(limit.key, limit.cost)
-        if self.fixed_limits is None:
-            callables += callables_of(self.key, self.cost)
+    def _referenced_callables(self) -> Sequence[RequestCallable]:
+        callables = [] if self._selector is None else list(self._selector.callables)
+        charged = [(limit.key, limit.cost) for limit in self.known_limits]
+        if self.fixed_limits is None:  # a limit that a callable returns may have the rule's key and cost
+            charged.append((self.key, self.cost))
+        for key, cost in charged:
+            callables += key.callables if isinstance(cost, int) else [*key.callables, cost]
         return list(dict.fromkeys(callables))
 
 
@@ -252,8 +254,3 @@ def _penalty(settings: Settings, rule: Rule | None, name: str) -> LimitSpec | No
     penalty = rule.penalty if rule is not None else settings.penalty if name == "app" else None
     ban = None if settings.shadow or (rule is not None and rule.shadow) else parse_penalty(penalty)
     return None if ban is None else LimitSpec(limit=ban, cost=1, settle=False)
-
-
-def callables_of(key: Key, cost: int | RequestCallable) -> Sequence[RequestCallable]:
-    """Return the callables whose results a key and a cost need."""
-    return key.callables if isinstance(cost, int) else [*key.callables, cost]

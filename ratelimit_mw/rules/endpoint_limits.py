@@ -12,7 +12,7 @@ from ratelimit_mw.core.validation import RESERVED_NAMES, build_checked
 from ratelimit_mw.http.keys import key_or_placeholder
 from ratelimit_mw.rules.compiled import LimitSet, check_no_async_callables
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.limits import check_buckets, known_specs
+from ratelimit_mw.settings.limits import check_buckets, has_concurrency
 from ratelimit_mw.settings.options import Options
 from ratelimit_mw.settings.rule import LIMIT_TABLE_OPTIONS, EndpointLimitOptions, LimitsValue, Rule, RuleOptions
 
@@ -63,8 +63,7 @@ class EndpointLimit:
 
     def reject_concurrency(self) -> Self:
         """Return self; raise `ConfigError` if it has slots. For endpoints without a tracked end of the response."""
-        spec_lists = known_specs(self.rule.resolve_limits(None, None))
-        if self.rule.concurrent or any(spec.limit.is_concurrency for specs in spec_lists for spec in specs):
+        if self.rule.concurrent or has_concurrency(self.rule.resolve_limits(None, None)):
             raise ConfigError(
                 "concurrent: the end of a response is not observed here; set it in a rule of the settings for this "
                 "path",

@@ -10,8 +10,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.rules.deployment_checks import switched_off
 from ratelimit_mw.rules.message_limits import unseen_messages
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.features import has_concurrency
-from ratelimit_mw.settings.limits import parse_limits
+from ratelimit_mw.settings.limits import has_concurrency, parse_limits
 from ratelimit_mw.settings.rule import Rule
 
 _NO_SLOTS: Final = (

@@ -106,7 +106,8 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         mistakes = ErrorCollector()
         # the problem of the key comes first, because limits and rules use it
         mistakes.run([partial(check_key, "key", self.key), self._check_limits, self._check_rules])
-        mistakes.run([self._check_proxies, *option_checks(self, Options)])
+        check_proxies = partial(ClientIPResolver, self.trusted_proxies, self.proxy_header)
+        mistakes.run([check_proxies, *option_checks(self, Options)])
         mistakes.raise_if_any()
 
     def __repr__(self) -> str:
@@ -240,9 +241,6 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         # a variable is read as a number; the field is None, because the default depends on the integration
         defaults["max_waiting"] = 0
         return read_environment(environ, Options, defaults)
-
-    def _check_proxies(self) -> None:
-        ClientIPResolver(self.trusted_proxies, self.proxy_header)
 
     def _check_limits(self) -> None:
         if self.limits is None:

@@ -12,7 +12,7 @@ from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import Limit, check_seconds
 from ratelimit_mw.core.validation import at_most, positive_seconds
 from ratelimit_mw.http.callables import callable_check, resolve_callable
-from ratelimit_mw.settings.limits import LimitSelector, LimitSpec, known_specs
+from ratelimit_mw.settings.limits import LimitSpec, ParsedLimits, has_concurrency
 
 PenaltySpec = str | Ban
 SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is the name of a callable
@@ -91,18 +91,13 @@ def check_slot_lifetime(option: str, value: object) -> None:
         raise ConfigError(f"{option}: got {value}, expected at least 1 second", code="RL-004")
 
 
-def has_concurrency(limits: Sequence[LimitSpec] | LimitSelector) -> bool:
-    """Return whether one of the limits that are known at startup counts slots."""
-    return any(spec.limit.is_concurrency for specs in known_specs(limits) for spec in specs)
-
-
-def check_single_concurrency(limits: Sequence[LimitSpec] | LimitSelector, concurrent: Any) -> None:
+def check_single_concurrency(limits: ParsedLimits, concurrent: Any) -> None:
     """Raise `ConfigError` if `concurrent` and a limit both count slots, because they would share a bucket."""
     if concurrent and has_concurrency(limits):
         raise ConfigError("concurrent: limits have a Concurrency already; expected only one of the two", code="RL-021")
 
 
-def check_no_concurrency(field: str, limits: Sequence[LimitSpec] | LimitSelector) -> None:
+def check_no_concurrency(field: str, limits: ParsedLimits) -> None:
     """Raise `ConfigError` for a Concurrency among limits of messages: without a duration, a message holds no slot."""
     if has_concurrency(limits):
         raise ConfigError(

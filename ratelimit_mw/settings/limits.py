@@ -1,6 +1,5 @@
 """Parses the option `limits`: limit specs, limits by tier, and limits that a callable returns."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Final, TypedDict
@@ -200,21 +199,14 @@ _MAX_SHOWN: Final = 100  # characters of an unknown tier
 _CACHE_SIZE: Final = 1024  # parsed results of one callable
 
 
-class LimitSelector(ABC):
-    """Limits that are selected for each request. `callables`: the callables whose results it needs."""
-
-    callables: Sequence[RequestCallable]
-
-    @abstractmethod
-    def select(self, request: KeyContext, route: str, results: CallResults) -> Sequence[LimitSpec] | None:
-        """Return the limits of a request; None if the callable returned no valid limits."""
-
-
-class TieredLimits(LimitSelector):
+class TieredLimits:
     """`{free = "60/hour", pro = "5000/hour"}`: limits by the tier that a key names.
 
     The default tier applies to clients without a tier, and to those whose tier is not in the table. It is
     `default_tier`, or else the tier named `default`, or else the first tier.
+
+    `all`: the limits of each tier, in order. `unlimited_default`: the default tier, if it is only the first in the
+    table and has no limits, although another has; else None. `callables`: those whose results `select` needs.
     """
 
     def __init__(self, place: str, tiers: Mapping[str, Any], tier: KeySpec | None, default: str | None) -> None:
@@ -224,55 +216,49 @@ class TieredLimits(LimitSelector):
                 "the tier, such as 'header:X-Plan'",
                 code="RL-019",
             )
-        self._tiers: Final = _parse_tiers(place, tiers)
+        self.all: Final = _parse_tiers(place, tiers)
         if isinstance(default, str) and default not in tiers:
             raise ConfigError(f"default_tier: got {default!r}, expected one of {', '.join(tiers)}", code="RL-019")
         self._default: Final = default or (_DEFAULT_TIER if _DEFAULT_TIER in tiers else next(iter(tiers)))
-        self._is_default_chosen: Final = default is not None or _DEFAULT_TIER in tiers
+        is_chosen = default is not None or _DEFAULT_TIER in tiers
+        is_unlimited = not is_chosen and not self.all[self._default] and any(self.all.values())
+        self.unlimited_default: Final = self._default if is_unlimited else None
         self.key: Final = Key(tier, ANY_PREFIX)
-        self.callables = self.key.callables
-
-    @property
-    def all(self) -> Mapping[str, Sequence[LimitSpec]]:
-        """All tiers with their limits, in order."""
-        return self._tiers
-
-    @property
-    def unlimited_default(self) -> str | None:
-        """The default tier, if it is only the first in the table and has no limits, although another has; else None."""
-        is_chosen = self._is_default_chosen or self._tiers[self._default] or not any(self._tiers.values())
-        return None if is_chosen else self._default
+        self.callables: Final[Sequence[RequestCallable]] = self.key.callables
 
     def select(self, request: KeyContext, route: str, results: CallResults) -> Sequence[LimitSpec]:
         """Return the limits of the tier that the key names, else of the default tier."""
         identity = self.key.identity(request, route, results) or ""
         # an identity escapes no character of a tier's name, so the text after `=` is that name
-        specs = self._tiers.get(identity.partition("=")[2])
+        specs = self.all.get(identity.partition("=")[2])
         if specs is None:
             self._report_unknown(results)
-            return self._tiers[self._default]
+            return self.all[self._default]
         return specs
 
     def _report_unknown(self, results: CallResults) -> None:
         """Warn of a callable that names a tier which is not in the table. Other keys may have any text by intention."""
         for call in self.callables:
             name = as_text(results.get(call))
-            if name is not None and name not in self._tiers:
+            if name is not None and name not in self.all:
                 warn_throttled(
                     f"tier {callable_place(call)}",
                     "returned %s, expected None or one of %s: the tier %s applies",
-                    *(f"{name!r:.{_MAX_SHOWN}}", ", ".join(self._tiers), self._default),
+                    *(f"{name!r:.{_MAX_SHOWN}}", ", ".join(self.all), self._default),
                     code="RL-215",
                     call=call,
                 )
 
 
-class DynamicLimits(LimitSelector):
-    """Limits that a callable returns for each request: notation, Limits, or any other form of a list of limits."""
+class DynamicLimits:
+    """Limits that a callable returns for each request: notation, Limits, or any other form of a list of limits.
+
+    `callables`: as in `TieredLimits`.
+    """
 
     def __init__(self, call: RequestCallable) -> None:
         self._call: Final = call
-        self.callables = [call]
+        self.callables: Final[Sequence[RequestCallable]] = [call]
         self._parsed: Final = lru_cache(_CACHE_SIZE)(_parse_result)
 
     def select(self, _: KeyContext, __: str, results: CallResults) -> Sequence[LimitSpec] | None:
@@ -294,10 +280,14 @@ class DynamicLimits(LimitSelector):
             return None
 
 
+LimitSelector = TieredLimits | DynamicLimits  # selects the limits of each request
+ParsedLimits = Sequence[LimitSpec] | LimitSelector
+
+
 def _parse_result(result: Any) -> Sequence[LimitSpec]:
     """Parse a callable's result. Raises `ConfigError` if it is invalid; `[]` is valid and means no limits."""
     specs = parse_limit_specs("limits", result)
-    if any(spec.limit.is_concurrency for spec in specs):
+    if has_concurrency(specs):
         raise ConfigError(
             "limits: got a Concurrency from a callable; set `concurrent` in the rule instead", code="RL-020"
         )
@@ -321,7 +311,7 @@ def _parse_tiers(place: str, tiers: Mapping[str, Any]) -> dict[str, Sequence[Lim
 
 def parse_limits(
     place: str, value: object, tier: KeySpec | None = None, default_tier: str | None = None
-) -> Sequence[LimitSpec] | LimitSelector:
+) -> ParsedLimits:
     """Parse the value of `limits` to limit specs or a selector. Raises `ConfigError` that names `place`."""
     if (callable(value) and not isinstance(value, type)) or is_callable_name(value):
         with error_location(place):
@@ -349,7 +339,7 @@ def _is_limit_table(table: Mapping[Any, Any], tier: KeySpec | None) -> bool:
     return tier is None and any(closest_match(name, options) for name in table)
 
 
-def known_specs(limits: Sequence[LimitSpec] | LimitSelector) -> list[Sequence[LimitSpec]]:
+def known_specs(limits: ParsedLimits) -> list[Sequence[LimitSpec]]:
     """Return the lists of limits that are known at startup.
 
     Returns one list in general, one list per tier for limits by tier, and no list for a callable.
@@ -359,7 +349,12 @@ def known_specs(limits: Sequence[LimitSpec] | LimitSelector) -> list[Sequence[Li
     return [] if isinstance(limits, LimitSelector) else [limits]
 
 
-def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -> None:
+def has_concurrency(limits: ParsedLimits) -> bool:
+    """Return whether one of the limits that are known at startup counts slots."""
+    return any(spec.limit.is_concurrency for specs in known_specs(limits) for spec in specs)
+
+
+def check_estimates(limits: ParsedLimits, cost: object) -> None:
     """Raise `ConfigError` for a limit that is settled but charges 0 in advance. `cost`: the rule's cost."""
     for specs in known_specs(limits):
         for spec in specs:
@@ -373,7 +368,7 @@ def check_estimates(limits: Sequence[LimitSpec] | LimitSelector, cost: object) -
                 )
 
 
-def check_buckets(place: str, limits: Sequence[LimitSpec] | LimitSelector, key: KeySpec) -> None:
+def check_buckets(place: str, limits: ParsedLimits, key: KeySpec) -> None:
     """Check the buckets of a list of limits, or of each tier, by `check_list_buckets`. Skips a callable's limits."""
     if isinstance(limits, TieredLimits):
         for name, specs in limits.all.items():

@@ -31,17 +31,17 @@ from ratelimit_mw.settings.features import (
     check_queue_timeout,
     check_settle,
     check_single_concurrency,
-    has_concurrency,
     parse_penalty,
 )
 from ratelimit_mw.settings.limits import (
     NOT_BY_TIER,
     LimitOptions,
-    LimitSelector,
     LimitSpec,
+    ParsedLimits,
     TieredLimits,
     check_estimates,
     check_tier_name,
+    has_concurrency,
     known_specs,
     parse_limits,
     resolve_cost,
@@ -189,13 +189,11 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         mistakes.run([self._check_slots, self._check_messages, self._check_tiers])
         mistakes.raise_if_any()
 
-    def resolve_limits(self, tier: KeySpec | None, default_tier: str | None) -> Sequence[LimitSpec] | LimitSelector:
+    def resolve_limits(self, tier: KeySpec | None, default_tier: str | None) -> ParsedLimits:
         """Return the limits of this rule. `tier`, `default_tier`: the global options, for a rule without its own."""
         return () if self.limits is None else self._parse_limits("limits", tier, default_tier)
 
-    def resolve_messages(
-        self, tier: KeySpec | None, default_tier: str | None
-    ) -> Sequence[LimitSpec] | LimitSelector | None:
+    def resolve_messages(self, tier: KeySpec | None, default_tier: str | None) -> ParsedLimits | None:
         """Return the rule's limits of messages, as `resolve_limits` does; None if the global ones apply."""
         if self.messages is None:
             return () if self.exempt else None
@@ -230,9 +228,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         """Whether the search for rules ends with this one. It never ends with a shadow rule."""
         return self.final and not self.shadow
 
-    def _parse_limits(
-        self, field: str, tier: KeySpec | None, default_tier: str | None
-    ) -> Sequence[LimitSpec] | LimitSelector:
+    def _parse_limits(self, field: str, tier: KeySpec | None, default_tier: str | None) -> ParsedLimits:
         tiers = (
             tier if self.tier is None else key_or_placeholder(self.tier),
             default_tier if self.default_tier is None else self.default_tier,
