@@ -19,13 +19,14 @@ from ratelimit_mw.engine.observation import CountedEvent, counted_waiting
 from ratelimit_mw.engine.response_tracking import settle_after_response
 from ratelimit_mw.engine.runtime import Runtime, Sleep, refund
 from ratelimit_mw.engine.settlement import MAY_BE_LOST
-from ratelimit_mw.engine.slot_wait import SlotWait, slot_bucket, slot_demand
+from ratelimit_mw.engine.slot_wait import SlotWait, slot_demand
 from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan_on_store_error, without_charged
 from ratelimit_mw.rules.plan import plan as make_plan
 from ratelimit_mw.rules.rule_table import EndpointRules
+from ratelimit_mw.stores.group import stored_bucket
 
 _NO_RESULTS: Final[CallResults] = {}
 _CALLABLE_RAISED: Final = (
@@ -184,14 +185,14 @@ class Flow(BaseGate, ABC):
             return None
         wake = None
         if match.has_queue:
-            wake = partial(self._queues.wake, [slot_bucket(charge) for charge in slots])
+            wake = partial(self._queues.wake, [stored_bucket(charge) for charge in slots])
         held_slots = HeldSlots(self.store_for(verdict.source), slots, wake)
         request.on_end = [*(request.on_end or ()), self.runtime.slot_renewer.add_until_end(held_slots)]
         return held_slots
 
     def _wake_waiters(self, verdict: Verdict) -> None:
         """Wake requests that wait for the slots of this verdict, which were released."""
-        self._queues.wake([slot_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
+        self._queues.wake([stored_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
 
     def _conclude_single(self, charge_plan: Plan, decisions: Sequence[Decision]) -> Verdict:
         """Do for a plan with one charge what `_take_once` does after the call of the store, in less time."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.core.memo import get_or_create
@@ -110,15 +110,8 @@ def _refusal(at: float, binding: int, verdict: Verdict) -> Refusal:
     return Refusal(charge.key, charge.limit.notation, at, verdict.retry_after)
 
 
-class RefusalReporter(Protocol):
-    """Counts refusals, and sends them to the store off the request path."""
-
-    def add(self, verdict: Verdict) -> None:
-        """Count a refused request. Never raises."""
-
-
 class ThreadReporter:
-    """Sends refusals from a thread, which runs while there are any."""
+    """Counts refusals, and sends them to the store from a thread, which runs while there are any."""
 
     def __init__(self, store: Inventory, size: int) -> None:
         self._store: Final = store
@@ -137,7 +130,7 @@ class ThreadReporter:
         return get_or_create(self, "starting", threading.Lock)
 
     def add(self, verdict: Verdict) -> None:
-        """See `RefusalReporter`."""
+        """Count a refused request. Never raises."""
         self._refusals.add(verdict)
         if not self._is_running:
             self._start()
@@ -179,7 +172,7 @@ class ThreadReporter:
 
 
 class LoopReporter:
-    """Sends refusals from a task of the event loop that refused a request."""
+    """Counts refusals, and sends them to the store from a task of the event loop that refused a request."""
 
     def __init__(self, store: AsyncInventory, size: int) -> None:
         self._store: Final = store
@@ -187,7 +180,7 @@ class LoopReporter:
         self._timers: Final = PerLoop(_Timer)
 
     def add(self, verdict: Verdict) -> None:
-        """See `RefusalReporter`."""
+        """See `ThreadReporter`."""
         self._refusals.add(verdict)
         try:
             timer = self._timers.get()
@@ -217,7 +210,10 @@ class _Timer:
     is_set = False
 
 
-def reporter_for(store: Any, size: int, *, is_async: bool) -> ThreadReporter | LoopReporter | None:
+RefusalReporter = ThreadReporter | LoopReporter
+
+
+def reporter_for(store: Any, size: int, *, is_async: bool) -> RefusalReporter | None:
     """Return the reporter that sends refusals to this store; None if the store cannot keep them."""
     if is_async:
         return LoopReporter(store, size) if isinstance(store, AsyncInventory) else None

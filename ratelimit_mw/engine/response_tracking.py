@@ -222,13 +222,9 @@ def spawn(work: Callable[[], Coroutine[Any, Any, object]], loop: asyncio.Abstrac
     except RuntimeError:
         if loop is None or loop.is_closed():
             raise
-        loop.call_soon_threadsafe(_start_task, work)
+        loop.call_soon_threadsafe(lambda: spawn_task(work()))
     else:
-        _start_task(work)
-
-
-def _start_task(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    spawn_task(work())
+        spawn_task(work())
 
 
 def _text(value: object) -> str:

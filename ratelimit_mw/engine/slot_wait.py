@@ -15,6 +15,7 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.slot_queue import Queues, SlotBucket, SlotDemand, Waiter
 from ratelimit_mw.rules.plan import Plan
+from ratelimit_mw.stores.group import stored_bucket
 
 Query = Callable[[Plan], Awaitable[Verdict | None]]
 
@@ -35,7 +36,7 @@ def slot_demand(plan: Plan, keys: Callable[[], Sequence[str]]) -> SlotDemand | N
     shared, max_wait = set[SlotBucket](), math.inf
     for charge, compiled_limit in zip(plan.charges, plan.compiled_limits, strict=True):
         if compiled_limit.queue:
-            bucket = slot_bucket(charge)
+            bucket = stored_bucket(charge)
             buckets[bucket] = min(compiled_limit.queue, buckets.get(bucket, compiled_limit.queue))
             max_wait = min(max_wait, compiled_limit.queue_timeout)
             if compiled_limit.key.is_shared:
@@ -138,14 +139,14 @@ class SlotWait:
     async def _refuse_as_full(self, full_buckets: Collection[SlotBucket]) -> Verdict | None:
         """Return the verdict on a request that stops waiting. It is a refusal even if slots were released meanwhile."""
         charges = [
-            replace(charge, cost=charge.limit.quota + 1) if slot_bucket(charge) in full_buckets else charge
+            replace(charge, cost=charge.limit.quota + 1) if stored_bucket(charge) in full_buckets else charge
             for charge in self._plan.charges
         ]
         verdict = await self._take(replace(self._plan, charges=charges))
         if verdict is None or len(verdict.decisions) != len(charges):
             return verdict
         decisions = [
-            _as_all_in_use(charge, one) if slot_bucket(charge) in full_buckets else one
+            _as_all_in_use(charge, one) if stored_bucket(charge) in full_buckets else one
             for charge, one in zip(charges, verdict.decisions, strict=True)
         ]
         return replace(verdict, charges=self._plan.charges, decisions=decisions)
@@ -162,7 +163,7 @@ class SlotWait:
                 continue
             if not compiled_limit.queue or charge.cost > one.limit:
                 return None
-            full[slot_bucket(charge)] = None
+            full[stored_bucket(charge)] = None
         return tuple(full)
 
     def _exhausted(self, verdict: Verdict | None) -> tuple[SlotBucket, ...]:
@@ -172,13 +173,8 @@ class SlotWait:
         return tuple(
             bucket
             for charge, one in pairs
-            if (bucket := slot_bucket(charge)) in self._demand.buckets and not one.remaining
+            if (bucket := stored_bucket(charge)) in self._demand.buckets and not one.remaining
         )
-
-
-def slot_bucket(charge: Charge) -> SlotBucket:
-    """Return the bucket of a charge, as the queues identify it. It is the same pair as `stored_bucket`."""
-    return charge.key, charge.limit.bucket
 
 
 def _without_counting(plan: Plan) -> Plan:

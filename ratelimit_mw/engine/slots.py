@@ -20,7 +20,7 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.memo import get_or_create
 from ratelimit_mw.core.runtime import run, run_to_completion, spawn_task
-from ratelimit_mw.stores.group import committed
+from ratelimit_mw.stores.group import committed, stored_bucket
 from ratelimit_mw.stores.lifecycle import PerLoop, after_fork_in_child, fork_safe_lock
 from ratelimit_mw.stores.memory import MemoryStore
 
@@ -64,7 +64,7 @@ def slot_charges(charges: Sequence[Charge], decisions: Sequence[Decision]) -> li
     by_bucket: dict[tuple[str, str], Charge] = {}
     for charge, decision, was_charged in zip(charges, decisions, committed(charges, decisions), strict=True):
         if charge.limit.is_concurrency and charge.cost and was_charged:
-            bucket = (charge.key, charge.limit.bucket)
+            bucket = stored_bucket(charge)
             # The store merged charges of one bucket, so they have the same `at`, and `at`, `at + 1` and so on identify
             # their slots. One charge with their sum renews all.
             already = by_bucket[bucket].cost if bucket in by_bucket else 0
@@ -147,11 +147,6 @@ class SlotRegistry:
         heappush(self._due, (since + held_slots.renewal_interval, next(self._sequence), ref(held_slots)))
 
 
-def renewal_charges(batch: Sequence[HeldSlots]) -> list[Charge]:
-    """Return the charges whose settlement renews the slots of a batch."""
-    return [charge for held_slots in batch for charge in held_slots.charges]
-
-
 _MIN_PAUSE: Final = 0.005  # seconds; so that the timer does not fire in every iteration of the loop
 _NO_THREAD: Final = "no thread can be started, so each request that takes a slot renews those that are due: %s"
 _NOT_RELEASED: Final = "slots may not have been released; then they are free when their lifetime ends: %s"
@@ -186,7 +181,7 @@ async def _renew(
 ) -> None:
     """Renew the slots of a batch, and release those that ended meanwhile."""
     try:
-        await settle(batch[0].store, renewal_charges(batch))
+        await settle(batch[0].store, [charge for held_slots in batch for charge in held_slots.charges])
     except Exception as error:  # noqa: BLE001  # no caller waits for this call
         warn_throttled("slots", _NOT_RENEWED, error, code="RL-210")
     finally:

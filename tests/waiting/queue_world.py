@@ -8,10 +8,11 @@ from typing import Any
 
 from ratelimit_mw import Charge, Concurrency, MemoryStore, Verdict
 from ratelimit_mw.engine.slot_queue import Queues, SlotBucket
-from ratelimit_mw.engine.slot_wait import SlotWait, slot_bucket, slot_demand
+from ratelimit_mw.engine.slot_wait import SlotWait, slot_demand
 from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.group import stored_bucket
 from ratelimit_mw.testing import Clock
 from web.plain_request import PlainRequest
 
@@ -44,7 +45,7 @@ class Asked:
 
     @property
     def buckets(self) -> set[SlotBucket]:
-        return {slot_bucket(charge) for charge in self.slots}
+        return {stored_bucket(charge) for charge in self.slots}
 
     @property
     def slots(self) -> list[Charge]:
@@ -113,7 +114,7 @@ class World:
         held = [(charge, decision.at) for charge, decision in pairs if charge.limit.is_concurrency]
         self.store.settle([Charge(charge.key, charge.limit, -charge.cost, at=at) for charge, at in held])
         if not elsewhere:
-            self.queues.wake([slot_bucket(charge) for charge, _ in held])
+            self.queues.wake([stored_bucket(charge) for charge, _ in held])
         self._settle()
 
     def passes(self, seconds: float) -> None:
