@@ -65,7 +65,7 @@ class RateLimitMiddleware:
             check_app(app, "ASGI")
             self._gate = AsyncGate(Settings.of(settings, options))
             self._gate.warn_of_unused_slot_options()
-            warn_of_authentication(app, self._gate.keys, strict=self._gate.settings.strict)
+            warn_of_authentication(app, self._gate.rule_set.keys, strict=self._gate.settings.strict)
         except ConfigError as error:
             if not in_event_loop():
                 raise
@@ -80,7 +80,7 @@ class RateLimitMiddleware:
             if MIDDLEWARE_REGISTRY.register(self):
                 self.track_all()
             warn_of_cors(app, None)
-            self._gate.adapt_to_router(app)
+            self._gate.rule_set.adapt_to_router(app)
         self._unused = watch_for_discard(self, _FIX)
 
     def _fail(self, error: ConfigError) -> None:

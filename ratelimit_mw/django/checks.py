@@ -128,7 +128,7 @@ def _read(value: Any) -> tuple[Sequence[Key], Sequence[str], Sequence[str]]:
     for is_async in _BOTH:
         try:
             with capture_warnings() as warnings:
-                return build_gate(value, is_async=is_async).keys, (), warnings
+                return build_gate(value, is_async=is_async).rule_set.keys, (), warnings
         except ConfigError as error:
             problems.append(error.problems)
     return (), problems[0], ()

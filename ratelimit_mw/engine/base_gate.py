@@ -49,9 +49,9 @@ _KEEPS_NO_REFUSALS: Final = Finding(
 class BaseGate:
     """The common part of `Gate` and `AsyncGate`.
 
-    `delay_capacity`: bounds how many requests are delayed at once. `reporter`: remembers refusals, if
-    `remember_refused` is set. `is_nested`: an outer gate of the same settings has reported the findings of the start.
-    `findings`: those that this gate has reported.
+    `rule_set`: the compiled settings. `delay_capacity`: bounds how many requests are delayed at once. `reporter`:
+    remembers refusals, if `remember_refused` is set. `is_nested`: an outer gate of the same settings has reported the
+    findings of the start. `findings`: those that this gate has reported.
     """
 
     _probes_store = True  # whether to open files and `metrics_folder` at startup, and with `strict` to probe a server
@@ -73,10 +73,9 @@ class BaseGate:
     ) -> None:
         self.settings: Final = settings
         self._is_nested: Final = is_nested
-        self._rules: Final = rules or RuleSet(settings)
-        self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._rules.compile_endpoint_limits)
-        self.keys: Final = self._rules.keys
-        findings = [] if rules or is_nested else [*switched_off(settings), *self._rules.findings]
+        self.rule_set: Final = rules or RuleSet(settings)
+        self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self.rule_set.compile_endpoint_limits)
+        findings = [] if rules or is_nested else [*switched_off(settings), *self.rule_set.findings]
         if self._sees_no_messages and not (rules or is_nested):
             findings += unseen_messages(settings, self._sees_no_messages)
         if settings.store == "memory://" and (workers := configured_workers()) > 1:
@@ -101,20 +100,11 @@ class BaseGate:
     @property
     def fast_rules(self) -> RuleSet | None:
         """The rules for the fast path, which finds plans with `plans_for`; None if every request needs `admit`."""
-        return self._rules if self._on_decision is None else None
-
-    @property
-    def rule_set(self) -> RuleSet:
-        """The compiled settings."""
-        return self._rules
-
-    def adapt_to_router(self, app: object) -> None:
-        """Match paths as the router of the wrapped app does."""
-        self._rules.adapt_to_router(app)
+        return self.rule_set if self._on_decision is None else None
 
     def warn_of_unused_slot_options(self) -> None:
         """Warn about options of slots that have no effect. For integrations whose endpoint limits cannot have slots."""
-        warn_or_fail(unused_slot_options(self._rules.limit_sets), strict=self.settings.strict)
+        warn_or_fail(unused_slot_options(self.rule_set.limit_sets), strict=self.settings.strict)
 
     def default_refusal(self, request: Request, verdict: Verdict) -> Response:
         """Return the default response to a refused request.
@@ -158,7 +148,7 @@ class BaseGate:
         }
         nested = type(self)(replace(self.settings, **overrides, store=store), is_nested=True)
         nested.delay_capacity, nested.reporter = self.delay_capacity, self.reporter
-        nested._rules.share_with_outer(self._rules)  # noqa: SLF001  # the same class
+        nested.rule_set.share_with_outer(self.rule_set)
         return nested
 
     def _build_refusal_handler(self, settings: Settings) -> RefusalHandler | None:
@@ -206,7 +196,7 @@ class BaseGate:
     def _probe(self, store: Store | AsyncStore) -> None:
         """Raise `ConfigError` if the store rejects the gate. If it does not answer, only warn: the app starts."""
         probe = getattr(store, "probe", None)
-        error = None if probe is None else probe(self._rules.algorithms)
+        error = None if probe is None else probe(self.rule_set.algorithms)
         if error is None:
             return
         if error.rejected:

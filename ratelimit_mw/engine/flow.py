@@ -41,10 +41,6 @@ class Flow(BaseGate, ABC):
     runtime: Runtime
     _awaits_callables: ClassVar[bool]  # whether the gate is for asyncio, so that a callable may return an awaitable
 
-    def match(self, request: Request) -> Match | None:
-        """Return the limits of a request; None if nothing limits it."""
-        return self._rules.match(request)
-
     async def plan(self, match: Match, request: Request) -> Plan:
         """Return the charges of a request, after calling the callables of its limits."""
         return make_plan(match, request, await self._call(match.callables, request) if match.callables else _NO_RESULTS)
@@ -85,7 +81,7 @@ class Flow(BaseGate, ABC):
     async def _admit(
         self, request: Request, endpoint_rules: EndpointRules, sleep: Sleep | None = None
     ) -> Verdict | None:
-        match = self._rules.match(request, endpoint_rules)
+        match = self.rule_set.match(request, endpoint_rules)
         if match is None:
             return None
         request.messages = match.messages

@@ -68,7 +68,7 @@ class Gate(Flow):
     ) -> None:
         super().__init__(settings, rules, fallback, is_nested=is_nested)
         if rules is None:  # if rules are passed, an AsyncGate made them, and awaits their callables
-            check_no_async_callables(self._rules.limit_sets)
+            check_no_async_callables(self.rule_set.limit_sets)
         store = self._open(open_store)
         if not isinstance(store, Store):
             raise ConfigError(
@@ -91,7 +91,7 @@ class Gate(Flow):
         charges of an outer middleware. `endpoint_rules`: the limits of its endpoint.
         """
         plans_by_address = (
-            self._rules.plans_by_address_at(endpoint_rules) if endpoint_rules else self._rules.plans_by_address
+            self.rule_set.plans_by_address_at(endpoint_rules) if endpoint_rules else self.rule_set.plans_by_address
         )
         if plans_by_address is None or client is None or method == "OPTIONS" or self._on_decision is not None:
             return None
@@ -199,12 +199,12 @@ class AsyncGate(Flow):
         self._use_store(store)
         # a subclass may await in its own atake()
         is_memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake
-        needs_coroutine = not is_memory or self._rules.callables or self._rules.may_delay or self._rules.has_queue
+        needs_coroutine = not is_memory or self.rule_set.callables or self.rule_set.may_delay or self.rule_set.has_queue
         self.store_awaits: Final = not is_memory
-        self.may_hold: Final = self._rules.may_delay or self._rules.has_queue
+        self.may_hold: Final = self.rule_set.may_delay or self.rule_set.has_queue
         # `max_waiting=0`, because a delay would block the loop
         sync_settings = replace(settings, store=store, on_refused=None, max_waiting=0, remember_refused=0)
-        self.sync_gate: Final = None if needs_coroutine else Gate(sync_settings, self._rules, self._fallback)
+        self.sync_gate: Final = None if needs_coroutine else Gate(sync_settings, self.rule_set, self._fallback)
         if self.sync_gate is not None:
             self.sync_gate.runtime.slot_renewer = ASYNC_SLOT_RENEWER  # it runs in the thread of the loop
             self.sync_gate.reporter = self.reporter

@@ -105,7 +105,7 @@ class Requests:
 
     async def _plan(self, request: AsgiRequest) -> tuple[Match, Plan] | None:
         """Return the limits of a request and its charges; None if nothing limits it."""
-        match = self._gate.match(request)
+        match = self._gate.rule_set.match(request)
         return None if match is None else (match, await self._gate.plan(match, request))
 
 

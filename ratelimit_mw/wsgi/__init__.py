@@ -51,7 +51,7 @@ class RateLimitMiddleware:
         self._off = settings_in_use.enabled is False
         # None if every request needs the general path
         self._fast_rules = None if self._off else self._gate.fast_rules
-        self._gate.adapt_to_router(app)
+        self._gate.rule_set.adapt_to_router(app)
         self._gate.warn_of_unused_slot_options()
         self._processes = ProcessCountCheck(settings_in_use.store)
         self._unused = watch_for_discard(self, _FIX)

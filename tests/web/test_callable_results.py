@@ -387,7 +387,7 @@ def test_what_a_callable_answers_is_remembered_boundedly() -> None:
     answers = iter([f"{quota}/hour" for quota in range(1, 10_000)])
     store = RecordingStore(clock=Clock(), max_keys=10)
     app = wsgi.RateLimitMiddleware(hello, limits="9/hour", store=store, **ruled(limits=lambda _: next(answers)))
-    (group,) = [lines for lines in app._gate._rules.limit_sets if lines.name == "ruled"]
+    (group,) = [lines for lines in app._gate.rule_set.limit_sets if lines.name == "ruled"]
     for _ in range(6000):
         Server().ask(app)
     assert group._compiled_choice.cache_info().currsize == group._compiled_choice.cache_info().maxsize == 1024

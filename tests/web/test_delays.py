@@ -480,7 +480,7 @@ def test_without_a_max_delay_nothing_changes() -> None:
     plain, holding = AsyncGate(Settings(limits="5/minute using gcra")), AsyncGate(Settings(limits=PACED))
     assert (plain.may_hold, plain.sync_gate is None) == (False, False)
     assert (holding.may_hold, holding.sync_gate) == (True, None)
-    plans_by_address = [gate._rules._table.combined(((NO_RULES, ()),)).plans_by_address for gate in (plain, holding)]
+    plans_by_address = [gate.rule_set._table.combined(((NO_RULES, ()),)).plans_by_address for gate in (plain, holding)]
     assert [way is None for way in plans_by_address] == [False, True]
 
 

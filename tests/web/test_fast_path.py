@@ -241,7 +241,7 @@ def test_a_refusal_is_final_though_another_rule_may_delay(caplog: pytest.LogCapt
         limits="1/day",
         rules=[{"path": "/slow", "limits": {"limit": "1/minute using gcra", "max_delay": 5}}],
     )
-    done(app._gate._rules)
+    done(app._gate.rule_set)
     statuses = [asyncio.run(status(app, scope("/", "GET", "192.0.2.1", "x", []))) for _ in range(2)]
     assert (statuses, len(takes)) == ([200, 429], 2)
     assert len([one for one in caplog.records if one.name == "ratelimit_mw.refusals"]) == 1
@@ -260,11 +260,11 @@ def test_who_answers_a_refusal_sees_the_client_behind_the_proxy(face: str) -> No
     app: Any
     if face == "asgi":
         app = asgi.RateLimitMiddleware(bare, **options)
-        done(app._gate._rules)
+        done(app._gate.rule_set)
         statuses = [asyncio.run(status(app, scope(*request))) for _ in range(2)]
     else:
         app = wsgi.RateLimitMiddleware(bare_wsgi, **options)
-        done(app._gate._rules)
+        done(app._gate.rule_set)
         started: list[str] = []
         for _ in range(2):
             app(environ(*request), lambda line, *_: started.append(line))
@@ -322,7 +322,7 @@ def test_each_style_of_headers_takes_it(face: str, style: Any, monkeypatch: pyte
         app = asgi.RateLimitMiddleware(bare, limits="10/day", headers=style)
     else:
         app = wsgi.RateLimitMiddleware(bare_wsgi, limits="10/day", headers=style)
-    done(app._gate._rules)
+    done(app._gate.rule_set)
     fast_rules, app._fast_rules = app._fast_rules, None
     for path in ("general", "fast"):
         if path == "fast":
