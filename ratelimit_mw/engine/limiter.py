@@ -124,11 +124,8 @@ class Limiter(_BaseLimiter):
         self, store: Store | str | None = None, *, name: str = "default", store_timeout: float = _DEFAULT_STORE_TIMEOUT
     ) -> None:
         super().__init__(name)
-        result = (
-            open_store(*_url_and_timeout(store, store_timeout)) if store is None or isinstance(store, str) else store
-        )
+        result = _opened(store, store_timeout, open_store)
         self._owns_store: Final = result is not store
-        check_is_store(result)
         if not isinstance(result, Store):
             raise ConfigError(
                 f"store: {type(result).__name__} has no take(); expected a URL or a Store; for an AsyncStore use "
@@ -263,13 +260,8 @@ class AsyncLimiter(_BaseLimiter):
         store_timeout: float = _DEFAULT_STORE_TIMEOUT,
     ) -> None:
         super().__init__(name)
-        result = (
-            open_async_store(*_url_and_timeout(store, store_timeout))
-            if store is None or isinstance(store, str)
-            else store
-        )
+        result = _opened(store, store_timeout, open_async_store)
         self._owns_store: Final = result is not store
-        check_is_store(result)
         if not isinstance(result, AsyncStore):
             raise ConfigError(
                 f"store: {type(result).__name__} has no atake(); expected a URL or an AsyncStore; for a Store use "
@@ -349,14 +341,17 @@ class AsyncLimiter(_BaseLimiter):
         return lambda function: wrap_async(function, options, self._runtime)
 
 
-def _url_and_timeout(url: str | None, timeout: float) -> tuple[str, float]:
-    """Return the arguments of `open_store`. None means memory; an empty URL is passed on, and is an error."""
+def _opened(store: object, timeout: float, open_url: Callable[[str, float], object]) -> object:
+    """Return this store, or the one that `open_url` opens by a URL. None means memory; an empty URL is an error."""
+    if store is not None and not isinstance(store, str):
+        check_is_store(store)
+        return store
     if not check_seconds("store_timeout", timeout):
         raise ConfigError("store_timeout: got 0, expected more than 0 seconds", code="RL-004")
-    url = "memory://" if url is None else url
+    url = "memory://" if store is None else store
     reject_limits("store", url, "a URL; limits go into each call: hit(limits, key)")
     warn_of_multiple_workers(url)
-    return url, timeout
+    return open_url(url, timeout)
 
 
 def as_limits(limits: Limits) -> list[Limit]:

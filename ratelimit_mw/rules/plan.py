@@ -140,14 +140,12 @@ class Match:
             tag = limits[0].tag_of(f"ip={client}")
             charges = tuple([limit.charge(tag, limit.cost_of({})) for limit in limits])
             return Plan(charges, limits, self.policies, None, self, _is_single(charges))
-        by_address = self._plan(None, client, None)
+        by_address = self._plan_for_caller((None, client, None))
         # a plan without a key, from `_plan_without`, has no match
         return by_address if by_address.match is self else replace(by_address, match=self)
 
     def _plan_for_caller(self, caller: tuple[str | None, str | None, str | None]) -> "Plan":
-        return self._plan(*caller)
-
-    def _plan(self, user: str | None, client: str | None, route: str | None) -> "Plan":
+        user, client, route = caller
         return _plan(self, _PlanContext(user, client), route or self.route, {})
 
 
