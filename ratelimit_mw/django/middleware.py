@@ -233,5 +233,5 @@ class RateLimitMiddleware:
                 except ConfigError as error:
                     finding = Finding(f"limits on {name}: {error}", code="")
                     warn_or_fail([finding], strict=self._gate.settings.strict)
-        may_await = self._is_async and any(rule.limit_set.callables or rule.limit_set.may_delay for rule in limits)
+        may_await = self._is_async and any(rule.limit_set.may_await for rule in limits)
         return limits, None if may_await else self._sync_gate

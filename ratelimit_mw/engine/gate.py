@@ -199,7 +199,7 @@ class AsyncGate(Flow):
         self._use_store(store)
         # a subclass may await in its own atake()
         is_memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake
-        needs_coroutine = not is_memory or self.rule_set.callables or self.rule_set.may_delay or self.rule_set.has_queue
+        needs_coroutine = not is_memory or any(limit_set.may_await for limit_set in self.rule_set.limit_sets)
         self.store_awaits: Final = not is_memory
         self.may_hold: Final = self.rule_set.may_delay or self.rule_set.has_queue
         # `max_waiting=0`, because a delay would block the loop
@@ -226,9 +226,7 @@ class AsyncGate(Flow):
         all_rules = self.rule_set.report_endpoint(self.compile_endpoint_limits(all_limits, name, display_name))
         compiled = zip(all_limits, all_rules, strict=True)
         endpoint_rules = tuple(rule for endpoint_limit, rule in compiled if endpoint_limit in endpoint_limits)
-        needs_await = any(
-            rule.limit_set.callables or rule.limit_set.may_delay or rule.limit_set.has_queue for rule in endpoint_rules
-        )
+        needs_await = any(rule.limit_set.may_await for rule in endpoint_rules)
         return endpoint_rules, None if needs_await else self.sync_gate
 
     async def admit(

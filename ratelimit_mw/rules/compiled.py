@@ -107,7 +107,8 @@ class LimitSet:
 
     `callables`: all callables of the limits. `may_delay`: whether a request may be delayed. `settles`: whether a charge
     may be settled after the response. `has_slots`: whether a request may hold slots until its response has ended.
-    `has_queue`: whether a request may wait in a queue for a slot.
+    `has_queue`: whether a request may wait in a queue for a slot. `may_await`: whether an `AsyncGate` may have to await
+    a callable, a delay or a slot.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class LimitSet:
         self.may_delay: Final = isinstance(limits, DynamicLimits) or any(limit.may_delay for limit in self.known_limits)
         self.has_slots: Final = any(limit.policy.limit.is_concurrency for limit in self.known_limits)
         self.has_queue: Final = any(limit.queue for limit in self.known_limits)
+        self.may_await: Final = bool(self.callables) or self.may_delay or self.has_queue
 
     def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
         """Return the limits of a request; None if a callable returned none that are valid."""

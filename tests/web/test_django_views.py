@@ -1,9 +1,11 @@
 """Django: limits that are attached to views."""
 
+import asyncio
 import logging
 from functools import partial
 from typing import Any
 
+import httpx
 import pytest
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
@@ -19,6 +21,7 @@ from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.endpoint_limits import bucket_for, limits_on
 from ratelimit_mw.testing import RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, hello, keeping, settings, taken, under_asgi, under_wsgi
+from web.django_site import asgi_site
 
 pytestmark = pytest.mark.usefixtures("speaks_again")
 
@@ -191,3 +194,18 @@ def test_async_callables_on_views_are_awaited_under_asgi_and_free_nobody_under_w
     why = "got told_later, which is async; expected a plain function under WSGI"
     told = f"limits on {hello.__module__}.hello: key: {why}"
     assert f"ratelimit_mw: {told}" in caplog.messages
+
+
+def test_a_request_that_waits_for_a_slot_of_an_async_view_leaves_the_event_loop_to_others() -> None:
+    @limit([], concurrent=1, queue=1)
+    async def view(_: Any) -> HttpResponse:
+        await asyncio.sleep(0.01)
+        return HttpResponse()
+
+    async def both() -> list[int]:
+        transport = httpx.ASGITransport(asgi_site([path("", view)], {"limits": []}))
+        async with httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
+            answers = await asyncio.gather(client.get("/"), client.get("/"))
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(both()) == [200, 200]
