@@ -23,12 +23,13 @@ ChargeFactory = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Charge]]
 class DecoratorOptions:
     """Options of a `limit` decorator, checked at decoration time.
 
-    `encode_key`: returns the encoded form of a key. Raises `ConfigError` for an invalid one. `has_slots`: a call takes
-    slots, which are held until it returns.
+    `key`: a key, a callable that returns one, or None for the name of the function. `encode_key`: returns the encoded
+    form of a key. Raises `ConfigError` for an invalid one. `has_slots`: a call takes slots, which are held until it
+    returns.
     """
 
     def __init__(self, limits: Sequence[Limit], key: Any, cost: Any, encode_key: Callable[[Any], str]) -> None:
-        self._limits, self._key, self._cost, self._encode_key = limits, key, cost, encode_key
+        self._limits, self.key, self._cost, self._encode_key = limits, key, cost, encode_key
         self.has_slots: Final = any(limit.is_concurrency for limit in limits)
         for name, value in (("key", key), ("cost", cost)):
             if callable(value):
@@ -49,13 +50,9 @@ class DecoratorOptions:
                         code="RL-017",
                     )
 
-    def watch_for(self, function: Callable[..., Any]) -> EndpointWatch:
-        """Return what reports a web endpoint whose clients share one bucket."""
-        return EndpointWatch(function, self._key)
-
     def charges_for(self, function: Callable[..., Any]) -> ChargeFactory:
         """Return the charge factory of this function. A fixed key and cost are encoded only once."""
-        key, cost = self._key, self._cost
+        key, cost = self.key, self._cost
         for name, value in (("key", key), ("cost", cost)):
             if callable(value):
                 with error_location(name):
@@ -99,7 +96,7 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) 
             code="RL-046",
         )
 
-    watch = options.watch_for(function)
+    watch = EndpointWatch(function, options.key)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -128,7 +125,7 @@ def wrap_async(
             code="RL-046",
         )
     charges_for = options.charges_for(function)
-    watch = options.watch_for(function)
+    watch = EndpointWatch(function, options.key)
 
     @wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:

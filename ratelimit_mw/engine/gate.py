@@ -199,9 +199,10 @@ class AsyncGate(Flow):
         self._use_store(store)
         # a subclass may await in its own atake()
         is_memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake
-        needs_coroutine = not is_memory or any(limit_set.may_await for limit_set in self.rule_set.limit_sets)
+        limit_sets = self.rule_set.limit_sets
+        needs_coroutine = not is_memory or any(limit_set.may_await for limit_set in limit_sets)
         self.store_awaits: Final = not is_memory
-        self.may_hold: Final = self.rule_set.may_delay or self.rule_set.has_queue
+        self.may_hold: Final = any(limit_set.may_delay or limit_set.has_queue for limit_set in limit_sets)
         # `max_waiting=0`, because a delay would block the loop
         sync_settings = replace(settings, store=store, on_refused=None, max_waiting=0, remember_refused=0)
         self.sync_gate: Final = None if needs_coroutine else Gate(sync_settings, self.rule_set, self._fallback)

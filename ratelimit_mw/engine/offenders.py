@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from ratelimit_mw.core.log import error_summary, warn_throttled
@@ -60,14 +61,10 @@ class OffenderTable:
 
     def _trim(self) -> None:
         """Drop the names with the lowest counts; among equal counts, the names that came last."""
-        ordered = sorted(self._counts.items(), key=_count, reverse=True)
+        ordered = sorted(self._counts.items(), key=itemgetter(1), reverse=True)
         self._floor = ordered[self._size][1]
         self._counts = dict(ordered[: self._size])
         self._inherited = {name: count for name, count in self._inherited.items() if name in self._counts}
-
-
-def _count(item: tuple[str, int]) -> int:
-    return item[1]
 
 
 class _Refusals:

@@ -290,7 +290,7 @@ def _notes(job: Job, part: _Part) -> list[str]:
         notes.append(
             f"lines too far out of order to be sorted, which count at the time of the line before: {part.reader.late:,}"
         )
-    if part.rules.has_queue or any(limit_set.has_slots for limit_set in part.rules.limit_sets):
+    if any(limit_set.has_slots for limit_set in part.rules.limit_sets):
         notes.append("a request that finds no free slot is refused at once: waiting in a queue is not replayed")
     return notes
 

@@ -95,16 +95,6 @@ class RuleSet:
         """The limits of all rules, including those of CORS preflights and of messages."""
         return [*self.limit_sets, *self._table.preflight_limit_sets, *self._table.messages.limit_sets]
 
-    @property
-    def may_delay(self) -> bool:
-        """Whether a request may be delayed."""
-        return any(limit_set.may_delay for limit_set in self.limit_sets)
-
-    @property
-    def has_queue(self) -> bool:
-        """Whether a request may have to wait for a slot."""
-        return any(limit_set.has_queue for limit_set in self.limit_sets)
-
     def share_with_outer(self, outer: "RuleSet") -> None:
         """Use the limit names and the proxy check of `outer`, because an app needs each only once.
 
