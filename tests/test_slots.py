@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import (
+    GCRA,
     AsyncLimiter,
     Charge,
     Concurrency,
@@ -21,6 +22,7 @@ from ratelimit_mw import (
     MemoryStore,
     RateLimited,
     StoreError,
+    Verdict,
 )
 from ratelimit_mw.core.limit import Decision
 from ratelimit_mw.engine import slots as held
@@ -236,6 +238,26 @@ def test_tasks(kind: str, redis_url: str) -> None:
         await store.aclose()
 
     asyncio.run(run())
+
+
+def test_who_is_cancelled_while_other_units_are_not_due_takes_neither_units_nor_slots() -> None:
+    """As with `acquire`: the next call waits as long as the canceled one did."""
+    limiter = AsyncLimiter(MemoryStore(clock=Clock()))
+    limits = [TWO, GCRA(1, 10, max_delay=100)]
+
+    async def run() -> Verdict:
+        async with limiter.slot(limits, "k"):
+            pass
+        waiting = asyncio.ensure_future(limiter.slot(limits, "k").__aenter__())
+        await asyncio.sleep(0.01)
+        assert (await limiter.peek(TWO, "k")).remaining == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await limiter.peek(TWO, "k")).remaining == 2
+        return await limiter.peek(limits, "k", 1)
+
+    assert asyncio.run(run()).delay == 10.0
 
 
 def test_who_is_cancelled_before_the_store_has_answered_holds_nothing() -> None:

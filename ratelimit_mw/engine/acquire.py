@@ -46,13 +46,20 @@ async def acquire(runtime: Runtime, charges: Sequence[Charge]) -> Verdict:
     verdict = verdict_of(charges, await runtime.take_cancel_safe(charges))
     if not verdict.allowed:
         raise RateLimited(verdict)
-    if delay := verdict.delay:
-        try:
-            await runtime.sleep(delay)
-        except runtime.interrupts:
-            await runtime.finish(refund(runtime, runtime.store, verdict))
-            raise
+    if verdict.delay:
+        await _sleep_until_due(runtime, verdict)
     return verdict
+
+
+async def _sleep_until_due(runtime: Runtime, verdict: Verdict, held_slots: HeldSlots | None = None) -> None:
+    """Sleep for the delay of a call. If the sleep ends early, the units and the slots that it took are refunded."""
+    try:
+        await runtime.sleep(verdict.delay)
+    except runtime.interrupts:
+        if held_slots is not None:
+            held_slots.registry.end(held_slots)  # first, because a renewal would take the slots again
+        await runtime.finish(refund(runtime, runtime.store, verdict))
+        raise
 
 
 class Turn(AbstractAsyncContextManager[Verdict]):
@@ -88,9 +95,6 @@ class SlotHolder(Turn):
 
     async def __aexit__(self, *_: object) -> None:
         """End the block, and release its slots."""
-        await self._release()
-
-    async def _release(self) -> None:
         if self._held_slots is not None:
             await self._runtime.slot_renewer.release(self._held_slots)
 
@@ -104,11 +108,7 @@ class SlotHolder(Turn):
             self._held_slots = HeldSlots(runtime.store, slots)
             runtime.slot_renewer.add(self._held_slots)
             if verdict.delay:
-                try:
-                    await runtime.sleep(verdict.delay)
-                except runtime.interrupts:
-                    await self._release()
-                    raise
+                await _sleep_until_due(runtime, verdict, self._held_slots)
         return verdict
 
 
