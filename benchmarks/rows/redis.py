@@ -13,7 +13,7 @@ from benchmarks.takes import takes
 from ratelimit_mw import Charge, Limit, Limiter, TokenBucket
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.redis.scripts import read_decisions, script, take_arguments
+from ratelimit_mw.stores.redis.scripts import encode_group, join_groups, read_decisions, script
 
 _DAY: Final = 24 * 3600.0  # seconds
 _PLENTY: Final = 10**9
@@ -83,7 +83,7 @@ def our_script(limit: Limit) -> Setup:
     The more a client does between two calls, the colder are the caches of a server on the same machine.
     """
     charges = [Charge("latency", limit)]
-    arguments = take_arguments("msgpack", 0, charges, commit=True)
+    arguments = join_groups("msgpack", 0, [encode_group("msgpack", charges)], commit=True)
 
     def admits(reply: Any) -> bool:
         return read_decisions(reply, charges)[0].allowed

@@ -6,9 +6,9 @@ from hashlib import sha1
 from importlib.resources import files
 from itertools import accumulate
 from math import inf
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from msgspec import DecodeError, json, msgpack
+from msgspec import DecodeError, convert, json, msgpack
 
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.core.errors import ConfigError, StoreError
@@ -31,6 +31,7 @@ SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a 
 # Decodes replies of the codec `msgpack`. Their durations are in seconds already; `_decision` converts the durations in
 # replies of the codec `text`.
 _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
+_RESP_LISTS: Final = list[list[int]]
 
 
 class Script:
@@ -55,13 +56,11 @@ def script(driver: Driver, codec: Codec) -> Script:
     return Script(driver, codec)
 
 
-def take_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, commit: bool) -> bytes:
-    """Return ARGV[1] of take.lua for one group. `now`: an injected time in microseconds; 0 for the server's time."""
-    return join_groups(codec, now, [encode_group(codec, charges)], commit=commit)
-
-
 def join_groups(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> bytes:
-    """Return ARGV[1] of take.lua for several groups, in the order of their keys. Equal groups are encoded once."""
+    """Return ARGV[1] of take.lua for groups, in the order of their keys. Equal groups are encoded once.
+
+    `now`: an injected time in microseconds; 0 for the server's time. `groups`: from `encode_group`.
+    """
     numbers: dict[bytes, int] = {}  # each distinct group, with its number
     group_numbers = [numbers.setdefault(group, len(numbers) + 1) for group in groups]
     return _encode_list(
@@ -150,23 +149,15 @@ def read_decisions_by_group(reply: object, groups: Sequence[int]) -> list[list[D
 
 def _read_decisions(reply: object, count: int, driver: str) -> list[Decision]:
     try:
-        decisions = _decode_decisions(reply) if type(reply) is bytes else _from_integers(reply)
+        if type(reply) is bytes:
+            decisions = _decode_decisions(reply)
+        else:  # the codec `text`: a RESP list for each decision
+            decisions = [_decision(*values) for values in convert(reply, _RESP_LISTS)]
     except (DecodeError, TypeError):
         decisions = []
     if len(decisions) != count:
         raise StoreError(f"the server answered {reply!r:.200} to {driver}.lua")
     return decisions
-
-
-def _from_integers(reply: Any) -> list[Decision]:
-    """Return the decisions in a reply of the codec `text`: a RESP list for each."""
-    return [_decision(*_integers(values)) for values in reply]
-
-
-def _integers(values: Any) -> list[int]:
-    if type(values) is not list or not {int}.issuperset(map(type, values)):
-        raise TypeError
-    return values
 
 
 def _decision(
