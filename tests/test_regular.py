@@ -15,7 +15,7 @@ from ratelimit_mw.http import hosts, path_index, paths
 from ratelimit_mw.http import networks as addresses
 from ratelimit_mw.replay.formats import patterns as log_patterns
 from ratelimit_mw.rules import deployment_checks as advice
-from ratelimit_mw.stores.redis import rejections
+from ratelimit_mw.stores.redis import failures
 from regular import is_linear
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
@@ -24,7 +24,7 @@ MADE = {  # modules that build patterns at run time, and examples of these; "a" 
     path_index: [f"a{one}b" for one in path_index.CONVERTERS.values()],
     paths: [mistake for mistake, _ in paths._MISTAKES],
     advice: ["(?<![0-9A-Fa-f:.])a(?![0-9A-Fa-f.])"],
-    rejections: [pattern for pattern, *_ in rejections._EXPLANATIONS],
+    failures: [pattern for pattern, *_ in failures._EXPLANATIONS],
     log_patterns: [],  # built from formats of logs, which test_formats.py tests
     routes: [],  # built from the app's routes, which the app's router matches in the same way
 }

@@ -15,7 +15,7 @@ import pytest
 import tls
 from ratelimit_mw import Charge, FixedWindow, StoreError
 from ratelimit_mw.core.errors import StoreNotQueried
-from ratelimit_mw.stores.redis.rejections import as_store_error
+from ratelimit_mw.stores.redis.failures import as_store_error
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from redis_cluster import RedisCluster, free_cluster_port
 from redis_sentinels import SERVICE, SentinelServer

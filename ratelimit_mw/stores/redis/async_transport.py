@@ -21,13 +21,13 @@ from ratelimit_mw.stores.lifecycle import PerLoop, on_loop_shutdown
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, FIND_INTERVAL, LATE_WORK_TIMEOUT, timeout_without_stalls
 from ratelimit_mw.stores.redis.failures import (
     CALL_ERRORS,
+    ServerKind,
     aconnection_error,
     classify_and_log,
     is_replica,
     no_connection_error,
 )
 from ratelimit_mw.stores.redis.protocol import Address, Command
-from ratelimit_mw.stores.redis.rejections import ServerKind
 from ratelimit_mw.stores.redis.scripts import script
 from ratelimit_mw.stores.redis.url import ConnectionFactory
 

@@ -15,10 +15,9 @@ from ratelimit_mw.stores.redis import probe
 from ratelimit_mw.stores.redis.cluster import RoutedCommand, SlotMap, read_cluster_url
 from ratelimit_mw.stores.redis.commands import FORMAT
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT
-from ratelimit_mw.stores.redis.failures import CALL_ERRORS, classify_error, connection_error
+from ratelimit_mw.stores.redis.failures import CALL_ERRORS, ServerKind, classify_error, connection_error
 from ratelimit_mw.stores.redis.hash_slots import slot
 from ratelimit_mw.stores.redis.protocol import Address
-from ratelimit_mw.stores.redis.rejections import ServerKind
 from ratelimit_mw.stores.redis.sentinel import read_sentinel_url
 from ratelimit_mw.stores.redis.sync_transport import connect, query_once
 from ratelimit_mw.stores.redis.url import CLUSTER_SCHEMES, SENTINEL_SCHEMES, ConnectionFactory, connection_factory

@@ -22,13 +22,13 @@ from ratelimit_mw.stores.lifecycle import after_fork_in_child
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, FIND_INTERVAL, REPLY_GRACE, Deadline
 from ratelimit_mw.stores.redis.failures import (
     CALL_ERRORS,
+    ServerKind,
     classify_and_log,
     connection_error,
     is_replica,
     no_connection_error,
 )
 from ratelimit_mw.stores.redis.protocol import Address, Command
-from ratelimit_mw.stores.redis.rejections import ServerKind
 from ratelimit_mw.stores.redis.scripts import script
 from ratelimit_mw.stores.redis.url import ConnectionFactory
 
