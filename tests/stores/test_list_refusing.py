@@ -15,7 +15,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.inventory import KeyPage, RefusalFinder
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.stores.redis.hash_slots import slot
-from ratelimit_mw.stores.redis.scan import Kinds
+from ratelimit_mw.stores.redis.inventory import Kinds
 from ratelimit_mw.testing import Clock
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
@@ -30,8 +30,8 @@ TESTED_BY_TEXT = ["fixed_window", "sliding_window_counter", "gcra", "token_bucke
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read about ten keys in each call."""
-    monkeypatch.setattr("ratelimit_mw.stores.redis.commands.COUNT", 10)
-    monkeypatch.setattr("ratelimit_mw.stores.redis.scan.COUNT", 10)
+    monkeypatch.setattr("ratelimit_mw.stores.redis.commands.SCAN_COUNT", 10)
+    monkeypatch.setattr("ratelimit_mw.stores.redis.inventory.SCAN_COUNT", 10)
 
 
 def end_of(charge: Charge) -> str:

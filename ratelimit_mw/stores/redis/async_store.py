@@ -17,8 +17,8 @@ from ratelimit_mw.stores.redis.async_transport import AsyncTransport
 from ratelimit_mw.stores.redis.batcher import Batcher, Outcome
 from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, RedisCommands, TakeMode
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, REPLY_GRACE, Deadline
-from ratelimit_mw.stores.redis.protocol import Command, Part, Sender, T
-from ratelimit_mw.stores.redis.refused import add_refused
+from ratelimit_mw.stores.redis.inventory import add_refused
+from ratelimit_mw.stores.redis.protocol import Command, Part, T
 from ratelimit_mw.stores.redis.scripts import read_decisions, read_decisions_by_group
 
 _ORPHAN_SLICE: Final = 0.05  # seconds
@@ -79,11 +79,7 @@ class AsyncioStore(RedisCommands):
 
     async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
         """See `Inventory.add_refused`."""
-
-        async def add(sender: Sender) -> None:
-            await add_refused(sender, self._prefix, counts, latest)
-
-        await self._run(add)
+        await self._run(lambda sender: add_refused(sender, self._prefix, counts, latest))
 
     async def aclose(self) -> None:
         """See `RedisStore.close`."""

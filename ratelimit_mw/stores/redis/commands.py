@@ -16,8 +16,8 @@ from ratelimit_mw.metrics.recording import STORE_CALLS, StoreCall
 from ratelimit_mw.stores.group import Group, in_parts, units_that_count
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides
 from ratelimit_mw.stores.redis.hash_slots import slot, split_by_slot, take_by_slot
+from ratelimit_mw.stores.redis.inventory import SCAN_COUNT, Cursor, Kinds, pattern_of
 from ratelimit_mw.stores.redis.protocol import Command, NoCodec, NoScript, Sender
-from ratelimit_mw.stores.redis.scan import COUNT, Cursor, Kinds, pattern_of
 from ratelimit_mw.stores.redis.scripts import (
     SCRIPTED_LIMITS,
     Codec,
@@ -210,7 +210,7 @@ class RedisCommands:
 
     async def _scan(self, cursor: Cursor, sender: Sender) -> tuple[Cursor, list[bytes]]:
         """Return the next cursor, and a page of keys."""
-        cursor, keys = await sender.send(("SCAN", cursor, "MATCH", pattern_of(self._prefix), "COUNT", COUNT))
+        cursor, keys = await sender.send(("SCAN", cursor, "MATCH", pattern_of(self._prefix), "COUNT", SCAN_COUNT))
         return cursor, keys
 
     async def _scan_refusing(self, cursor: Cursor, kinds: Kinds, sender: Sender) -> tuple[Cursor, list[bytes]]:
@@ -219,7 +219,7 @@ class RedisCommands:
 
         def command() -> Command:
             arguments = refusing_arguments(self._codec, now, list(charges.values()), is_cluster=self.is_cluster)
-            page = cursor, pattern_of(self._prefix), COUNT, *charges
+            page = cursor, pattern_of(self._prefix), SCAN_COUNT, *charges
             return "EVALSHA", script("refusing", self._codec).sha, 0, arguments, *page
 
         reply: Any = await self._evaluate("refusing", command, sender)

@@ -1,6 +1,6 @@
 """A Redis store for threads: runs commands and enforces deadlines."""
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from threading import Condition
@@ -15,9 +15,16 @@ from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.lifecycle import after_fork_in_child
 from ratelimit_mw.stores.redis.commands import RedisCommands, settling_calls
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.inventory import (
+    Kinds,
+    LimitOf,
+    Scan,
+    add_refused,
+    latest_refusals,
+    list_pages,
+    most_refused,
+)
 from ratelimit_mw.stores.redis.protocol import Command, Part, Sender, T
-from ratelimit_mw.stores.redis.refused import add_refused, latest_refusals, most_refused
-from ratelimit_mw.stores.redis.scan import Cursor, Kinds, LimitOf, list_pages
 
 _MAX_THREADS: Final = 64
 
@@ -159,16 +166,10 @@ class ThreadStore(RedisCommands):
         self._transport.close()
         self._workers.close()
 
-    def _pages(
-        self, scan: Callable[[Cursor, Sender], Coroutine[Any, Any, tuple[Cursor, list[bytes]]]]
-    ) -> Iterator[KeyPage]:
+    def _pages(self, scan: Scan) -> Iterator[KeyPage]:
         servers = self._transport.primaries(Deadline(self._timeout))
-        return list_pages(
-            [_ThreadSender(server, self._workers, self._timeout, each=True) for server in servers],
-            lambda server: int(run(server.send(("DBSIZE",)))),
-            lambda server, cursor: run(scan(cursor, server)),
-            self._prefix,
-        )
+        senders = [_ThreadSender(server, self._workers, self._timeout, each=True) for server in servers]
+        return list_pages(senders, scan, self._prefix)
 
     def _sender(self, *, each: bool = False) -> "_ThreadSender":
         return _ThreadSender(self._transport, self._workers, self._timeout, each=each)

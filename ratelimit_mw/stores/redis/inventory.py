@@ -1,4 +1,4 @@
-"""Keeps the numbers of refusals and the latest refusals in Redis, for `top` and `tail`. Coroutines, like `commands`.
+"""The methods of `stores.inventory.Inventory` over Redis: list the keys, and keep refusals for `top` and `tail`.
 
 Each minute has a sorted set of clients, `rl:1:{top}:MINUTE`; the latest refusals are a stream, `rl:1:{tail}`. The tag
 of a client is a hash or has the form `kind=value`, so it is never `top` or `tail`.
@@ -6,20 +6,88 @@ of a client is a hash or has the form `kind=value`, so it is never `top` or `tai
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, Literal
 
 from ratelimit_mw.core.errors import StoreError
-from ratelimit_mw.core.limit import MICROSECONDS
-from ratelimit_mw.stores.inventory import KEPT_CLIENTS, KEPT_REFUSALS, KEPT_SECONDS, NumberedRefusal, Refusal
+from ratelimit_mw.core.limit import MICROSECONDS, Charge, Limit
+from ratelimit_mw.core.runtime import run
+from ratelimit_mw.stores.inventory import (
+    KEPT_CLIENTS,
+    KEPT_REFUSALS,
+    KEPT_SECONDS,
+    KeyPage,
+    NumberedRefusal,
+    Refusal,
+)
 from ratelimit_mw.stores.redis.protocol import Sender
 
+SCAN_COUNT: Final = 1000  # keys that the server examines in one call, in about a millisecond
+_ALMOST: Final = 0.999  # the most that `seen` shows before the last page, because the number of keys is an estimate
+_ESCAPES: Final = str.maketrans({char: f"\\{char}" for char in "\\*?[]"})  # the wildcards of a pattern
+_MAX_KINDS: Final = 250  # limits of one call: each is about 100 bytes, and Lua unpacks 8,000 values at most
 _MINUTE: Final = 60  # seconds
 _PER_CALL: Final = 250  # clients or refusals in one call, because nothing interrupts a script on the server
 _KEPT_MS: Final = KEPT_SECONDS * 1000
 _FIELDS: Final = (b"k", b"l", b"t", b"w")  # the fields of an entry: key, limit, time in microseconds, wait in seconds
+
+Cursor = int | str | bytes
+Scan = Callable[[Cursor, Sender], Coroutine[Any, Any, tuple[Cursor, list[bytes]]]]
+"""Reads a page of the keys of a server. Returns the next cursor, and the keys."""
+
+LimitOf = Callable[[str], Limit | None]  # returns the limit of a key by its end, `rule:bucket-id`
+
+
+def pattern_of(prefix: str) -> bytes:
+    """Return the pattern of the keys with this prefix."""
+    return _encoded(f"{prefix.translate(_ESCAPES)}{{*")
+
+
+def list_pages(servers: Sequence[Sender], scan: Scan, prefix: str) -> Iterator[KeyPage]:
+    """Yield the keys with this prefix, without it, in a thread. `servers`: each has a part of the keys."""
+    start = len(_encoded(prefix))
+    sizes = [int(run(server.send(("DBSIZE",)))) for server in servers]
+    total, before = max(1, sum(sizes)), 0
+    for number, (server, size) in enumerate(zip(servers, sizes, strict=True), 1):
+        cursor: Cursor = 0
+        looked_at = 0
+        while True:
+            cursor, keys = run(scan(cursor, server))
+            looked_at = min(looked_at + SCAN_COUNT, size)
+            is_last = number == len(servers) and not int(cursor)
+            seen = 1.0 if is_last else min(_ALMOST, (before + looked_at) / total)
+            yield KeyPage(list(_texts(keys, start)), seen)
+            if not int(cursor):
+                break
+        before += size
+
+
+class Kinds:
+    """The limits that a listing has found so far: a charge of one unit for each end of a key. Keeps the latest 250."""
+
+    def __init__(self, limit_of: LimitOf) -> None:
+        self._limit_of: Final = limit_of
+        self.charges: Final[dict[bytes, Charge]] = {}
+
+    def learn(self, keys: Sequence[bytes]) -> None:
+        """Add the limits of these keys."""
+        for end in {key.rpartition(b"}:")[2] for key in keys}:
+            text = end.decode("utf-8", "surrogateescape")
+            if (limit := self._limit_of(text)) is not None:
+                self.charges[end] = Charge(text, limit)
+        for end in list(self.charges)[:-_MAX_KINDS]:
+            del self.charges[end]
+
+
+def _texts(keys: Sequence[bytes], start: int) -> Iterator[str]:
+    """Yield the keys as text, without the first bytes. Leaves out keys that this package does not write."""
+    for key in keys:
+        try:
+            yield key[start:].decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            continue
 
 
 async def add_refused(sender: Sender, prefix: str, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
