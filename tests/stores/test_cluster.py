@@ -22,10 +22,10 @@ from ratelimit_mw import Charge, ConfigError, FixedWindow, Limiter, SlidingWindo
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore, async_transport
-from ratelimit_mw.stores.redis.cluster import RoutedCommand, SlotMap
+from ratelimit_mw.stores.redis.cluster import SlotMap
 from ratelimit_mw.stores.redis.failures import classify_error
 from ratelimit_mw.stores.redis.hash_slots import slot
-from ratelimit_mw.stores.redis.protocol import Redirected
+from ratelimit_mw.stores.redis.protocol import Redirected, RoutedCommand
 from ratelimit_mw.testing.blocking import blocking
 from redis_cluster import RedisCluster
 from stores.model_store import ModelStore

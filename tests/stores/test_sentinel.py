@@ -14,7 +14,7 @@ from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, StoreError
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
-from ratelimit_mw.stores.redis.cluster import RoutedCommand
+from ratelimit_mw.stores.redis.protocol import RoutedCommand
 from ratelimit_mw.stores.redis.sentinel import Sentinels
 from ratelimit_mw.testing import Clock
 from redis_sentinels import SERVICE, RedisSentinels

@@ -24,7 +24,7 @@ from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_store import AsyncioStore
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, AsyncServerTransport, AsyncTransport, Call, Channel
 from ratelimit_mw.stores.redis.cluster import AsyncClusterTransport, ClusterTransport
-from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, LATE_WORK_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.failures import classify_error
 from ratelimit_mw.stores.redis.protocol import Command, RetryableReply
 from ratelimit_mw.stores.redis.sentinel import async_master_transport, master_transport
@@ -149,7 +149,7 @@ def _transport(client_or_url: Any, timeout: float) -> Transport:
             return ClusterTransport(client_or_url, timeout)
         if client_or_url.startswith(SENTINEL_SCHEMES):
             return master_transport(client_or_url, timeout)
-        return ServerTransport(connection_factory(client_or_url, CONNECT_TIMEOUT), timeout)
+        return ServerTransport(connection_factory(client_or_url), timeout)
     execute = getattr(client_or_url, "execute_command", None)
     if not callable(execute) or inspect.iscoroutinefunction(execute):
         raise ConfigError(

@@ -1,18 +1,25 @@
 """Sends commands to the nodes of a Redis Cluster: maps hash slots to nodes, and follows redirections."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call, Channel
-from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, Deadline
+from ratelimit_mw.stores.redis.deadline import Deadline
 from ratelimit_mw.stores.redis.hash_slots import slot
-from ratelimit_mw.stores.redis.protocol import Address, Command, Redirected, RetryableReply
+from ratelimit_mw.stores.redis.protocol import (
+    Address,
+    Command,
+    Redirected,
+    RetryableReply,
+    RoutedCommand,
+    SendTo,
+)
 from ratelimit_mw.stores.redis.sync_transport import ServerTransport
 from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_factory, connection_factory
 
@@ -20,18 +27,6 @@ _MAX_REDIRECTIONS: Final = 5  # for one command
 _SLOTS_COMMAND: Final = ("CLUSTER", "SLOTS")
 _SCRIPT_CALLS: Final = ("EVALSHA", "EVAL")  # commands whose first key follows a script and the number of keys
 _REFRESH_INTERVAL: Final = 0.5  # the least seconds between two refreshes because of a failing node
-
-
-class RoutedCommand(NamedTuple):
-    """A command and the address of its node."""
-
-    address: Address
-    command: Command
-    asking: bool = False
-
-
-SendTo = Callable[[RoutedCommand], Awaitable[Any]]
-"""Sends a command to its node and returns the reply. In threads it blocks and never suspends."""
 
 
 class SlotMap:
@@ -156,7 +151,7 @@ class AsyncClusterTransport:
     room = UNLIMITED
 
     def __init__(self, url: str) -> None:
-        self._factory, start = _nodes([async_connection_factory(one) for one in _urls(url)])
+        self._factory, start = read_cluster_url(url, async_connection_factory)
         self._slot_map = SlotMap(start)
         self._nodes = PerLoop(lambda: _Nodes(self._factory))
 
@@ -244,21 +239,17 @@ class _Nodes:
             await channel.close()
 
 
-def read_cluster_url(url: str) -> tuple[ConnectionFactory, list[Address]]:
-    """Return how threads connect, and the addresses of the first nodes. Raises `ConfigError`."""
-    return _nodes([connection_factory(one, CONNECT_TIMEOUT) for one in _urls(url)])
+def read_cluster_url(
+    url: str, read: Callable[[str], ConnectionFactory] = connection_factory
+) -> tuple[ConnectionFactory, list[Address]]:
+    """Read `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT/?OPTION=VALUE`. `read`: reads the URL of one node.
 
-
-def _urls(url: str) -> list[str]:
-    """Return a URL for each node in `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT/?OPTION=VALUE`."""
+    Returns how to connect, and the addresses of the first nodes. Raises `ConfigError`.
+    """
     scheme, _, rest = url.partition("+cluster://")
     authority, slash, path = rest.partition("/")
     login, at, hosts = authority.rpartition("@")
-    return [f"{scheme}://{login}{at}{host}{slash}{path}" for host in hosts.split(",")]
-
-
-def _nodes(factories: list[ConnectionFactory]) -> tuple[ConnectionFactory, list[Address]]:
-    """Return how to connect, and the addresses of the first nodes."""
+    factories = [read(f"{scheme}://{login}{at}{host}{slash}{path}") for host in hosts.split(",")]
     if factories[0].options.get("db"):
         raise ConfigError("store: a cluster has database 0 only", code="RL-038")
     return factories[0], [(one.options.get("host", "localhost"), one.options.get("port", 6379)) for one in factories]

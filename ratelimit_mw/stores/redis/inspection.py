@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib.resources import files
 from statistics import median
 from typing import Any, Final
@@ -12,9 +13,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores.redis import probe
-from ratelimit_mw.stores.redis.cluster import RoutedCommand, SlotMap, read_cluster_url
+from ratelimit_mw.stores.redis.cluster import SlotMap, read_cluster_url
 from ratelimit_mw.stores.redis.commands import FORMAT
-from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT
 from ratelimit_mw.stores.redis.failures import CALL_ERRORS, ServerKind, classify_error, connection_error
 from ratelimit_mw.stores.redis.hash_slots import slot
 from ratelimit_mw.stores.redis.protocol import Address
@@ -110,7 +110,7 @@ def inspect(
         report = _sentinels(url, prefix, commands)
     else:
         report = Inspection("server")
-        _inspect_server(report, connection_factory(url, CONNECT_TIMEOUT), "server", prefix, commands)
+        _inspect_server(report, connection_factory(url), "server", prefix, commands)
     if not report.mistakes and not report.unreachable and (error := probe(url, prefix, names)) is not None:
         report.add("store", error)
     report.warnings += _warnings(report.nodes, timeout)
@@ -121,12 +121,8 @@ def _cluster(url: str, prefix: str, commands: Sequence[str]) -> Inspection:
     report = Inspection("cluster")
     factory, start = read_cluster_url(url)
     slot_map = SlotMap(start)
-
-    async def query(routed_command: RoutedCommand) -> Any:
-        return query_once(factory.at(routed_command.address), "cluster", routed_command.command)
-
     try:
-        run(slot_map.refresh(query))
+        run(slot_map.refresh(partial(query_once, factory, "cluster")))
     except StoreError as error:
         report.add("cluster", error)
         return report
@@ -138,11 +134,8 @@ def _cluster(url: str, prefix: str, commands: Sequence[str]) -> Inspection:
 def _sentinels(url: str, prefix: str, commands: Sequence[str]) -> Inspection:
     report = Inspection("sentinel")
     parsed = read_sentinel_url(url)
+    query = partial(query_once, parsed.sentinel_servers, "sentinel")
     masters: dict[Address, list[str]] = {}
-
-    async def query(routed_command: RoutedCommand) -> Any:
-        return query_once(parsed.sentinel_servers.at(routed_command.address), "sentinel", routed_command.command)
-
     for address in parsed.sentinels.addresses:
         label = f"Sentinel {address[0]}:{address[1]}"
         try:

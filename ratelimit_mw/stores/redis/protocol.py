@@ -1,11 +1,23 @@
 """The types that the modules of the Redis store share: a command, the errors of its reply, and the senders."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 Address = tuple[str, int]  # host and port
 Command = tuple[str | bytes | int, ...]
+
+
+class RoutedCommand(NamedTuple):
+    """A command and the address of its server."""
+
+    address: Address
+    command: Command
+    asking: bool = False
+
+
+SendTo = Callable[[RoutedCommand], Awaitable[Any]]
+"""Sends a command to its server and returns the reply. In threads it blocks and never suspends."""
 
 
 class RetryableReply(Exception):

@@ -15,10 +15,9 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.stores.redis.async_transport import AsyncServerTransport, Channel, drop
-from ratelimit_mw.stores.redis.cluster import RoutedCommand, SendTo
 from ratelimit_mw.stores.redis.deadline import timeout_without_stalls
 from ratelimit_mw.stores.redis.failures import CALL_ERRORS, aconnection_error
-from ratelimit_mw.stores.redis.protocol import Address
+from ratelimit_mw.stores.redis.protocol import Address, RoutedCommand, SendTo
 from ratelimit_mw.stores.redis.sync_transport import ServerTransport, query_once
 from ratelimit_mw.stores.redis.url import (
     ConnectionFactory,
@@ -31,6 +30,7 @@ _PORT: Final = 26379  # default
 _LAST_PORT: Final = 65535
 _MAX_NAMES_LENGTH: Final = 300  # characters of the service names in an error
 _QUERY_TIMEOUT: Final = 0.5  # seconds; a query of a lost server must end before its successor is elected
+_read_for_threads: Final = partial(connection_factory, timeout=_QUERY_TIMEOUT)
 _FORM: Final = (
     "redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DB?OPTION=VALUE with the options of redis-py, "
     "sentinel_username and sentinel_password; in a password / # ? @ are written %2F %23 %3F %40"
@@ -111,19 +111,10 @@ class _SentinelUrl(NamedTuple):
     sentinels: Sentinels
 
 
-def read_sentinel_url(url: str) -> _SentinelUrl:
-    """Read a URL, for threads. Raises `ConfigError`."""
-    return _read_url(url, partial(connection_factory, timeout=_QUERY_TIMEOUT, connect_timeout=_QUERY_TIMEOUT))
-
-
 def master_transport(url: str, timeout: float) -> ServerTransport:
     """Return the transport to the master, for threads. Raises `ConfigError`."""
     servers, sentinel_servers, sentinels = read_sentinel_url(url)
-
-    async def query(routed_command: RoutedCommand) -> Any:
-        return query_once(
-            sentinel_servers.at(routed_command.address), "sentinel", routed_command.command, _QUERY_TIMEOUT
-        )
+    query = partial(query_once, sentinel_servers, "sentinel", seconds=_QUERY_TIMEOUT)
 
     def find() -> Address:
         return run(sentinels.master(query))
@@ -133,7 +124,7 @@ def master_transport(url: str, timeout: float) -> ServerTransport:
 
 def async_master_transport(url: str) -> AsyncServerTransport:
     """Return the transport to the master, for asyncio. Raises `ConfigError`."""
-    servers, sentinel_servers, sentinels = _read_url(url, async_connection_factory)
+    servers, sentinel_servers, sentinels = read_sentinel_url(url, async_connection_factory)
 
     async def query(routed_command: RoutedCommand) -> Any:
         sentinel = sentinel_servers.at(routed_command.address)
@@ -161,7 +152,8 @@ def _field_values(flat: list[bytes], field: bytes) -> list[bytes]:
     return [value for name, value in zip(flat[::2], flat[1::2], strict=False) if name == field]
 
 
-def _read_url(url: str, read: Callable[[str], ConnectionFactory]) -> _SentinelUrl:
+def read_sentinel_url(url: str, read: Callable[[str], ConnectionFactory] = _read_for_threads) -> _SentinelUrl:
+    """Read a URL. `read`: reads the URL of one server. Raises `ConfigError`."""
     scheme, _, rest = url.partition("+sentinel://")
     authority, _, path = rest.partition("/")
     path, _, query = path.partition("?")

@@ -28,7 +28,7 @@ from ratelimit_mw.stores.redis.failures import (
     is_replica,
     no_connection_error,
 )
-from ratelimit_mw.stores.redis.protocol import Address, Command
+from ratelimit_mw.stores.redis.protocol import Address, Command, RoutedCommand
 from ratelimit_mw.stores.redis.scripts import script
 from ratelimit_mw.stores.redis.url import ConnectionFactory
 
@@ -342,18 +342,20 @@ def _open_connection(factory: ConnectionFactory, server_kind: ServerKind) -> Syn
     return connection
 
 
-def query_once(
-    factory: ConnectionFactory, server_kind: ServerKind, command: Command, seconds: float = CONNECT_TIMEOUT
+async def query_once(
+    factory: ConnectionFactory, server_kind: ServerKind, routed_command: RoutedCommand, seconds: float = CONNECT_TIMEOUT
 ) -> Any:
-    """Send one command on a new connection and return the reply. Raises `StoreError`.
+    """Send a command on a new connection to its server and return the reply. Blocks. Raises `StoreError`.
 
-    `seconds`: the time for the whole reply. Connecting has a timeout of its own.
+    `seconds`: the time for the whole reply. Connecting has a timeout of its own. With its first two arguments bound, it
+    is a `SendTo`.
     """
-    raw_connection = factory.raw_connection()
+    server = factory.at(routed_command.address)
+    raw_connection = server.raw_connection()
     try:
-        return _connect_and_wrap(raw_connection).query(command, Deadline(seconds))
+        return _connect_and_wrap(raw_connection).query(routed_command.command, Deadline(seconds))
     except CALL_ERRORS as error:
-        raise connection_error(factory, error, server_kind) from error
+        raise connection_error(server, error, server_kind) from error
     finally:
         raw_connection.disconnect()
 

@@ -68,9 +68,12 @@ class ConnectionFactory(NamedTuple):
         return issubclass(self.connection_class, (SSLConnection, AsyncSSLConnection))
 
 
-def connection_factory(url: str, timeout: float, connect_timeout: float | None = None) -> ConnectionFactory:
-    """Read a URL, for threads. Raises `ConfigError`. `connect_timeout`: None is `CONNECT_TIMEOUT`."""
-    timeouts = {"socket_timeout": timeout, "socket_connect_timeout": connect_timeout or CONNECT_TIMEOUT}
+def connection_factory(url: str, timeout: float | None = None) -> ConnectionFactory:
+    """Read a URL, for threads. Raises `ConfigError`.
+
+    `timeout`: seconds to connect, and seconds for each read by redis-py; None is `CONNECT_TIMEOUT`.
+    """
+    timeouts = dict.fromkeys(_TIMEOUTS, timeout or CONNECT_TIMEOUT)
     return _connection_factory(ConnectionPool, url, retry=Retry(NoBackoff(), 0), **timeouts)
 
 
@@ -80,7 +83,7 @@ def async_connection_factory(url: str) -> ConnectionFactory:
     Its connections have no timeouts, because timeouts of redis-py count stalls of the event loop. Use
     `timeout_without_stalls`.
     """
-    timeouts = {"socket_timeout": None, "socket_connect_timeout": None}
+    timeouts = dict.fromkeys(_TIMEOUTS, None)
     return _connection_factory(AsyncConnectionPool, url, retry=AsyncRetry(NoBackoff(), 0), **timeouts)
 
 
