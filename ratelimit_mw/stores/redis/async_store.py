@@ -19,7 +19,7 @@ from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, Redis
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, REPLY_GRACE, Deadline
 from ratelimit_mw.stores.redis.inventory import add_refused
 from ratelimit_mw.stores.redis.protocol import Command, Part, T
-from ratelimit_mw.stores.redis.scripts import read_decisions, read_decisions_by_group
+from ratelimit_mw.stores.redis.scripts import read_decisions_by_group
 
 _ORPHAN_SLICE: Final = 0.05  # seconds
 
@@ -36,10 +36,10 @@ class AsyncioStore(RedisCommands):
         self._transport = transport
         self._calls: set[asyncio.Task[Any]] = set()
         self._last_loop: asyncio.AbstractEventLoop | None = None
+        self.find_lookup: Callable[[], Lookup | None] = lambda: None  # see `Batcher`
         self._batchers = PerLoop(
-            lambda: Batcher(transport, self._take_command, self._send_again, timeout, self._find_lookup)
+            lambda: Batcher(transport, self._take_command, self._send_again, timeout, self.find_lookup)
         )
-        self.find_lookup: Callable[[], Lookup | None] | None = None  # see `Batcher`
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -93,9 +93,6 @@ class AsyncioStore(RedisCommands):
             batcher.close()
         await self._transport.close()
 
-    def _find_lookup(self) -> Lookup | None:
-        return None if self.find_lookup is None else self.find_lookup()
-
     async def _send_again(self, groups: Sequence[EncodedGroup], mode: TakeMode) -> Sequence[Outcome]:
         """Return the decisions on each group from one call.
 
@@ -103,17 +100,13 @@ class AsyncioStore(RedisCommands):
         """
         try:
             reply = await self._take_together(groups, mode, self)
+            return read_decisions_by_group(reply, [len(group.keys) for group in groups])
         except StoreError as error:
-            if len(groups) == 1 or SCRIPT_ERROR not in str(error):
+            if len(groups) == 1:
+                return [error]
+            if SCRIPT_ERROR not in str(error):
                 raise
-            return [await self._send_alone(group, mode) for group in groups]
-        return read_decisions_by_group(reply, [len(group.keys) for group in groups])
-
-    async def _send_alone(self, group: EncodedGroup, mode: TakeMode) -> Outcome:
-        try:
-            return read_decisions(await self._take_together([group], mode, self), group.group.charges)
-        except StoreError as error:
-            return error
+        return [outcome for group in groups for outcome in await self._send_again([group], mode)]
 
     async def send(self, command: Command) -> Any:
         """See `Sender.send`."""

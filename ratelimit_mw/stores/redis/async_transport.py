@@ -198,7 +198,7 @@ class Channel:
         find: Callable[[], Awaitable[Address]] | None = None,
         *,
         server_kind: ServerKind = "server",
-        on_lost: Callable[[], object] | None = None,
+        on_lost: Callable[[], object] = lambda: None,
     ) -> None:
         self._factory, self._find, self._server_kind, self._on_lost = factory, find, server_kind, on_lost
         self._loop = asyncio.get_running_loop()
@@ -295,8 +295,7 @@ class Channel:
         try:
             opened = await _open_connection(factory, self._server_kind)
         except Exception:
-            if self._on_lost is not None:
-                self._on_lost()
+            self._on_lost()
             raise
         if self._opening is not task:  # closed meanwhile, and redis-py swallowed the cancellation
             drop(opened)
@@ -309,8 +308,7 @@ class Channel:
     def _convert_error(self, label: str, connection: AsyncConnection, error: Exception) -> Exception:
         if is_replica(error) and connection is self._connection:
             self._retire()
-            if self._on_lost is not None:
-                self._on_lost()
+            self._on_lost()
         return classify_and_log(label, error, self._server_kind)
 
     def _retire(self) -> None:

@@ -49,10 +49,6 @@ class PendingTake(Struct, eq=False, gc=False):
     is_waiting: bool = True  # false once the batcher has set the result; still true if the request cancels `reply`
 
 
-def _find_no_lookup() -> None:
-    return None
-
-
 class Batcher:
     """Sends the takes of one event loop in batches.
 
@@ -67,7 +63,7 @@ class Batcher:
         command: Callable[[Sequence[EncodedGroup], TakeMode], Command],
         resend: Callable[[Sequence[EncodedGroup], TakeMode], Coroutine[Any, Any, Sequence[Outcome]]],
         timeout: float,
-        find_lookup: Callable[[], Lookup | None] = _find_no_lookup,
+        find_lookup: Callable[[], Lookup | None] = lambda: None,
     ) -> None:
         self._transport, self._command, self._resend = transport, command, resend
         self._timeout, self._find_lookup = timeout, find_lookup

@@ -71,10 +71,6 @@ class EncodedGroup:
                 self.weight += charge.cost // _UNITS_PER_CHARGE
         self.text = encode_group(codec, self.group.charges)
 
-    def text_in(self, codec: Codec) -> bytes:
-        """Return the text in another codec."""
-        return encode_group(codec, self.group.charges)
-
 
 class TakeMode(NamedTuple):
     """Options that all groups of one call share.
@@ -157,9 +153,11 @@ class RedisCommands:
         run_part: Callable[[Sequence[Charge], Sender], Coroutine[Any, Any, None]],
         sender: Sender,
     ) -> None:
-        """Run `run_part` for each slot."""
-        slot_groups = self._slot_groups(charges) if charges else []
-        if len(slot_groups) == 1:
+        """Run `run_part` for each slot of a cluster, or once without a cluster."""
+        if not charges:
+            return
+        slot_groups = split_by_slot(self._keys(charges)) if self.is_cluster else []
+        if len(slot_groups) <= 1:
             await run_part(charges, sender)
             return
         outcomes = await sender.run_all(
@@ -168,12 +166,6 @@ class RedisCommands:
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
-
-    def _slot_groups(self, charges: Sequence[Charge]) -> list[list[int]]:
-        """Return the indices of the charges of each call: one call, or in a cluster one for each hash slot."""
-        return (
-            split_by_slot(self._keys(charges)) if self.is_cluster and len(charges) > 1 else [list(range(len(charges)))]
-        )
 
     def _encode_group(self, original_charges: Sequence[Charge]) -> EncodedGroup:
         """Encode a group. Caches tuples by identity, because the requests of a client share the tuple of one plan."""
@@ -190,7 +182,7 @@ class RedisCommands:
         """Return the command that takes or peeks groups in one call, at one time."""
         codec = self._codec
         keys = [key for group in groups for key in group.keys]
-        texts = [group.text if group.codec == codec else group.text_in(codec) for group in groups]
+        texts = [group.text if group.codec == codec else encode_group(codec, group.group.charges) for group in groups]
         arguments = join_groups(codec, mode.now, texts, commit=mode.commit)
         return "EVALSHA", script("take", codec).sha, len(keys), *keys, arguments
 

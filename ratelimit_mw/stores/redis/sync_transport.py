@@ -257,10 +257,6 @@ def _close_all(connections: list[C], end: Callable[[C], None]) -> None:
         end(connection)
 
 
-def _do_nothing() -> None:
-    return None
-
-
 class ServerTransport:
     """Pooled connections to one server, for threads.
 
@@ -277,7 +273,7 @@ class ServerTransport:
         find: Callable[[], Address] | None = None,
         *,
         server_kind: ServerKind = "server",
-        on_lost: Callable[[], object] = _do_nothing,
+        on_lost: Callable[[], object] = lambda: None,
     ) -> None:
         self._timeout, self._label, self._server_kind, self._on_lost = timeout, factory.label, server_kind, on_lost
 
