@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,7 +29,7 @@ from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.layered_store import LayeredStore
 from ratelimit_mw.stores.redis.deadline import Deadline
-from ratelimit_mw.stores.redis.sync_transport import Pool
+from ratelimit_mw.stores.redis.sync_transport import Pool, SyncConnection
 from ratelimit_mw.stores.redis.thread_store import WorkerPool
 from ratelimit_mw.testing import Clock
 
@@ -179,8 +180,9 @@ def django() -> tuple[Any, Callable[[], bool]]:
 
 
 def pool() -> tuple[Any, Callable[[], bool]]:
-    own = Pool(lambda _: "connection", lambda _: None, lambda _: True, 1)
-    return own._changed, lambda: own.acquire(Deadline(LONG)) == "connection"
+    connection = Mock(spec=SyncConnection)
+    own = Pool(lambda _: connection)
+    return own._changed, lambda: own.acquire(Deadline(LONG)) is connection
 
 
 def crew() -> tuple[Any, Callable[[], bool]]:

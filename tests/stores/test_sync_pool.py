@@ -2,13 +2,33 @@
 
 import itertools
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from ratelimit_mw.core.errors import StoreError
+from ratelimit_mw.stores.redis import sync_transport
 from ratelimit_mw.stores.redis.deadline import Deadline
 from ratelimit_mw.stores.redis.sync_transport import Pool
 from ratelimit_mw.stores.redis.thread_store import WorkerPool
+
+
+class Named:
+    """Replaces a `SyncConnection`. `on_close` is called with its name."""
+
+    def __init__(self, name: str, on_close: Callable[[str], object] = lambda _: None) -> None:
+        self.name, self.on_close = name, on_close
+
+    def usable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.on_close(self.name)
+
+
+def one_more(_: object) -> Any:
+    return Named("connection")
 
 
 @pytest.mark.promise(8)
@@ -17,17 +37,17 @@ def test_a_connection_that_a_thread_opens_while_the_pool_closes_is_ended() -> No
     ended: list[str] = []
     numbers = itertools.count()
 
-    def make(_: object) -> str:
+    def make(_: object) -> Any:
         opening.set()
         opens.wait(30)
-        return f"connection {next(numbers)}"
+        return Named(f"connection {next(numbers)}", end)
 
     def end(connection: str) -> None:
         ended.append(connection)
         over.set()
 
     over = threading.Event()
-    pool = Pool(make, end, lambda _: True, 1)
+    pool = Pool(make)
     with pytest.raises(StoreError):
         pool.acquire(Deadline(0.01))
     assert opening.wait(30)
@@ -35,8 +55,9 @@ def test_a_connection_that_a_thread_opens_while_the_pool_closes_is_ended() -> No
     opens.set()
     assert over.wait(30)
     assert ended == ["connection 0"]
-    assert pool.acquire(Deadline(30)) == "connection 1"  # the pool can be used again
-    pool.release("connection 1")
+    connection: Any = pool.acquire(Deadline(30))  # the pool can be used again
+    assert connection.name == "connection 1"
+    pool.release(connection)
     pool.close()
     assert ended == ["connection 0", "connection 1"]
 
@@ -49,10 +70,10 @@ SILENT = pytest.mark.parametrize(
 
 @SILENT
 def test_why_it_cannot_connect_is_said_where_the_error_says_nothing(error: Exception, said: str) -> None:
-    def make(_: object) -> str:
+    def make(_: object) -> Any:
         raise error
 
-    pool = Pool(make, lambda _: None, lambda _: True, 1)
+    pool = Pool(make)
     with pytest.raises(StoreError) as raised:
         pool.acquire(Deadline(5))
     assert str(raised.value) == said
@@ -60,36 +81,40 @@ def test_why_it_cannot_connect_is_said_where_the_error_says_nothing(error: Excep
 
 @pytest.mark.promise(8)
 def test_in_threads_what_leads_to_where_the_server_was_is_ended_when_it_has_moved() -> None:
-    places, ended, gone = [1], list[str](), threading.Event()
+    places, ended, gone = [("host", 1)], list[str](), threading.Event()
 
     def end(connection: str) -> None:
         ended.append(connection)
         if len(ended) == 2:
             gone.set()
 
+    def make(place: Any) -> Any:
+        return Named(f"{next(numbers)} at {place[1]}", end)
+
     numbers = itertools.count(1)
-    pool = Pool(lambda place: f"{next(numbers)} at {place}", end, lambda _: True, 2, lambda: places[-1])
+    pool = Pool(make, lambda: places[-1])
     first, second = pool.acquire(Deadline(5)), pool.acquire(Deadline(5))
     pool.release(first)
-    places.append(2)
+    places.append(("host", 2))
     pool.release(second, broken=True)
     assert gone.wait(5)
     assert sorted(ended) == ["1 at 1", "2 at 1"]
-    assert pool.acquire(Deadline(5)) == "3 at 2"
+    third: Any = pool.acquire(Deadline(5))
+    assert third.name == "3 at 2"
 
 
 @pytest.mark.promise(8)
 def test_a_full_pool_opens_no_further_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_transport, "_MAX_CONNECTIONS", 2)
     threads = NoThreads(monkeypatch)
     threads.over = True  # it only counts them
-    numbers = itertools.count(1)
-    pool = Pool(lambda _: next(numbers), lambda _: None, lambda _: True, 2)
-    lent = [pool.acquire(Deadline(30)) for _ in range(2)]
-    assert (sorted(lent), threads.tried) == ([1, 2], 2)
+    pool = Pool(one_more)
+    first, second = (pool.acquire(Deadline(30)) for _ in range(2))
+    assert (first is second, threads.tried) == (False, 2)
     with pytest.raises(StoreError, match=r"^no connection was free in time$"):
         pool.acquire(Deadline(0.01))
-    pool.release(1)
-    assert pool.acquire(Deadline(30)) == 1
+    pool.release(first)
+    assert pool.acquire(Deadline(30)) is first
     assert threads.tried == 2
 
 
@@ -113,26 +138,26 @@ class NoThreads:
 def test_an_attempt_to_connect_for_which_no_thread_can_be_started_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The request fails, and the next one connects as soon as there are threads again."""
     threads = NoThreads(monkeypatch)
-    pool = Pool(lambda _: "connection", lambda _: None, lambda _: True, 1)
+    pool = Pool(one_more)
     for _ in range(3):
         with pytest.raises(StoreError) as raised:
             pool.acquire(Deadline(5))
         assert str(raised.value) == "cannot connect: can't start new thread"
     threads.over = True
-    assert pool.acquire(Deadline(5)) == "connection"
+    assert pool.acquire(Deadline(5)).usable()
 
 
 @pytest.mark.promise(8)
 def test_giving_back_does_not_fail_where_no_thread_can_look_for_a_server_that_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pool = Pool(lambda _: "connection", lambda _: None, lambda _: True, 2, lambda: 1)
+    pool = Pool(one_more, lambda: ("host", 1))
     lent = pool.acquire(Deadline(5))
     threads = NoThreads(monkeypatch)
     pool.release(lent, broken=True)
     assert threads.tried == 1
     threads.over = True
-    assert pool.acquire(Deadline(5)) == "connection"
+    assert pool.acquire(Deadline(5)).usable()
 
 
 @pytest.mark.promise(8)

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import hiredis
 from redis.connection import DefaultParser
@@ -31,8 +31,6 @@ from ratelimit_mw.stores.redis.failures import (
 from ratelimit_mw.stores.redis.protocol import Address, Command, RoutedCommand
 from ratelimit_mw.stores.redis.scripts import script
 from ratelimit_mw.stores.redis.url import ConnectionFactory
-
-C = TypeVar("C")
 
 _MAX_CONNECTIONS: Final = 64  # for each server
 _HANDSHAKE_TIMEOUT: Final = 3.0  # seconds for connecting, AUTH, SELECT and the like together
@@ -109,49 +107,44 @@ class SyncConnection:
         self._connection.disconnect()
 
 
-class Pool(Generic[C]):
-    """At most `size` connections for threads.
+class Pool:
+    """At most `_MAX_CONNECTIONS` connections for threads.
 
     A request that finds no idle connection starts a background thread, which opens one. The request then waits, up to
     its timeout, for that connection or for one that another request releases. The thread continues after the timeout,
     so that a connection that takes long to open serves later requests. Connections are opened one at a time, so that
     many requests do not cause many handshakes at once.
 
-    `make` opens a connection, `end` closes it, and `usable` returns whether it still works. `find` returns the server's
-    address; the pool calls it before it opens a connection, after one broke, and twice a second. If the address
-    changes, connections to the old one are closed. `make` receives the address, or None without `find`.
+    `make` opens a connection. `find` returns the server's address; the pool calls it before it opens a connection,
+    after one broke, and twice a second. If the address changes, connections to the old one are closed. `make` receives
+    the address, or None without `find`.
     """
 
     def __init__(
-        self,
-        make: Callable[[Any], C],
-        end: Callable[[C], None],
-        usable: Callable[[C], bool],
-        size: int,
-        find: Callable[[], object] | None = None,
+        self, make: Callable[[Address | None], SyncConnection], find: Callable[[], Address] | None = None
     ) -> None:
-        self._make, self._end, self._usable, self._size, self._find = make, end, usable, size, find
+        self._make, self._find = make, find
         after_fork_in_child(self._reset)
         self._reset()
 
     def _reset(self) -> None:
         self.__dict__.pop("changed", None)
-        self._idle: list[C] = []
-        self._in_use: set[int] = set()
+        self._idle: list[SyncConnection] = []
+        self._in_use: set[SyncConnection] = set()
         self._opening = False
         self._attempts = 0
         self._closes = 0
-        self._address: object = None
+        self._address: Address | None = None
         self._last_find = 0.0  # monotonic seconds
         self._error: Exception | None = None
-        weakref.finalize(self, _close_all, self._idle, self._end)  # closes idle connections if the pool is never closed
+        weakref.finalize(self, _close_all, self._idle)  # closes idle connections if the pool is never closed
 
     @property
     def _changed(self) -> threading.Condition:
         """The pool's lock. Created on first use, as gevent patches `threading` after an app was loaded and forked."""
         return get_or_create(self, "changed", threading.Condition)
 
-    def acquire(self, deadline: Deadline) -> C:
+    def acquire(self, deadline: Deadline) -> SyncConnection:
         """Return a connection.
 
         Raises `StoreError` if none is free in time, or if none is in use and none can be opened.
@@ -161,10 +154,10 @@ class Pool(Generic[C]):
             while True:
                 while self._idle:
                     connection = self._idle.pop()
-                    if self._usable(connection):
-                        self._in_use.add(id(connection))
+                    if connection.usable():
+                        self._in_use.add(connection)
                         return connection
-                    self._end(connection)
+                    connection.close()
                 # An attempt to connect has failed after this call began, and no request will release a connection.
                 if self._attempts > before and self._error and not self._in_use:
                     raise no_connection_error(self._error) from self._error
@@ -175,18 +168,18 @@ class Pool(Generic[C]):
                 self._changed.wait(deadline.next_wait())
                 deadline.record_wait(since)
 
-    def release(self, connection: C, *, broken: bool = False) -> None:
+    def release(self, connection: SyncConnection, *, broken: bool = False) -> None:
         """Return a connection to the pool; a `broken` one is closed."""
         with self._changed:
-            known = id(connection) in self._in_use
-            self._in_use.discard(id(connection))
+            known = connection in self._in_use
+            self._in_use.discard(connection)
             if known and not broken:
                 self._idle.append(connection)
             if self._find and (broken or time.monotonic() - self._last_find > FIND_INTERVAL):
                 self._open(only_if_moved=True)
             self._changed.notify()
         if broken or not known:
-            self._end(connection)
+            connection.close()
 
     def close(self) -> None:
         """Close idle connections now, those in use when they are released, and those being opened when they are open.
@@ -198,7 +191,7 @@ class Pool(Generic[C]):
             idle = self._idle.copy()
             self._idle.clear()
             self._in_use.clear()
-        _close_all(idle, self._end)
+        _close_all(idle)
 
     def _timeout_error(self) -> StoreError:
         """Return the error of a timeout, with the reason why the latest attempt to connect failed."""
@@ -208,7 +201,7 @@ class Pool(Generic[C]):
         return StoreError(f"no connection was free in time; {problem}", rejected=problem.rejected)
 
     def _open(self, *, only_if_moved: bool = False) -> None:
-        if not self._opening and (only_if_moved or len(self._in_use) + len(self._idle) < self._size):
+        if not self._opening and (only_if_moved or len(self._in_use) + len(self._idle) < _MAX_CONNECTIONS):
             self._opening = True
             try:
                 threading.Thread(
@@ -233,7 +226,7 @@ class Pool(Generic[C]):
                 self._idle.append(connection)
             self._end_attempt(error)
         if connection is not None and closed:
-            self._end(connection)
+            connection.close()
 
     def _end_attempt(self, error: Exception | None) -> None:
         self._opening = False
@@ -252,9 +245,9 @@ class Pool(Generic[C]):
         return before == self._address
 
 
-def _close_all(connections: list[C], end: Callable[[C], None]) -> None:
+def _close_all(connections: list[SyncConnection]) -> None:
     for connection in connections:
-        end(connection)
+        connection.close()
 
 
 class ServerTransport:
@@ -286,13 +279,7 @@ class ServerTransport:
                 on_lost()
                 raise
 
-        self._pool: Pool[SyncConnection] = Pool(
-            make,
-            lambda connection: connection.close(),
-            lambda connection: connection.usable(),
-            _MAX_CONNECTIONS,
-            find,
-        )
+        self._pool = Pool(make, find)
 
     def send(self, command: Command, deadline: Deadline, *, asking: bool = False) -> Any:
         """See `Transport.send`. `asking`: send ASKING first, for a key that may be moving to this node of a cluster."""
