@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from importlib.resources import files
 from statistics import median
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from ratelimit_mw.stores.redis.commands import FORMAT
 from ratelimit_mw.stores.redis.failures import CALL_ERRORS, ServerKind, classify_error, connection_error
 from ratelimit_mw.stores.redis.hash_slots import slot
 from ratelimit_mw.stores.redis.protocol import Address
+from ratelimit_mw.stores.redis.scripts import read_lua
 from ratelimit_mw.stores.redis.sentinel import read_sentinel_url
 from ratelimit_mw.stores.redis.sync_transport import connect, query_once
 from ratelimit_mw.stores.redis.url import CLUSTER_SCHEMES, SENTINEL_SCHEMES, ConnectionFactory, connection_factory
@@ -241,7 +241,6 @@ def _missing_rights(query: Callable[..., Any], key: str, commands: Sequence[str]
 
     `commands`: those that scripts call.
     """
-    text = (files("ratelimit_mw") / "stores" / "redis" / "rights.lua").read_text("utf-8")
     sent: list[tuple[str, tuple[Any, ...]]] = [
         ("script|load", ("SCRIPT", "LOAD", _NOOP_SCRIPT)),
         ("evalsha", ("EVALSHA", "0" * 40, 1, key)),
@@ -250,7 +249,7 @@ def _missing_rights(query: Callable[..., Any], key: str, commands: Sequence[str]
     if cluster:
         sent += [("cluster|slots", ("CLUSTER", "SLOTS")), ("asking", ("ASKING",))]
     try:
-        missing = [name.decode() for name in query("EVAL", text, 1, key, *commands)]
+        missing = [name.decode() for name in query("EVAL", read_lua("stores/redis/rights"), 1, key, *commands)]
     except NoPermissionError as error:
         if "access" in str(error):
             raise

@@ -7,9 +7,7 @@ of a client is a hash or has the form `kind=value`, so it is never `top` or `tai
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Limit
@@ -23,6 +21,7 @@ from ratelimit_mw.stores.inventory import (
     Refusal,
 )
 from ratelimit_mw.stores.redis.protocol import Sender
+from ratelimit_mw.stores.redis.scripts import read_lua
 
 SCAN_COUNT: Final = 1000  # keys that the server examines in one call, in about a millisecond
 _ALMOST: Final = 0.999  # the most that `seen` shows before the last page, because the number of keys is an estimate
@@ -92,12 +91,13 @@ def _texts(keys: Sequence[bytes], start: int) -> Iterator[str]:
 
 async def add_refused(sender: Sender, prefix: str, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
     """See `Inventory.add_refused`."""
-    top = _top_key(prefix, int(time.time() // _MINUTE))
+    top, top_script = _top_key(prefix, int(time.time() // _MINUTE)), read_lua("stores/redis/refused_top")
     pairs = list(counts.items())
     for start in range(0, len(pairs), _PER_CALL):
         some = pairs[start : start + _PER_CALL]
         values = [value for key, count in some for value in (count, _encoded(key))]
-        await sender.send(("EVAL", _text("top"), 1, top, _KEPT_MS, KEPT_CLIENTS, len(some), *values))
+        await sender.send(("EVAL", top_script, 1, top, _KEPT_MS, KEPT_CLIENTS, len(some), *values))
+    tail, tail_script = _tail_key(prefix), read_lua("stores/redis/refused_tail")
     for start in range(0, len(latest), _PER_CALL):
         part = latest[start : start + _PER_CALL]
         fields = [
@@ -105,8 +105,7 @@ async def add_refused(sender: Sender, prefix: str, counts: Mapping[str, int], la
             for one in part
             for value in (_encoded(one.key), one.limit, round(one.at * MICROSECONDS), repr(one.retry_after))
         ]
-        tail = _tail_key(prefix)
-        await sender.send(("EVAL", _text("tail"), 1, tail, _KEPT_MS, KEPT_REFUSALS, len(part), *fields))
+        await sender.send(("EVAL", tail_script, 1, tail, _KEPT_MS, KEPT_REFUSALS, len(part), *fields))
 
 
 async def most_refused(sender: Sender, prefix: str, since: float) -> Mapping[str, int]:
@@ -167,9 +166,3 @@ def _decoded(text: Any) -> str:
     except UnicodeDecodeError:
         decoded = text.decode("utf-8", "backslashreplace")
     return decoded
-
-
-@cache
-def _text(table: Literal["top", "tail"]) -> str:
-    """Return the text of the script that adds to a table."""
-    return (files("ratelimit_mw") / "stores" / "redis" / f"refused_{table}.lua").read_text("utf-8")

@@ -6,7 +6,7 @@ from hashlib import sha1
 from importlib.resources import files
 from itertools import accumulate
 from math import inf
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from msgspec import DecodeError, convert, json, msgpack
 
@@ -34,26 +34,27 @@ _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
 _RESP_LISTS: Final = list[list[int]]
 
 
-class Script:
+class Script(NamedTuple):
     """The text of a script, and the SHA-1 digest by which a server knows it."""
 
-    __slots__ = ("sha", "text")
-
-    def __init__(self, driver: str, codec: Codec) -> None:
-        package = files("ratelimit_mw")
-        parts = [package / "stores" / "redis" / f"{name}.lua" for name in (f"codec_{codec}", "head", "bucket")]
-        parts += [package / "algorithms" / f"{name}.lua" for name in SCRIPTED]
-        self.text = "\n".join(
-            part.read_text("utf-8") for part in [*parts, package / "stores" / "redis" / f"{driver}.lua"]
-        )
-        # Redis prescribes SHA-1; the digest is a name, not a secret
-        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+    text: str
+    sha: str
 
 
 @cache
 def script(driver: Driver, codec: Codec) -> Script:
     """Return the script with this driver and codec."""
-    return Script(driver, codec)
+    names = [f"stores/redis/codec_{codec}", "stores/redis/head", "stores/redis/bucket"]
+    names += [f"algorithms/{name}" for name in SCRIPTED]
+    text = "\n".join(read_lua(name) for name in [*names, f"stores/redis/{driver}"])
+    # Redis prescribes SHA-1; the digest is a name, not a secret
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@cache
+def read_lua(name: str) -> str:
+    """Return the text of `<name>.lua`, a file of this package."""
+    return (files("ratelimit_mw") / f"{name}.lua").read_text("utf-8")
 
 
 def join_groups(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> bytes:
