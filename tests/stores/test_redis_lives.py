@@ -128,7 +128,7 @@ def test_a_loop_that_ended_without_close_does_not_trouble_the_next(redis_url: st
     store = AsyncRedisStore(redis_url, timeout=5)
     assert [asyncio.run(asked(store, number)) for number in range(5)] == [0, 1, 2, 3, 4]
     inner: Any = store._store
-    assert len(inner._transport._channels) == 1  # nothing is left of the earlier loops
+    assert len(inner._batchers) == 1  # nothing is left of the earlier loops
     del inner
     del store
     gc.collect()

@@ -20,10 +20,14 @@ from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layer import Layer
 from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
-from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_store import AsyncioStore
-from ratelimit_mw.stores.redis.async_transport import UNLIMITED, AsyncServerTransport, AsyncTransport, Call, Channel
-from ratelimit_mw.stores.redis.cluster import AsyncClusterTransport, ClusterTransport
+from ratelimit_mw.stores.redis.async_transport import UNLIMITED, AsyncTransport, Call, Channel
+from ratelimit_mw.stores.redis.cluster import (
+    AsyncClusterTransport,
+    ClusterTransport,
+    SlotMap,
+    read_cluster_url,
+)
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.failures import classify_error
 from ratelimit_mw.stores.redis.protocol import Command, RetryableReply
@@ -97,8 +101,9 @@ class AsyncRedisStore(AsyncLayeredStore):
         deny_cache: float = 1.0,  # seconds
         clock: Callable[[], float] | None = None,
     ) -> None:
-        store = AsyncioStore(_async_transport(client_or_url, timeout), prefix, timeout, clock)
-        super().__init__(store, _layers(deny_cache, is_cluster=store.is_cluster), timeout, clock)
+        make_transport, is_cluster = _async_transport(client_or_url, timeout)
+        store = AsyncioStore(make_transport, prefix, timeout, clock, is_cluster=is_cluster)
+        super().__init__(store, _layers(deny_cache, is_cluster=is_cluster), timeout, clock)
         store.find_lookup = self.find_lookup
         self.probe = _prober(client_or_url, prefix)
 
@@ -161,20 +166,24 @@ def _transport(client_or_url: Any, timeout: float) -> Transport:
     return _ClientTransport(client_or_url)
 
 
-def _async_transport(client_or_url: Any, timeout: float) -> AsyncTransport:
+def _async_transport(client_or_url: Any, timeout: float) -> tuple[Callable[[], AsyncTransport], bool]:
+    """Return a function that makes the transport for an event loop, and whether it is one to a cluster."""
     if isinstance(client_or_url, str):
         if client_or_url.startswith(CLUSTER_SCHEMES):
-            return AsyncClusterTransport(client_or_url)
+            nodes, start = read_cluster_url(client_or_url, async_connection_factory)
+            slot_map = SlotMap(start)
+            return lambda: AsyncClusterTransport(nodes, slot_map), True
         if client_or_url.startswith(SENTINEL_SCHEMES):
-            return async_master_transport(client_or_url)
-        factory = async_connection_factory(client_or_url)
-        return AsyncServerTransport(lambda: Channel(factory))
+            return async_master_transport(client_or_url), False
+        server = async_connection_factory(client_or_url)
+        return lambda: Channel(server), False
     if not inspect.iscoroutinefunction(getattr(client_or_url, "execute_command", None)):
         raise ConfigError(
             f"client_or_url: got {_class_of(client_or_url)}, expected a URL or a redis.asyncio.Redis", code="RL-040"
         )
     _check_replies(client_or_url)
-    return _AsyncClientTransport(client_or_url, timeout)
+    is_cluster = isinstance(client_or_url, AsyncRedisCluster)
+    return lambda: _AsyncClientTransport(client_or_url, timeout, is_cluster=is_cluster), is_cluster
 
 
 def _class_of(value: object) -> str:
@@ -211,29 +220,27 @@ class _ClientTransport:
 class _AsyncClientTransport:
     """Sends commands with the caller's client, for asyncio: each in a task."""
 
-    def __init__(self, client: Any, timeout: float) -> None:
-        self._client, self._timeout = client, timeout
-        self.is_cluster = isinstance(client, AsyncRedisCluster)
-        self._tasks = PerLoop[set[asyncio.Task[None]]](set)
+    def __init__(self, client: Any, timeout: float, *, is_cluster: bool) -> None:
+        self._client, self._timeout, self.is_cluster = client, timeout, is_cluster
+        self._tasks: set[asyncio.Task[None]] = set()
         self._late_tasks: set[asyncio.Task[None]] = set()
 
     @property
     def room(self) -> int:
         """See `AsyncTransport.room`. It is limited, because the client's pool of connections may be."""
-        return UNLIMITED if self.is_cluster else max(0, _MAX_CLIENT_CALLS - len(self._tasks.get()))
+        return UNLIMITED if self.is_cluster else max(0, _MAX_CLIENT_CALLS - len(self._tasks))
 
     async def ready(self) -> None:
         """See `AsyncTransport.ready`."""
         while not self.room:
-            await asyncio.wait(self._tasks.get(), timeout=_READY_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(self._tasks, timeout=_READY_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
 
     def send(self, calls: Sequence[Call]) -> None:
         """See `AsyncTransport.send`."""
-        tasks = self._tasks.get()
         for call in calls:
             task = asyncio.get_running_loop().create_task(self._query_for(call))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def query(self, command: Command) -> Any:
         """See `AsyncTransport.query`."""
@@ -246,15 +253,14 @@ class _AsyncClientTransport:
 
     def retire_late(self, timeout: float) -> None:  # noqa: ARG002  # a protocol's method
         """See `AsyncTransport.retire_late`. Calls in flight end on their own."""
-        tasks = self._tasks.get()
-        for task in tasks:
+        for task in self._tasks:
             self._late_tasks.add(task)
             task.add_done_callback(self._late_tasks.discard)
-        tasks.clear()
+        self._tasks.clear()
 
     async def close(self) -> None:
         """Cancel the calls in flight. The client belongs to the caller."""
-        for task in self._tasks.get() | self._late_tasks:
+        for task in self._tasks | self._late_tasks:
             task.cancel()
 
     async def _query_for(self, call: Call) -> None:

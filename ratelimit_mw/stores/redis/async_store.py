@@ -25,26 +25,30 @@ _ORPHAN_SLICE: Final = 0.05  # seconds
 
 
 class AsyncioStore(RedisCommands):
-    """A Redis store for asyncio, without layers."""
+    """A Redis store for asyncio, without layers. `make_transport`: makes the transport of the running event loop."""
 
     has_own_timeout: ClassVar[bool] = True  # each call ends within `timeout`, so callers need none of their own
 
     def __init__(
-        self, transport: AsyncTransport, prefix: str, timeout: float, clock: Callable[[], float] | None
+        self,
+        make_transport: Callable[[], AsyncTransport],
+        prefix: str,
+        timeout: float,
+        clock: Callable[[], float] | None,
+        *,
+        is_cluster: bool,
     ) -> None:
-        super().__init__(prefix, timeout, clock, is_cluster=transport.is_cluster)
-        self._transport = transport
+        super().__init__(prefix, timeout, clock, is_cluster=is_cluster)
         self._calls: set[asyncio.Task[Any]] = set()
-        self._last_loop: asyncio.AbstractEventLoop | None = None
         self.find_lookup: Callable[[], Lookup | None] = lambda: None  # see `Batcher`
         self._batchers = PerLoop(
-            lambda: Batcher(transport, self._take_command, self._send_again, timeout, self.find_lookup)
+            lambda: Batcher(make_transport(), self._take_command, self._send_again, timeout, self.find_lookup)
         )
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop of the latest request; None before the first one."""
-        return self._batchers.loop or self._last_loop
+        """The event loop of the latest request; None before the first one, and after a close."""
+        return self._batchers.loop
 
     async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `RedisStore.take`."""
@@ -91,7 +95,7 @@ class AsyncioStore(RedisCommands):
         batcher = self._batchers.pop()
         if batcher is not None:
             batcher.close()
-        await self._transport.close()
+            await batcher.transport.close()
 
     async def _send_again(self, groups: Sequence[EncodedGroup], mode: TakeMode) -> Sequence[Outcome]:
         """Return the decisions on each group from one call.
@@ -110,7 +114,7 @@ class AsyncioStore(RedisCommands):
 
     async def send(self, command: Command) -> Any:
         """See `Sender.send`."""
-        return await self._transport.query(command)
+        return await self._batchers.get().transport.query(command)
 
     async def run_all(self, parts: Sequence[Part[T]]) -> list[T | Exception]:
         """See `Sender.run_all`."""
@@ -121,8 +125,8 @@ class AsyncioStore(RedisCommands):
 
         So a request that is canceled or times out leaves no half-read reply behind.
         """
-        self._last_loop = asyncio.get_running_loop()
-        call = self._last_loop.create_task(part(self))
+        loop, transport = asyncio.get_running_loop(), self._batchers.get().transport
+        call = loop.create_task(part(self))
         self._calls.add(call)
         call.add_done_callback(self._on_task_done)
         deadline = Deadline(self._timeout)
@@ -134,9 +138,9 @@ class AsyncioStore(RedisCommands):
             if not call.done():
                 await asyncio.wait({call}, timeout=REPLY_GRACE)
         finally:
-            _cancel_later(self._last_loop, call, LATE_WORK_TIMEOUT)
+            _cancel_later(loop, call, LATE_WORK_TIMEOUT)
         if not call.done():
-            self._transport.retire_late(self._timeout)
+            transport.retire_late(self._timeout)
             raise StoreError(f"no answer within {self._timeout} seconds")
         if call.cancelled():
             raise StoreNotQueried("the store was closed")

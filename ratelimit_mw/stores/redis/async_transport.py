@@ -17,7 +17,7 @@ from redis.asyncio.connection import DefaultParser
 from redis.exceptions import InvalidResponse
 
 from ratelimit_mw.core.errors import StoreError, StoreNotQueried
-from ratelimit_mw.stores.lifecycle import PerLoop, on_loop_shutdown
+from ratelimit_mw.stores.lifecycle import on_loop_shutdown
 from ratelimit_mw.stores.redis.deadline import CONNECT_TIMEOUT, FIND_INTERVAL, LATE_WORK_TIMEOUT, timeout_without_stalls
 from ratelimit_mw.stores.redis.failures import (
     CALL_ERRORS,
@@ -50,7 +50,7 @@ class Call(NamedTuple):
 
 
 class AsyncTransport(Protocol):
-    """Sends commands to a server or a cluster, for asyncio."""
+    """Sends commands to a server or a cluster, for one event loop."""
 
     is_cluster: bool  # whether a call reaches the keys of one hash slot only
 
@@ -76,7 +76,7 @@ class AsyncTransport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connections of this event loop. The transport can be used again."""
+        """Close the connections."""
         ...
 
 
@@ -192,6 +192,8 @@ class Channel:
     a replica.
     """
 
+    is_cluster = False
+
     def __init__(
         self,
         factory: ConnectionFactory,
@@ -214,6 +216,11 @@ class Channel:
         """Whether commands can be sent now."""
         connection = self._connection
         return connection is not None and connection.is_usable
+
+    @property
+    def room(self) -> int:
+        """See `AsyncTransport.room`."""
+        return UNLIMITED if self.is_connected else 0
 
     async def ready(self) -> None:
         """See `AsyncTransport.ready`."""
@@ -324,42 +331,6 @@ class Channel:
         self._open_connections.pop(connection, None)
         if self._connection is connection:
             self._connection = None
-
-
-class AsyncServerTransport:
-    """Sends commands to one server, for asyncio. Each event loop has its own `Channel`, made by `make`."""
-
-    is_cluster = False
-
-    def __init__(self, make: Callable[[], Channel]) -> None:
-        self._channels = PerLoop(make)
-
-    @property
-    def room(self) -> int:
-        """See `AsyncTransport.room`."""
-        return UNLIMITED if self._channels.get().is_connected else 0
-
-    async def ready(self) -> None:
-        """See `AsyncTransport.ready`."""
-        await self._channels.get().ready()
-
-    def send(self, calls: Sequence[Call]) -> None:
-        """See `AsyncTransport.send`."""
-        self._channels.get().send(calls)
-
-    async def query(self, command: Command) -> Any:
-        """See `AsyncTransport.query`."""
-        return await self._channels.get().query(command)
-
-    def retire_late(self, timeout: float) -> None:
-        """See `AsyncTransport.retire_late`."""
-        self._channels.get().retire_late(timeout)
-
-    async def close(self) -> None:
-        """See `AsyncTransport.close`."""
-        channel = self._channels.pop()
-        if channel is not None:
-            await channel.close()
 
 
 async def _open_connection(factory: ConnectionFactory, server_kind: ServerKind) -> Any:

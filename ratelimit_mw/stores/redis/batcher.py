@@ -50,7 +50,7 @@ class PendingTake(Struct, eq=False, gc=False):
 
 
 class Batcher:
-    """Sends the takes of one event loop in batches.
+    """Sends the takes of one event loop in batches, over `transport`.
 
     `command`: makes the command of a batch. `resend`: sends a batch again that the server did not process, and returns
     the outcome of each group. `timeout`: seconds that a request waits. `find_lookup`: returns a `Lookup`, which can
@@ -65,7 +65,7 @@ class Batcher:
         timeout: float,
         find_lookup: Callable[[], Lookup | None] = lambda: None,
     ) -> None:
-        self._transport, self._command, self._resend = transport, command, resend
+        self.transport, self._command, self._resend = transport, command, resend
         self._timeout, self._find_lookup = timeout, find_lookup
         self._max_groups = 1 if transport.is_cluster else _MAX_GROUPS  # in a cluster, groups are in different slots
         self._loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ class Batcher:
         self._by_deadline.append(take)
         if not self._check_scheduled:
             self._check_deadlines()
-        if self._turn_groups == 0 and len(self._queue) >= _FIRST_GROUPS and (room := self._transport.room):
+        if self._turn_groups == 0 and len(self._queue) >= _FIRST_GROUPS and (room := self.transport.room):
             self._send(room)
         return reply
 
@@ -118,7 +118,7 @@ class Batcher:
     def _flush(self) -> None:
         """Send waiting requests, as many as the transport has room for. If it has none, wait for room in a task."""
         self._flush_scheduled = False
-        if room := self._transport.room:
+        if room := self.transport.room:
             self._send(room)
         elif self._queue and self._waiting_for_room is None:
             self._waiting_for_room = self._spawn(self._flush_when_ready())
@@ -136,14 +136,14 @@ class Batcher:
                 for batch in batches
             ]
             if calls:
-                self._transport.send(calls)
+                self.transport.send(calls)
         except Exception as error:  # noqa: BLE001  # the waiting requests must receive any error
             for batch in batches:
                 self._finish(batch, StoreError(f"{type(error).__name__}: {error}"))
 
     async def _flush_when_ready(self) -> None:
         try:
-            await self._transport.ready()
+            await self.transport.ready()
         except StoreError as error:
             if STORE_CALLS.enabled:
                 STORE_CALLS.record("take", 0.0, error)
@@ -247,7 +247,7 @@ class Batcher:
                 is_late = True
                 self._resolve(take, StoreError(f"no answer within {self._timeout} seconds"))
         if is_late:
-            self._transport.retire_late(self._timeout)
+            self.transport.retire_late(self._timeout)
         self._last_check = self._clock.advance()
         self._check_scheduled = bool(takes)
         if takes:

@@ -1,14 +1,13 @@
 """Sends commands to the nodes of a Redis Cluster: maps hash slots to nodes, and follows redirections."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.runtime import run
-from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call, Channel
 from ratelimit_mw.stores.redis.deadline import Deadline
 from ratelimit_mw.stores.redis.hash_slots import slot
@@ -21,7 +20,7 @@ from ratelimit_mw.stores.redis.protocol import (
     SendTo,
 )
 from ratelimit_mw.stores.redis.sync_transport import ServerTransport
-from ratelimit_mw.stores.redis.url import ConnectionFactory, async_connection_factory, connection_factory
+from ratelimit_mw.stores.redis.url import ConnectionFactory, connection_factory
 
 _MAX_REDIRECTIONS: Final = 5  # for one command
 _SLOTS_COMMAND: Final = ("CLUSTER", "SLOTS")
@@ -145,30 +144,29 @@ class ClusterTransport:
 
 
 class AsyncClusterTransport:
-    """Sends each command to the node of its key, for asyncio. Each event loop has its own connections."""
+    """Sends each command to the node of its key, for one event loop. The loops of a store share `slot_map`."""
 
     is_cluster = True
     room = UNLIMITED
 
-    def __init__(self, url: str) -> None:
-        self._factory, start = read_cluster_url(url, async_connection_factory)
-        self._slot_map = SlotMap(start)
-        self._nodes = PerLoop(lambda: _Nodes(self._factory))
+    def __init__(self, factory: ConnectionFactory, slot_map: SlotMap) -> None:
+        self._factory, self._slot_map = factory, slot_map
+        self._channels: dict[Address, Channel] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def ready(self) -> None:
         """See `AsyncTransport.ready`. Returns at once: `send` connects in tasks."""
 
     def send(self, calls: Sequence[Call]) -> None:
         """See `AsyncTransport.send`. Each node receives its commands in one write."""
-        nodes = self._nodes.get()
         by_node: dict[Channel, list[Call]] = {}
         for call in calls:
             address = self._slot_map.owner(call.slot)
-            channel = None if address is None else nodes.channels.get(address)
+            channel = None if address is None else self._channels.get(address)
             if address is None or channel is None or not channel.is_connected:
-                nodes.spawn(self._query_for(call))
+                self._spawn_query(call)
             else:
-                on_reply = partial(self._on_reply, nodes, call, address)
+                on_reply = partial(self._on_reply, call, address)
                 by_node.setdefault(channel, []).append(Call(call.command, on_reply))
         for channel, node_calls in by_node.items():
             channel.send(node_calls)
@@ -179,26 +177,32 @@ class AsyncClusterTransport:
 
     def retire_late(self, timeout: float) -> None:
         """See `AsyncTransport.retire_late`."""
-        for channel in self._nodes.get().channels.values():
+        for channel in self._channels.values():
             channel.retire_late(timeout)
 
     async def close(self) -> None:
         """See `AsyncTransport.close`."""
-        nodes = self._nodes.pop()
-        if nodes is not None:
-            await nodes.close()
+        for task in self._tasks:
+            task.cancel()
+        for channel in self._channels.values():
+            await channel.close()
 
-    def _on_reply(self, nodes: "_Nodes", call: Call, address: Address, reply: Any) -> None:
+    def _on_reply(self, call: Call, address: Address, reply: Any) -> None:
         if isinstance(reply, Redirected):
             self._slot_map.learn(call.slot, reply, address)
-            nodes.spawn(self._query_for(call))
+            self._spawn_query(call)
             return
         if isinstance(reply, StoreError):
             self._slot_map.on_node_failure(address)
         call.on_reply(reply)
 
+    def _spawn_query(self, call: Call) -> None:
+        """Send a command in a task, because a node has to be found or connected."""
+        task = asyncio.get_running_loop().create_task(self._query_for(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _query_for(self, call: Call) -> None:
-        """Send a command for which a node has to be found or connected."""
         try:
             reply = await self.query(call.command)
         except (RetryableReply, StoreError) as error:
@@ -206,37 +210,11 @@ class AsyncClusterTransport:
         call.on_reply(reply)
 
     async def _send_to(self, routed_command: RoutedCommand) -> Any:
-        channel = self._nodes.get().channel(routed_command.address)
-        return await channel.query(routed_command.command, asking=routed_command.asking)
-
-
-class _Nodes:
-    """The connections of one event loop to the nodes of a cluster."""
-
-    def __init__(self, factory: ConnectionFactory) -> None:
-        self._factory = factory
-        self.channels: dict[Address, Channel] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def channel(self, address: Address) -> Channel:
-        """Return the connection to a node."""
-        channel = self.channels.get(address)
+        address = routed_command.address
+        channel = self._channels.get(address)
         if channel is None:
-            channel = self.channels[address] = Channel(self._factory.at(address), server_kind="cluster")
-        return channel
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in a task."""
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for task in self._tasks:
-            task.cancel()
-        for channel in self.channels.values():
-            await channel.close()
+            channel = self._channels[address] = Channel(self._factory.at(address), server_kind="cluster")
+        return await channel.query(routed_command.command, asking=routed_command.asking)
 
 
 def read_cluster_url(

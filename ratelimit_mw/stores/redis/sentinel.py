@@ -14,7 +14,7 @@ from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.validation import did_you_mean
-from ratelimit_mw.stores.redis.async_transport import AsyncServerTransport, Channel, drop
+from ratelimit_mw.stores.redis.async_transport import Channel, drop
 from ratelimit_mw.stores.redis.deadline import timeout_without_stalls
 from ratelimit_mw.stores.redis.failures import CALL_ERRORS, aconnection_error
 from ratelimit_mw.stores.redis.protocol import Address, RoutedCommand, SendTo
@@ -122,8 +122,8 @@ def master_transport(url: str, timeout: float) -> ServerTransport:
     return ServerTransport(servers, timeout, find, server_kind="master", on_lost=sentinels.query_another_first)
 
 
-def async_master_transport(url: str) -> AsyncServerTransport:
-    """Return the transport to the master, for asyncio. Raises `ConfigError`."""
+def async_master_transport(url: str) -> Callable[[], Channel]:
+    """Return a function that makes the transport to the master for an event loop. Raises `ConfigError`."""
     servers, sentinel_servers, sentinels = read_sentinel_url(url, async_connection_factory)
 
     async def query(routed_command: RoutedCommand) -> Any:
@@ -142,9 +142,7 @@ def async_master_transport(url: str) -> AsyncServerTransport:
     def find() -> Awaitable[Address]:
         return sentinels.master(query)
 
-    return AsyncServerTransport(
-        lambda: Channel(servers, find, server_kind="master", on_lost=sentinels.query_another_first)
-    )
+    return lambda: Channel(servers, find, server_kind="master", on_lost=sentinels.query_another_first)
 
 
 def _field_values(flat: list[bytes], field: bytes) -> list[bytes]:
