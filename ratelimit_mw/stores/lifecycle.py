@@ -4,19 +4,18 @@ import asyncio
 import atexit
 import os
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
 from threading import Lock
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 _numbers: Final = count()
-_locks: Final[dict[int, Callable[[], Any]]] = {}  # weak references to locks, by number
-# by the number of a lock: the method to call in the child if that lock was held at the fork
-_on_interrupted_write: Final[dict[int, Callable[[], Any]]] = {}
-_methods: Final[dict[int, Callable[[], Any]]] = {}
+_methods: Final[dict[int, Callable[[], Any]]] = {}  # weak references to methods, by number
+# by lock: a weak reference to the method to call in the child if that lock was held at the fork
+_locks: Final[WeakKeyDictionary[Any, Callable[[], Any] | None]] = WeakKeyDictionary()
 
 
 def after_fork_in_child(method: Callable[[], None]) -> None:
@@ -31,15 +30,7 @@ def fork_safe_lock(on_interrupted_write: Callable[[], None] | None = None) -> Lo
     `on_interrupted_write`: a bound method that the child calls in that case, because the thread may have been writing.
     """
     lock = Lock()
-    number, locks, methods = next(_numbers), _locks, _on_interrupted_write
-
-    def drop_references(_: object) -> None:
-        locks.pop(number, None)
-        methods.pop(number, None)
-
-    locks[number] = weakref.ref(lock, drop_references)
-    if on_interrupted_write is not None:
-        methods[number] = _weak(on_interrupted_write)
+    _locks[lock] = None if on_interrupted_write is None else _weak(on_interrupted_write)
     return lock
 
 
@@ -65,26 +56,15 @@ def _weak(method: Callable[[], None], on_gone: Callable[[object], object] | None
 
 
 def _reset_after_fork() -> None:
-    # Iterates over a list of numbers, not over items. Creating items may start the garbage collector, which removes
-    # entries during the iteration.
-    live_locks = [lock for number in list(_locks) if (lock := _resolve(_locks, number)) is not None]
-    interrupted = [
-        number
-        for number in list(_on_interrupted_write)
-        if (lock := _resolve(_locks, number)) is not None and lock.locked()
-    ]
-    for lock in live_locks:
+    interrupted = []
+    for lock, on_interrupted_write in _locks.items():
+        if lock.locked():
+            interrupted.append(on_interrupted_write)
         lock._at_fork_reinit()  # noqa: SLF001  # as the standard library does with its own locks
-    for methods, numbers in ((_on_interrupted_write, interrupted), (_methods, list(_methods))):
-        for number in numbers:
-            if (method := _resolve(methods, number)) is not None:
-                method()
-
-
-def _resolve(references: Mapping[int, Callable[[], Any]], number: int) -> Any:
-    """Return the object of a reference; None if it no longer exists."""
-    reference = references.get(number)
-    return None if reference is None else reference()
+    # a list, because the garbage collector may remove entries of `_methods` meanwhile
+    for reference in [*interrupted, *_methods.values()]:
+        if reference is not None and (method := reference()) is not None:
+            method()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
@@ -117,7 +97,7 @@ class PerLoop(Generic[M]):
 
     def __init__(self, make: Callable[[], M]) -> None:
         self._make = make
-        self._instances: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, M] = weakref.WeakKeyDictionary()
+        self._instances: WeakKeyDictionary[asyncio.AbstractEventLoop, M] = WeakKeyDictionary()
         self._last: tuple[asyncio.AbstractEventLoop, M] | None = None
 
     def get(self) -> M:

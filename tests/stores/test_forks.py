@@ -257,11 +257,11 @@ def test_children_of_threads_at_work_in_a_memory_store() -> None:
 
 
 def test_what_is_gone_is_not_remembered_for_a_fork() -> None:
-    before = len(forks._locks), len(forks._on_interrupted_write), len(forks._methods)
+    before = len(forks._locks), len(forks._methods)
     for _ in range(100):
         LayeredStore(MemoryStore(), [CircuitBreaker(), DenyCache(1.0)], 1.0)
         DelayCapacity(1), Queues(), SlotRegistry()
-    assert (len(forks._locks), len(forks._on_interrupted_write), len(forks._methods)) == before
+    assert (len(forks._locks), len(forks._methods)) == before
 
 
 def test_every_lock_of_the_package_starts_over() -> None:
