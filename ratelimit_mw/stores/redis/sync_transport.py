@@ -37,28 +37,6 @@ _HANDSHAKE_TIMEOUT: Final = 3.0  # seconds for connecting, AUTH, SELECT and the 
 _READ_SIZE: Final = 65536  # bytes
 
 
-def connect(connection: Any) -> None:
-    """Open a connection of redis-py, and abort the attempt if it takes too long.
-
-    redis-py only limits each read, so a server that replies in small pieces could prolong the attempt forever.
-    """
-    timer = threading.Timer(_HANDSHAKE_TIMEOUT, _shut_down, [connection])
-    timer.daemon = True
-    with suppress(RuntimeError):  # if no thread can start, connect without this time limit
-        timer.start()
-    try:
-        connection.connect()
-    finally:
-        timer.cancel()
-
-
-def _shut_down(connection: Any) -> None:
-    opened = connection._sock  # noqa: SLF001  # redis-py has no public access to it
-    if opened is not None:
-        with suppress(OSError):
-            opened.shutdown(socket.SHUT_RDWR)
-
-
 class SyncConnection:
     """An open connection of redis-py, for one call at a time."""
 
@@ -105,6 +83,29 @@ class SyncConnection:
     def close(self) -> None:
         """Close the connection."""
         self._connection.disconnect()
+
+
+def connect(connection: Any) -> SyncConnection:
+    """Open a connection of redis-py, and abort the attempt if it takes too long.
+
+    redis-py only limits each read, so a server that replies in small pieces could prolong the attempt forever.
+    """
+    timer = threading.Timer(_HANDSHAKE_TIMEOUT, _shut_down, [connection])
+    timer.daemon = True
+    with suppress(RuntimeError):  # if no thread can start, connect without this time limit
+        timer.start()
+    try:
+        connection.connect()
+    finally:
+        timer.cancel()
+    return SyncConnection(connection)
+
+
+def _shut_down(connection: Any) -> None:
+    opened = connection._sock  # noqa: SLF001  # redis-py has no public access to it
+    if opened is not None:
+        with suppress(OSError):
+            opened.shutdown(socket.SHUT_RDWR)
 
 
 class Pool:
@@ -314,7 +315,7 @@ class ServerTransport:
 def _open_connection(factory: ConnectionFactory, server_kind: ServerKind) -> SyncConnection:
     raw_connection = factory.raw_connection()
     try:
-        connection = _connect_and_wrap(raw_connection)
+        connection = connect(raw_connection)
         connection.query(("SCRIPT", "LOAD", script("take", "msgpack").text), Deadline(CONNECT_TIMEOUT))
     except CALL_ERRORS as error:
         raw_connection.disconnect()
@@ -336,13 +337,8 @@ async def query_once(
     server = factory.at(routed_command.address)
     raw_connection = server.raw_connection()
     try:
-        return _connect_and_wrap(raw_connection).query(routed_command.command, Deadline(seconds))
+        return connect(raw_connection).query(routed_command.command, Deadline(seconds))
     except CALL_ERRORS as error:
         raise connection_error(server, error, server_kind) from error
     finally:
         raw_connection.disconnect()
-
-
-def _connect_and_wrap(raw_connection: Any) -> SyncConnection:
-    connect(raw_connection)
-    return SyncConnection(raw_connection)
