@@ -24,7 +24,7 @@ from ratelimit_mw.stores.redis.inventory import (
     list_pages,
     most_refused,
 )
-from ratelimit_mw.stores.redis.protocol import Command, Part, Sender, T
+from ratelimit_mw.stores.redis.protocol import Command, Part, T
 
 _MAX_THREADS: Final = 64
 
