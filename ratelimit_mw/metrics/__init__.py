@@ -1,13 +1,14 @@
 """Metrics for Prometheus: what the setting `metrics` counts, in all processes of a host."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.metrics.families import BOUND_LABELS, FAMILIES, Family, Series
+from ratelimit_mw.metrics.families import BOUND_LABELS, FAMILIES, Family, Series, sample_name
 from ratelimit_mw.metrics.folder import read_folder
 from ratelimit_mw.metrics.recording import STORE_CALLS
 from ratelimit_mw.metrics.registry import COUNTS, default_folder
@@ -15,6 +16,7 @@ from ratelimit_mw.metrics.registry import COUNTS, default_folder
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"  # of `exposition`
 _NO_APP: Final = "are scraped, but no limiter of this process has metrics = true, so there are no counts; set it"
 _NO_FOLDER: Final = (
     "is scraped, but does not exist, so there are no counts; give PrometheusCollector the metrics_folder of an app"
@@ -49,10 +51,7 @@ class PrometheusCollector:
         for (name, labels), count in counts.items():
             by_name.setdefault(name, {})[labels] = count
         for family in FAMILIES:
-            if family.kind == "histogram":
-                yield _histogram(family, by_name)
-            else:
-                yield _metric(family, by_name.get(family.name, {}))
+            yield _metric(family, by_name)
 
     def _counts(self) -> Mapping[Series, int]:
         folder = self._folder
@@ -69,30 +68,41 @@ class PrometheusCollector:
         return {}
 
 
-def _metric(family: Family, counts: Mapping[tuple[str, ...], int]) -> "Metric":
+def exposition() -> bytes:
+    """Return what a `PrometheusCollector` collects as the text that Prometheus scrapes."""
+    registry = _registry()
+    from prometheus_client import generate_latest  # noqa: PLC0415  # optional
+
+    text: bytes = generate_latest(registry)
+    return text
+
+
+@cache
+def _registry() -> Any:
+    collector = PrometheusCollector()  # raises if prometheus_client is missing, and says how to install it
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415  # optional
+
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry
+
+
+def _metric(family: Family, by_name: Mapping[str, Mapping[tuple[str, ...], int]]) -> "Metric":
+    """Return a metric. `by_name`: the counts by the name of the sample and by the labels."""
     from prometheus_client import core  # noqa: PLC0415  # optional
 
-    kinds = {
-        "counter": core.CounterMetricFamily,
-        "gauge": core.GaugeMetricFamily,
-        "histogram": core.HistogramMetricFamily,
-    }
-    made: Any = kinds[family.kind](family.name, family.help, labels=family.labels)
-    for labels, count in sorted(counts.items()):
+    if family.kind == "histogram":
+        histogram = core.HistogramMetricFamily(family.name, family.help, labels=family.labels)
+        buckets, sums = (by_name.get(sample_name(family, part), {}) for part in ("bucket", "sum"))
+        for labels in sorted(sums):
+            upto = accumulate(buckets.get((*labels, bound), 0) for bound in BOUND_LABELS)
+            bounds = list(zip(BOUND_LABELS, upto, strict=True))
+            histogram.add_metric(list(labels), bounds, sum_value=sums[labels] / family.unit)
+        return histogram
+    kind = core.CounterMetricFamily if family.kind == "counter" else core.GaugeMetricFamily
+    made: Any = kind(family.name, family.help, labels=family.labels)
+    for labels, count in sorted(by_name.get(family.name, {}).items()):
         value = min(count, 1) if family.once else count
         made.add_metric(list(labels), value if family.unit == 1 else value / family.unit)
     metric: Metric = made
-    return metric
-
-
-def _histogram(family: Family, by_name: Mapping[str, Mapping[tuple[str, ...], int]]) -> "Metric":
-    from prometheus_client import core  # noqa: PLC0415  # optional
-
-    metric = core.HistogramMetricFamily(family.name, family.help, labels=family.labels)
-    buckets, sums = by_name.get(f"{family.name}_bucket", {}), by_name.get(f"{family.name}_sum", {})
-    for labels in sorted(sums):
-        upto = accumulate(buckets.get((*labels, bound), 0) for bound in BOUND_LABELS)
-        metric.add_metric(
-            list(labels), list(zip(BOUND_LABELS, upto, strict=True)), sum_value=sums[labels] / family.unit
-        )
     return metric

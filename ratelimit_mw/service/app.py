@@ -11,7 +11,7 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.request import strip_root
 from ratelimit_mw.http.response import Response, raw_headers
-from ratelimit_mw.metrics.exposition import CONTENT_TYPE, exposition
+from ratelimit_mw.metrics import CONTENT_TYPE, exposition
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.service.access import Access, web_page_problem
 from ratelimit_mw.service.answers import Rejected, json_response, send_response
