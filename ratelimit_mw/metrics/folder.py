@@ -9,11 +9,12 @@ import mmap
 import os
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final
+from typing import Final
 
 from msgspec import DecodeError, Struct, ValidationError, json
 
@@ -44,6 +45,10 @@ class _Folded(Struct):
 
     files: list[str] = []
     counts: list[tuple[str, list[str], int]] = []
+
+    def by_series(self) -> Counter[Series]:
+        """Return the counts by series."""
+        return Counter({(name, tuple(labels)): count for name, labels, count in self.counts})
 
 
 def _flock(descriptor: int) -> bool:
@@ -145,18 +150,18 @@ def _write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def read_folder(folder: Path) -> tuple[dict[Series, int], set[str]]:
+def read_folder(folder: Path) -> tuple[Counter[Series], set[str]]:
     """Return the sums of all processes, and the names of the files that were read. Folds files without an owner."""
     with suppress(OSError, ImportError):
         fold(folder)
-    total: dict[Series, int] = {}
+    total: Counter[Series] = Counter()
     names: set[str] = set()
     for _ in range(_ATTEMPTS):
         folded = _read_folded(folder)
-        total = {(name, tuple(labels)): count for name, labels, count in folded.counts}
+        total = folded.by_series()
         names = {path.name for path in _files(folder)} - {*folded.files}
         for name in names:
-            _add(total, _read(folder / name).items())
+            total.update(_read(folder / name))
         if _read_folded(folder) == folded:
             break
     return total, names
@@ -172,9 +177,9 @@ def fold(folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
         dead = [path for path in _files(folder) if _has_no_owner(path)]
         if dead:
-            total = {(name, tuple(labels)): count for name, labels, count in folded.counts}
+            total = folded.by_series()
             for path in dead:
-                _add(total, ((series, count) for series, count in _read(path).items() if series[0] not in GAUGES))
+                total.update({series: count for series, count in _read(path).items() if series[0] not in GAUGES})
             counts = [(name, list(labels), count) for (name, labels), count in _bounded(total).items()]
             _replace(folder, _Folded([path.name for path in dead], counts))
         for path in [*dead, *_abandoned_files(folder)]:
@@ -220,15 +225,15 @@ def _abandoned_files(folder: Path) -> list[Path]:
 def _read(path: Path) -> dict[Series, int]:
     """Return the counts of a file; none if it was deleted meanwhile, or is another kind of file."""
     try:
-        with _opened(path, os.O_RDONLY) as descriptor:
-            if os.fstat(descriptor).st_size < _SIZE:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < _SIZE:
                 return {}
             # mapped instead of read, so that no number is seen while its process has written only a part of it
-            with mmap.mmap(descriptor, _SIZE, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            with mmap.mmap(file.fileno(), _SIZE, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
                 with data.cast("q") as cells:
                     numbers = cells.tolist()
-                os.lseek(descriptor, _SIZE, os.SEEK_SET)
-                lines = _rest(descriptor).split(b"\n")[:-1]
+                file.seek(_SIZE)
+                lines = file.read().split(b"\n")[:-1]
     except OSError:
         return {}
     if numbers[0] != MAGIC:
@@ -242,24 +247,12 @@ def _read(path: Path) -> dict[Series, int]:
     return counts
 
 
-def _rest(descriptor: int) -> bytes:
-    parts = []
-    while part := os.read(descriptor, 1 << 16):
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _add(total: dict[Series, int], counts: Iterable[tuple[Series, int]]) -> None:
-    for series, count in counts:
-        total[series] = total.get(series, 0) + count
-
-
-def _bounded(counts: dict[Series, int]) -> dict[Series, int]:
+def _bounded(counts: Counter[Series]) -> Counter[Series]:
     """Add series beyond `_MAX_FOLDED` to `other`. Otherwise the rules of earlier settings would accumulate."""
     if len(counts) <= _MAX_FOLDED:
         return counts
-    kept: dict[Series, Any] = {}
+    kept: Counter[Series] = Counter()
     for series, count in counts.items():
         here = series if series in kept or len(kept) < _MAX_FOLDED else with_other_labels(series)
-        kept[here] = kept.get(here, 0) + count
+        kept[here] += count
     return kept

@@ -5,11 +5,11 @@ switch threads. In a build without the global lock, counts can be lost.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import Final, Protocol, Self
+from typing import Final, Self
 from weakref import WeakSet
 
 from ratelimit_mw.core.errors import ConfigError
@@ -35,12 +35,6 @@ _TOO_MANY: Final = "metrics: %d series are the most that a process counts; furth
 _NOT_WRITTEN: Final = "cannot be written, so other processes do not see the counts of this one: %s"
 _ENVIRONMENT: Final = "PROMETHEUS_MULTIPROC_DIR"
 _SUBFOLDER: Final = "ratelimit_mw"
-
-
-class Sized(Protocol):
-    """A store in memory, whose states are counted."""
-
-    def __len__(self) -> int: ...
 
 
 class Registry:
@@ -146,8 +140,7 @@ class Registry:
             return own
         total, names = read_folder(self.folder)
         if self._file is None or self._file.name not in names:  # this process has no file, or it was deleted
-            for series, count in own.items():
-                total[series] = total.get(series, 0) + count
+            total.update(own)
         return total
 
     def _add_series(self, series: Series) -> int:
