@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from ratelimit_mw.core.limit import Charge, Decision, Limit
+from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores import AsyncStore, Store
@@ -196,11 +196,6 @@ class LayeredStore(_LayeredBase):
     def list_keys(self) -> Iterator[KeyPage]:
         """See `Inventory.list_keys`."""
         pages: Iterator[KeyPage] = self._store.list_keys()
-        return pages
-
-    def list_refusing(self, limit_of: Callable[[str], Limit | None]) -> Iterator[KeyPage]:
-        """See `RefusalFinder.list_refusing`."""
-        pages: Iterator[KeyPage] = self._store.list_refusing(limit_of)
         return pages
 
     def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:

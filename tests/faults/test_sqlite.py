@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def database_of(store: SQLiteStore) -> Any:
-    below: Any = store._for_threads._store
+    below: Any = store._store
     return below._database
 
 

@@ -293,7 +293,7 @@ def test_a_file_that_is_removed_or_replaced_is_followed(path: Path, gone: str) -
 
 
 def database(store: SQLiteStore) -> Any:
-    below: Any = store._for_threads._store
+    below: Any = store._store
     return below._database
 
 
@@ -361,7 +361,7 @@ def test_a_full_disk_is_an_error_and_heals(path: Path, store: SQLiteStore) -> No
         store.take([Charge("one more", TEN)])
     connection.execute("PRAGMA max_page_count = 100000")
     database(store)._look_at = 0.0
-    store._for_threads._clear()  # the breaker's pause is over
+    store._clear()  # the breaker's pause is over
     assert store.take(TAKE)[0].remaining == 8
     assert rows(path) == taken + 1
 
@@ -560,7 +560,7 @@ def test_expired_keys_are_gone_after_an_eighth_as_many_writes(path: Path, clock:
 def test_a_take_is_charged_once_though_the_tidying_after_it_finds_the_file_busy(path: Path, clock: Clock) -> None:
     with closing(SQLiteStore(path, clock=clock, timeout=5)) as store, closing(SQLiteStore(path, clock=clock)) as other:
         store.take([Charge("k", FixedWindow(1000, 60))])
-        below: Any = store._for_threads._store
+        below: Any = store._store
         table = below._table
         tidy = table.room.tidy
         tries = []

@@ -5,7 +5,7 @@ On Redis Cluster, a group is one EVALSHA for each slot. Needs the extra `redis`.
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
@@ -13,11 +13,12 @@ from redis.cluster import RedisCluster
 
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.core.errors import ConfigError, StoreError
-from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.log import warn
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
+from ratelimit_mw.stores.inventory import KeyPage
 from ratelimit_mw.stores.layer import Layer
 from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.redis.async_store import AsyncioStore
@@ -83,6 +84,11 @@ class RedisStore(LayeredStore):
         store = ThreadStore(_transport(client_or_url, timeout), prefix, timeout, clock)
         super().__init__(store, _layers(deny_cache, is_cluster=store.is_cluster), timeout, clock)
         self.probe = _prober(client_or_url, prefix)
+
+    def list_refusing(self, limit_of: Callable[[str], Limit | None]) -> Iterator[KeyPage]:
+        """See `RefusalFinder.list_refusing`."""
+        pages: Iterator[KeyPage] = self._store.list_refusing(limit_of)
+        return pages
 
 
 class AsyncRedisStore(AsyncLayeredStore):

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from ratelimit_mw.core.errors import ConfigError
@@ -10,15 +10,15 @@ from ratelimit_mw.core.limit import Charge, Decision, check_int, check_seconds
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
-from ratelimit_mw.stores.layer import Layer, Listener
+from ratelimit_mw.stores.inventory import Refusal
+from ratelimit_mw.stores.layer import Layer
 from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.sqlite.database import FileUse
 from ratelimit_mw.stores.sqlite.file_store import FileStore
 from ratelimit_mw.stores.sqlite.opening import checked_path
 
 
-class SQLiteStore:
+class SQLiteStore(LayeredStore):
     """Keeps states in a file that the processes of one host share, for threads (`take`) and for asyncio (`atake`).
 
     `path`: the absolute path of the file, or a URL such as `sqlite:///run/app/limits.db`. The folder must exist, on a
@@ -33,7 +33,6 @@ class SQLiteStore:
     """
 
     has_own_timeout: ClassVar[bool] = True  # each call ends in time, so callers need no timeout of their own
-    is_cluster: ClassVar[bool] = False
     _checks_file: ClassVar[bool] = True  # whether the constructor creates or checks the file
     _owns_file: ClassVar[bool] = True  # whether a call creates a missing file and moves a broken one aside
 
@@ -58,28 +57,8 @@ class SQLiteStore:
         self.path: Final = checked_path(path)
         use = FileUse(checks=self._checks_file, owns=self._owns_file)
         store = FileStore(self.path, max_keys, timeout, clock, use)
-        self._for_threads: Final = LayeredStore(store, layers, timeout, clock)
+        super().__init__(store, layers, timeout, clock)
         self._for_asyncio: Final = AsyncLayeredStore(store, layers, timeout, clock)
-
-    def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Charge all limits if none of them refuses, else none."""
-        return self._for_threads.take(charges)
-
-    def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Return what the file would decide now, and charge nothing. Leased units count as charged."""
-        return self._for_threads.peek(charges)
-
-    def settle(self, charges: Sequence[Charge]) -> None:
-        """See `Store.settle`."""
-        self._for_threads.settle(charges)
-
-    def reset(self, charges: Sequence[Charge]) -> None:
-        """Forget these buckets."""
-        self._for_threads.reset(charges)
-
-    def close(self) -> None:
-        """Refund unused leased units and close the file. The store can be used again."""
-        self._for_threads.close()
 
     def atake(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
         """See `take`. Never blocks the event loop: if the file is busy, it tries again later."""
@@ -101,31 +80,11 @@ class SQLiteStore:
         """See `close`."""
         await self._for_asyncio.aclose()
 
-    def list_keys(self) -> Iterator[KeyPage]:
-        """See `Inventory.list_keys`."""
-        return self._for_threads.list_keys()
-
-    def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
-        """See `Inventory.add_refused`."""
-        self._for_threads.add_refused(counts, latest)
-
     async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
         """See `Inventory.add_refused`."""
         await self._for_asyncio.aadd_refused(counts, latest)
-
-    def most_refused(self, since: float) -> Mapping[str, int]:
-        """See `Inventory.most_refused`."""
-        return self._for_threads.most_refused(since)
-
-    def latest_refusals(self, after: str | None, most: int) -> Sequence[NumberedRefusal]:
-        """See `Inventory.latest_refusals`."""
-        return self._for_threads.latest_refusals(after, most)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop that used the store last; None if unknown."""
         return self._for_asyncio.loop
-
-    def subscribe(self, listener: Listener) -> bool:
-        """See `LayeredStore.subscribe`."""
-        return self._for_threads.subscribe(listener)
