@@ -48,13 +48,6 @@ class Identity(NamedTuple):
     inode: int
 
 
-class Opened(NamedTuple):
-    """A connection, and the file that it was opened for."""
-
-    connection: sqlite3.Connection
-    identity: Identity
-
-
 def identity_of(path: Path) -> Identity | None:
     """Return what identifies the file at this path; None if nothing is there."""
     try:
@@ -259,10 +252,11 @@ def open_checked(path: Path, deadline: float) -> None:
                 raise unusable(path, str(error)) from None
 
 
-def open_file(path: Path, deadline: float, *, create: bool) -> Opened:
-    """Open the file for charges. `create`: create one that does not exist.
+def open_file(path: Path, deadline: float, *, create: bool) -> tuple[sqlite3.Connection, Identity]:
+    """Open the file for charges, and return the connection and the file's identity.
 
-    Raises `sqlite3.Error`; `StoreError` if the file is locked beyond the deadline, or does not exist.
+    `create`: create a file that does not exist. Raises `sqlite3.Error`; `StoreError` if the file is locked beyond the
+    deadline, or does not exist.
     """
     if not create and not path.exists():
         raise StoreError(f"{path} does not exist; an app with this store creates it at its start")
@@ -273,7 +267,7 @@ def open_file(path: Path, deadline: float, *, create: bool) -> Opened:
         except BaseException:
             connection.close()
             raise
-        return Opened(connection, identity_of(path) or Identity(0, 0))
+        return connection, identity_of(path) or Identity(0, 0)
 
 
 def replace_broken(path: Path, identity: Identity, reason: str, deadline: float) -> None:
