@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, most_refused
@@ -17,6 +16,7 @@ from ratelimit_mw.admin.listing import Listing, inventory_of
 from ratelimit_mw.admin.output import CommandParser, bucket_row, json_text, printable, refusal_row, table, write_line
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
+from ratelimit_mw.http.callables import import_from_working_folder
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import KEPT_SECONDS, NumberedRefusal
 
@@ -118,8 +118,7 @@ def _seconds(text: str) -> int:
 
 def _run(run: Callable[[argparse.Namespace, Target], int], open_target: OpenTarget, args: argparse.Namespace) -> int:
     """Run a command and return its exit code: 2 if the store gives no answer, 1 for any other error."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # `call:` often names a module there
+    import_from_working_folder()
     try:
         return run(args, open_target(args))
     except StoreError as error:

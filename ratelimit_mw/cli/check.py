@@ -1,7 +1,6 @@
 """`python -m ratelimit_mw check`: checks a settings file, and explains which limits apply to a request."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from os import environ
@@ -13,6 +12,7 @@ from ratelimit_mw.cli.explain import explain
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.core.log import capture_warnings, single_line
 from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.http.callables import import_from_working_folder
 from ratelimit_mw.http.on_refused import refusal_handler
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     With `--store`, return the code of `_inspect_store`.
     """
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # where `call:` often names a module
+    import_from_working_folder()
     described = None
     if args.request is not None:  # report an invalid request before mistakes in the file
         described = DescribedRequest(args.request, args.ip, args.user, args.header, args.host)

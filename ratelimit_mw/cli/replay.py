@@ -5,11 +5,11 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import capture_warnings, single_line
+from ratelimit_mw.http.callables import import_from_working_folder
 from ratelimit_mw.replay import replay
 from ratelimit_mw.replay.formats import FORMATS
 from ratelimit_mw.replay.html import html_report
@@ -59,8 +59,7 @@ def add_to(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report. Return 1 if more than a hundredth of the lines were unread, or none is in the period."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # `call:` often names a module there
+    import_from_working_folder()
     bar = _ProgressBar()
     try:
         with capture_warnings() as warnings:

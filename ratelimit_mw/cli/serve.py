@@ -4,7 +4,6 @@ import argparse
 import os
 import socket
 import stat
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.asgi.send import Message, Receive, Scope, Send
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.http.callables import import_from_working_folder
 from ratelimit_mw.service import service
 from ratelimit_mw.service.access import checked_secret, is_loopback, socket_mode
 from ratelimit_mw.service.app import Service
@@ -115,15 +115,9 @@ def run(args: argparse.Namespace) -> int:
 
 def make_app(file: str, secret: str, grpc: Sequence[str], mode: int) -> Any:
     """Return the ASGI app that one process serves."""
-    _find_callables()  # a worker process starts here
+    import_from_working_folder()  # a worker process starts here
     app = service(file, secret=secret)
     return _WithGrpc(app, grpc, mode) if grpc else app
-
-
-def _find_callables() -> None:
-    """Let `call:` find modules in the current folder."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
 
 
 class _WithGrpc:

@@ -3,9 +3,11 @@
 The gate calls them before it charges anything. An invalid result never exempts a request from its limits.
 """
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import isawaitable, iscoroutine
+from pathlib import Path
 from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError, error_location
@@ -153,6 +155,12 @@ def close_unawaited(result: object) -> None:
     """Close a coroutine that will not be awaited. Otherwise Python would warn about it, in addition to this package."""
     if iscoroutine(result):
         result.close()
+
+
+def import_from_working_folder() -> None:
+    """Let `call:` name a module in the current folder, where the commands of this package are run."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
 
 
 def _import_callable(name: str) -> object:
