@@ -1,7 +1,7 @@
 """Finds the buckets of a described request, and reads what is left in buckets."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
@@ -104,30 +104,25 @@ def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets
     return RequestBuckets(charges, names, reason, _missing_messages(missing))
 
 
-def look(store: Store, charges: Sequence[Charge], only: Callable[[Decision], bool] | None = None) -> list[Bucket]:
-    """Return the buckets of these charges. `only`: a test of the decision; buckets that do not pass it are left out.
+def look(store: Store, charges: Sequence[Charge], *, limited: bool = False) -> list[Bucket]:
+    """Return the buckets of these charges. `limited`: only those that would refuse the charge.
 
     Changes nothing. A peek returns what would be left after the charge. For what is left now, a second peek of cost 0
     follows, unless the charge is refused.
     """
     parts = (charges[start : start + PER_CALL] for start in range(0, len(charges), PER_CALL))
-    return [bucket for part in parts for bucket in _look(store, part, only)]
+    return [bucket for part in parts for bucket in _look(store, part, limited=limited)]
 
 
-def _look(store: Store, charges: Sequence[Charge], only: Callable[[Decision], bool] | None) -> list[Bucket]:
+def _look(store: Store, charges: Sequence[Charge], *, limited: bool) -> list[Bucket]:
     decisions = list(store.peek(charges))
-    chosen = [index for index, decision in enumerate(decisions) if only is None or only(decision)]
+    chosen = [index for index, decision in enumerate(decisions) if not (limited and decision.allowed)]
     admitted = [index for index in chosen if decisions[index].allowed]
     if admitted:
         unchanged = store.peek([replace(charges[index], cost=0) for index in admitted])
         for index, decision in zip(admitted, unchanged, strict=True):
             decisions[index] = replace(decision, retry_after=0.0)
     return [_bucket(charges[index], decisions[index]) for index in chosen]
-
-
-def is_refused(decision: Decision) -> bool:
-    """Return whether a decision refuses."""
-    return not decision.allowed
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -161,20 +156,25 @@ def _as_limit(charge: Charge) -> Charge:
 
 
 def _results(calls: Iterable[RequestCallable], request: Request) -> CallResults:
-    """Call the callables of the settings, as a gate does. Awaits async ones."""
+    """Call the callables of the settings, as a gate does."""
     results: dict[RequestCallable, Any] = {}
     for call in dict.fromkeys(calls):
         try:
-            result = call(request)
-            results[call] = asyncio.run(_awaited(result)) if isawaitable(result) else result
+            results[call] = result_of(call, request)
         except Exception as error:  # noqa: BLE001  # as in a gate
             warn_throttled(callable_place(call), "raised an error: %s", type(error).__name__, code="RL-214", call=call)
             results[call] = FAILED
     return results
 
 
-async def _awaited(result: Any) -> Any:
-    return await result
+def result_of(call: RequestCallable, request: Request) -> Any:
+    """Return the result of a callable of the settings. Awaits an async one."""
+
+    async def awaited() -> Any:
+        return await result
+
+    result = call(request)
+    return asyncio.run(awaited()) if isawaitable(result) else result
 
 
 def _missing_messages(missing: Mapping[str, str]) -> Sequence[str]:

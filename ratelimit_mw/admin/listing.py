@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ratelimit_mw.admin.buckets import PER_CALL, Bucket, is_refused, look, rule_spellings
+from ratelimit_mw.admin.buckets import PER_CALL, Bucket, look, rule_spellings
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.algorithms.bucket_id import limit_of_bucket
 from ratelimit_mw.core.errors import ConfigError
@@ -36,7 +36,7 @@ class Listing:
         self.unread = 0
         self.rules: Final[set[str]] = set()
         self._store: Final = store
-        self._only: Final = is_refused if limited else None
+        self._limited: Final = limited
         self._key: Final = key
         self._rule: Final = rule
         self._known: Final = known_limits(target)
@@ -49,7 +49,7 @@ class Listing:
             before, part = self.seen, page.seen - self.seen
             for start in range(0, len(charges), PER_CALL):
                 some = charges[start : start + PER_CALL]
-                buckets = self._pace(partial(look, self._store, some, self._only))
+                buckets = self._pace(partial(look, self._store, some, limited=self._limited))
                 for number, bucket in enumerate(buckets, 1):
                     self.seen = before + part * (start + len(some) * number / len(buckets)) / len(charges)
                     name = hash((bucket.key, bucket.rule, bucket.limit))
@@ -72,7 +72,7 @@ class Listing:
 
     def _pages(self) -> Iterator[KeyPage]:
         inventory = inventory_of(self._store)
-        if self._only is not None and isinstance(inventory, RefusalFinder):
+        if self._limited and isinstance(inventory, RefusalFinder):
             return inventory.list_refusing(self._limit_of)
         return inventory.list_keys()
 

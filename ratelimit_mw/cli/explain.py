@@ -1,12 +1,11 @@
 """Explains which limits apply to a request, with the rules and the plan of the middleware."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from inspect import isawaitable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from ratelimit_mw.admin.buckets import result_of, split_key
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.log import capture_warnings, single_line
 from ratelimit_mw.core.signatures import callable_name
@@ -180,7 +179,7 @@ def _limits(charge_plan: Plan) -> Iterator[str]:
 
 
 def _limit(charge: Charge, entry: CompiledLimit) -> Iterator[str]:
-    identity, _, rule = charge.key.removeprefix("{").rpartition("}:")
+    identity, rule = split_key(charge.key)
     limit = charge.limit
     yield f"  {entry.policy.name}"
     kind = "penalty" if charge.role == "penalty" else "limit"
@@ -238,12 +237,11 @@ def _with_recording(settings: Settings, call_log: _CallLog) -> Settings:
 
 
 def _evaluate_callables(calls: Sequence[RequestCallable], request: Request, call_log: _CallLog) -> CallResults:
-    """Call the callables and return their results. Awaits async ones. One that raises counts as `FAILED`."""
+    """Call the callables and return their results. One that raises counts as `FAILED`."""
     results: dict[RequestCallable, Any] = {}
     for call in calls:
         try:
-            result = call(request)
-            results[call] = asyncio.run(_wait_for(result)) if isawaitable(result) else result
+            results[call] = result_of(call, request)
             call_log.append((_qualified_name(call), _format_result(results[call])))
         except Exception as error:  # noqa: BLE001  # it is recorded and shown
             results[call] = FAILED
@@ -279,10 +277,6 @@ class _RecordedCallable:
         self.failed = not isinstance(result, bool)
         self._call_log.append((_qualified_name(self._call), _format_result(result)))
         return result
-
-
-async def _wait_for(result: Awaitable[Any]) -> Any:
-    return await result
 
 
 def _format_result(result: object) -> str:
