@@ -223,8 +223,7 @@ def _keys(args: argparse.Namespace, target: Target) -> int:
         listing = Listing(target, store, limited=args.limited, key=args.key, rule=args.rule)
         buckets = islice(listing, args.most)
         if args.json:
-            _write_json_list("keys", buckets)
-            write_line(f'], "seen": {round(listing.seen, 4)}}}')
+            _write_keys_as_json(listing, buckets)
         else:
             _write(table(map(bucket_row, buckets)))
             note = f"{100 * listing.seen:.1f} % of the store's keys were read"
@@ -235,14 +234,15 @@ def _keys(args: argparse.Namespace, target: Target) -> int:
     return 0
 
 
-def _write_json_list(name: str, buckets: Iterable[Bucket]) -> None:
-    """Write the start of an object with a list, one bucket per line, without keeping them in memory."""
-    separator = f'{{"{name}": ['
+def _write_keys_as_json(listing: Listing, buckets: Iterable[Bucket]) -> None:
+    """Write a `Keys` object, one bucket per line, without keeping the buckets in memory."""
+    separator = '{"keys": ['
     for bucket in buckets:
         write_line(separator + json_text(bucket))
         separator = ","
     if separator != ",":
         write_line(separator)
+    write_line(f'], "seen": {round(listing.seen, 4)}}}')
 
 
 def _top(args: argparse.Namespace, target: Target) -> int:
