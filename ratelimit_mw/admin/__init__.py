@@ -13,9 +13,8 @@ from typing import Final
 from msgspec import Struct
 
 from ratelimit_mw.admin.buckets import Bucket, find_buckets, look, split_key
-from ratelimit_mw.admin.described import DescribedRequest
 from ratelimit_mw.admin.listing import Listing, inventory_of
-from ratelimit_mw.admin.target import SettingsSource, Target
+from ratelimit_mw.admin.target import DescribedRequest, SettingsSource, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import check_int, check_seconds
 from ratelimit_mw.stores.inventory import KEPT_SECONDS

@@ -9,8 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.admin.described import DescribedRequest
-from ratelimit_mw.admin.target import Endpoint, Target
+from ratelimit_mw.admin.target import DescribedRequest, Endpoint, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled

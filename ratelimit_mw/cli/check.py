@@ -7,7 +7,7 @@ from os import environ
 from pathlib import Path
 from typing import Any, Final
 
-from ratelimit_mw.admin.described import DescribedRequest
+from ratelimit_mw.admin.target import DescribedRequest
 from ratelimit_mw.cli.explain import explain
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.core.log import capture_warnings, single_line

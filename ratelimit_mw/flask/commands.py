@@ -5,9 +5,8 @@ from functools import partial
 from typing import Any
 
 from ratelimit_mw.admin.commands import run_commands
-from ratelimit_mw.admin.described import DescribedRequest
 from ratelimit_mw.admin.output import write_line
-from ratelimit_mw.admin.target import Endpoint, Target
+from ratelimit_mw.admin.target import DescribedRequest, Endpoint, Target
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.flask.endpoint_limits import enforcement_findings, is_strict
 

@@ -13,8 +13,7 @@ from django.test import RequestFactory
 from django.urls import Resolver404, resolve
 
 from ratelimit_mw.admin.commands import add_commands
-from ratelimit_mw.admin.described import DescribedRequest
-from ratelimit_mw.admin.target import Endpoint, Inner, Target
+from ratelimit_mw.admin.target import DescribedRequest, Endpoint, Inner, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.django.gates import SETTING_NAME
 from ratelimit_mw.django.middleware import RateLimitMiddleware
