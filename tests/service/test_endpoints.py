@@ -1,10 +1,12 @@
 """Tests the endpoints of the decision service, and which requests they reject."""
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
 
+from ratelimit_mw import metrics
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.service import service
 from ratelimit_mw.settings import Settings
@@ -461,6 +463,16 @@ def test_metrics_of_prometheus() -> None:
         assert counted in answer.text
     (off,) = calls(made(), ("GET", "/metrics", {}))
     assert (off.status_code, off.json()["detail"][:14]) == (404, "metrics: false")
+
+
+def test_metrics_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics._registry.cache_clear()
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    (answer,) = calls(made(metrics=True), ("GET", "/metrics", {}))
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == (
+        "metrics: this part of ratelimit_mw needs prometheus_client: pip install 'ratelimit-mw[prometheus]'"
+    )
 
 
 @pytest.mark.parametrize("mode", ["allow", "deny", "local"])
