@@ -1,6 +1,7 @@
 """OpenTelemetry: the counts of the setting `metrics` as metrics, and verdicts as attributes of the current span."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from math import inf
 from typing import Final
 
 from ratelimit_mw.core.errors import require
@@ -61,14 +62,10 @@ def describe_span(verdict: Verdict) -> None:
         "ratelimit.outcome": OUTCOMES[verdict.allowed],
         "ratelimit.source": verdict.source,
         "ratelimit.remaining": verdict.remaining,
-        "ratelimit.retry_after": verdict.retry_after,
     }
+    if (wait := verdict.retry_after) != inf:  # the wait of a request that never passes, which JSON lacks
+        attributes["ratelimit.retry_after"] = wait
     binding = verdict.binding
     if binding is not None:
         attributes["ratelimit.limit"] = limit_label(verdict, binding)
-    span.set_attributes(_finite(attributes))
-
-
-def _finite(attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
-    """Return the attributes without infinity, which JSON lacks. It is the wait of a request that never passes."""
-    return {name: value for name, value in attributes.items() if value != float("inf")}
+    span.set_attributes(attributes)
