@@ -1,29 +1,32 @@
-"""The states of a replay, and the plan of each client."""
+"""The routes of a replay, the plan of each client on a route, and the states of the buckets in these plans."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from ratelimit_mw.core.limit import Charge, Decision, Limit, State
+from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, Limit, State
 from ratelimit_mw.replay.tallies import Append, RuleTally
+from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.stores.generations import GenerationalMap
 from ratelimit_mw.stores.memory import Entry, MemoryStore
 
 MAX_KEYS: Final = 100_000_000  # a server's store drops keys earlier, if its `max_keys` is reached
 _NEVER: Final = 1 << 62  # microseconds
 
+Caller = str | tuple[str, str]  # a client, and its user if there is one
 Decide = Callable[[State, int, int, None], tuple[Decision, State]]
 
 
 class LastingStore(MemoryStore):
-    """A store in memory that forgets nothing.
+    """A store in memory that forgets nothing. `now`: the time of the log, in microseconds, which is its clock.
 
     An expired state decides like a new one, so the decisions are the same. All states of a limit stay in one
     generation, because a lookup in an older generation takes ten times as long. In a log, nearly all requests come long
     after the last request of their client, so most lookups would be of that kind.
     """
 
-    def __init__(self, *, clock: Callable[[], float]) -> None:
-        super().__init__(max_keys=MAX_KEYS, clock=clock)
+    def __init__(self) -> None:
+        self.now = 0
+        super().__init__(max_keys=MAX_KEYS, clock=lambda: self.now / MICROSECONDS)
         # By the id of the limit. Contains the limit, so that no other limit can get its id. Clients share the bound
         # method, because one more object per client would be one more to load for each request.
         self._shared: Final[dict[int, tuple[Limit, Decide, dict[str, State]]]] = {}
@@ -78,7 +81,7 @@ class ClientPlan:
         self.row: RuleTally | None = None
         self.label = ""
 
-    def use(self, store: "LastingStore") -> None:
+    def use(self, store: LastingStore) -> None:
         """Decide with the states of this store alone, if the rest of the store is not needed."""
         charges = self.charges
         if len(charges) == 1:
@@ -106,3 +109,30 @@ class ClientPlan:
             if new is not old:
                 bucket.states[bucket.key] = new
         return decisions
+
+
+class Route:
+    """The requests that match one combination of rules. `seen`: how many came since they were last added up."""
+
+    __slots__ = ("is_simple", "match", "plans", "rows", "rule", "seen")
+
+    def __init__(self, match: Match | None, rows: Sequence[RuleTally]) -> None:
+        self.match = match
+        self.rule = "" if match is None else match.rule
+        self.rows = rows
+        self.seen = 0
+        self.plans: dict[Caller, ClientPlan] = {}
+        self.is_simple = match is None or not (
+            match.plan_cache is None or match.callables or match.settles or match.has_slots or match.may_delay
+        )
+
+
+class SharedPlan(dict[Caller, ClientPlan]):
+    """The plans of a route, if all clients have the same plan."""
+
+    def __init__(self, client_plan: ClientPlan) -> None:
+        super().__init__()
+        self._client_plan: Final = client_plan
+
+    def __missing__(self, _: Caller) -> ClientPlan:
+        return self._client_plan

@@ -13,8 +13,8 @@ from ratelimit_mw.engine.delays import DelayCapacity
 from ratelimit_mw.engine.settlement import settlements
 from ratelimit_mw.engine.slots import slot_charges
 from ratelimit_mw.http.response import Policy
+from ratelimit_mw.replay.client_plans import LastingStore
 from ratelimit_mw.rules.plan import Match
-from ratelimit_mw.stores.memory import MemoryStore
 
 _RENEWALS: Final = 3  # renewals of a slot in its lifetime
 
@@ -22,12 +22,11 @@ _RENEWALS: Final = 3  # renewals of a slot in its lifetime
 class Schedule:
     """The events to come: their times in microseconds, and the functions to run then.
 
-    `capacity`: the capacity for delayed requests. `set_clock`: sets the clock of the store, in microseconds.
+    `capacity`: the capacity for delayed requests.
     """
 
-    def __init__(self, store: MemoryStore, max_waiting: int, set_clock: Callable[[int], None]) -> None:
+    def __init__(self, store: LastingStore, max_waiting: int) -> None:
         self._store: Final = store
-        self._set_clock: Final = set_clock
         self.capacity: Final = DelayCapacity(max_waiting)
         self.events: list[tuple[int, int, Callable[[int], None]]] = []
         self._sequence: Final = count()
@@ -37,7 +36,7 @@ class Schedule:
         events = self.events
         while events and events[0][0] <= now:
             due, _, run = heappop(events)
-            self._set_clock(due)
+            self._store.now = due
             run(due)
 
     def _add_event(self, when: int, run: Callable[[int], None]) -> None:

@@ -12,12 +12,11 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.replay.assumptions import Assumed, replayed_settings
-from ratelimit_mw.replay.client_plans import ClientPlan, LastingStore
+from ratelimit_mw.replay.client_plans import Caller, ClientPlan, LastingStore, Route, SharedPlan
 from ratelimit_mw.replay.formats.base import CLIENT, REQUEST, STATUS, USER, LogFormat, Record
 from ratelimit_mw.replay.reading import Group
 from ratelimit_mw.replay.records import RecordReader
 from ratelimit_mw.replay.requests import LoggedRequest
-from ratelimit_mw.replay.routes import Caller, Route, SharedPlan
 from ratelimit_mw.replay.schedule import Schedule
 from ratelimit_mw.replay.tallies import MINUTE, Append, RuleTally, Tallies, identity_of, populations_of, rule_of
 from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan
@@ -58,10 +57,9 @@ class Simulation:
         self._part: Final = part
         self._watch: Final = watch
         self.rules: Final = RuleSet(replayed_settings(settings))
-        self._now = 0.0  # seconds
-        self._store: Final = LastingStore(clock=lambda: self._now)
+        self._store: Final = LastingStore()
         self._schedule: Final = Schedule(
-            self._store, _MAX_WAITING if settings.max_waiting is None else settings.max_waiting, self._set_clock
+            self._store, _MAX_WAITING if settings.max_waiting is None else settings.max_waiting
         )
         self._address_key: Final = Key("ip", settings.ipv6_prefix)
         self._reader: Final = RecordReader(settings, log, assumed)
@@ -137,14 +135,14 @@ class Simulation:
             route.seen += 1
             if not route.is_simple:
                 if route is not self._no_request:
-                    self._now = now / 1_000_000
+                    self._store.now = now
                     self._decide(route, record, now)
                 continue
             caller, user = record[CLIENT], record[USER]
             if user and user != "-":
                 caller = caller, user
             try:
-                client_plan = route.entries[caller]
+                client_plan = route.plans[caller]
             except KeyError:
                 client_plan = self._remember_plan(route, caller, record)
             if client_plan.row is not None:  # the common case of a single limit; the same as `ClientPlan.decide`
@@ -175,16 +173,13 @@ class Simulation:
                 watch(now / 1_000_000, conclude(route.match, Plan(client_plan.charges, (), ()), decisions))
 
     def _take(self, charges: Sequence[Charge], now: int) -> Sequence[Decision]:
-        self._now = now / 1_000_000
+        self._store.now = now
         return self._store.take(charges)
-
-    def _set_clock(self, us: int) -> None:
-        self._now = us / 1_000_000
 
     def _replay_one(self, now: int, record: Record) -> None:
         """Decide a request whose rules depend on more than its path."""
         self._schedule.run_until(now)
-        self._now = now / 1_000_000
+        self._store.now = now
         if not record[REQUEST]:
             self.tallies.skipped += 1
             return
@@ -208,7 +203,7 @@ class Simulation:
         if route is None:
             route = self._by_match[id(match)] = Route(match, [] if match is None else self._rows_of(match))
             if match is None and not self._has_lists and self._part[1] == 1:
-                route.entries = SharedPlan(ClientPlan(reason=_EXEMPT))
+                route.plans = SharedPlan(ClientPlan(reason=_EXEMPT))
         if request.method == "OPTIONS":
             self.tallies.preflights += 1
         return route
@@ -224,15 +219,6 @@ class Simulation:
         identity = key.identity(request, "", {}) or ""
         return crc32(identity.encode("utf-8", "surrogatepass")) % self._part[1] == self._part[0]
 
-    def _row_of(self, route: Route, key: str) -> RuleTally:
-        """Return the row of a single charge. It is the same for all clients of a route with a single limit."""
-        if route.row is not None:
-            return route.row
-        row = self._rows[rule_of(key)]
-        if route.match is not None and len(route.match.fixed_limits or ()) == 1:
-            route.row = row
-        return row
-
     def _rows_of(self, match: Match) -> list[RuleTally]:
         names = [
             limit_set.name for limit_set in match.limit_sets if limit_set.name != "app" or limit_set.fixed_limits != []
@@ -244,9 +230,9 @@ class Simulation:
         if self._remembered >= _MAX_PLANS:
             self._remembered = 0
             for other in self._by_match.values():
-                other.entries.clear()
+                other.plans.clear()
         self._remembered += 1
-        client_plan = route.entries[caller] = self._plan_client(route, caller, record)
+        client_plan = route.plans[caller] = self._plan_client(route, caller, record)
         return client_plan
 
     def _plan_client(self, route: Route, caller: Caller, record: Record) -> ClientPlan:
@@ -274,7 +260,7 @@ class Simulation:
         client_plan = ClientPlan(charge_plan.charges, self._appends(charge_plan))
         client_plan.use(self._store)
         if len(client_plan.buckets) == 1:
-            client_plan.row = self._row_of(route, client_plan.key)
+            client_plan.row = self._rows[rule_of(client_plan.key)]
         return client_plan
 
     def _appends(self, charge_plan: Plan) -> Sequence[Append]:
@@ -336,7 +322,7 @@ class Simulation:
             status, duration = self._reader.status(record), self._reader.duration(record)
             self._schedule.add_admitted(match, verdict, status, duration, now, keys)
         if self._watch is not None:
-            self._watch(self._now, verdict)
+            self._watch(now / 1_000_000, verdict)
 
     def _count_refusal(self, charges: Sequence[Charge], decisions: Sequence[Decision], caller: Caller) -> None:
         """Count a refused request once for each rule with a limit that refuses it, or with a shadow that would."""
