@@ -7,16 +7,14 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Final
 
-from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.core.limit import Charge, microseconds
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.delays import DelayCapacity
 from ratelimit_mw.engine.settlement import settlements
-from ratelimit_mw.engine.slots import slot_charges
+from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.replay.client_plans import LastingStore
 from ratelimit_mw.rules.plan import Match
-
-_RENEWALS: Final = 3  # renewals of a slot in its lifetime
 
 
 class Schedule:
@@ -61,11 +59,12 @@ class Schedule:
 
     def _hold(self, slots: Sequence[Charge], now: int, ends: int) -> None:
         """Release slots when the response ends; until then, renew them as the middleware does."""
-        interval = min(charge.limit.window_us for charge in slots) // _RENEWALS
+        held = HeldSlots(self._store, slots)
+        interval = microseconds(held.renewal_interval)
 
         def step(due: int) -> None:
             if due >= ends:
-                self._store.settle([Charge(one.key, one.limit, -one.cost, at=one.at) for one in slots])
+                self._store.settle(held.refunds())
             else:
                 self._store.settle(slots)
                 self._add_event(min(due + interval, ends), step)
