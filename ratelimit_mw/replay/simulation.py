@@ -18,10 +18,11 @@ from ratelimit_mw.replay.reading import Group
 from ratelimit_mw.replay.records import RecordReader
 from ratelimit_mw.replay.requests import LoggedRequest
 from ratelimit_mw.replay.schedule import Schedule
-from ratelimit_mw.replay.tallies import MINUTE, Append, RuleTally, Tallies, identity_of, populations_of, rule_of
+from ratelimit_mw.replay.tallies import MINUTE, Append, RuleTally, Tallies, populations_of, rule_of
 from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.group import hash_tag
 
 Watch = Callable[[float, Verdict | None], object]  # receives the time of each request, and its verdict
 
@@ -152,7 +153,7 @@ class Simulation:
                 if new is not old:
                     states[key] = new
                 if not decision.allowed:
-                    client_plan.label = client_plan.label or self._label(identity_of(key), caller)
+                    client_plan.label = client_plan.label or self._label(hash_tag(key), caller)
                     client_plan.row.refuse(client_plan.label, self._minute)
                     tallies.refused += 1
                 if is_silent:
@@ -331,7 +332,7 @@ class Simulation:
         for charge, decision in zip(charges, decisions, strict=True):
             if not decision.allowed:
                 refused = refused or charge.role != "shadow"
-                rules.setdefault(rule_of(charge.key), identity_of(charge.key))
+                rules.setdefault(rule_of(charge.key), hash_tag(charge.key))
         for name, identity in rules.items():
             self._rows[name].refuse(self._label(identity, caller), self._minute)
         self.tallies.refused += refused

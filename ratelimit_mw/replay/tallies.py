@@ -3,10 +3,12 @@
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.rules.plan import Plan
+from ratelimit_mw.stores.group import hash_tag
 
 MINUTE: Final = 60_000_000  # microseconds
 
@@ -26,7 +28,8 @@ class RuleTally:
         self.name: Final = name
         self.is_shadow = False
         self.clients: Counter[str] = Counter()
-        self.minutes: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+        # a `partial`, because a lambda cannot be pickled for the process that adds the counts
+        self.minutes: defaultdict[int, list[int]] = defaultdict(partial(list, (0, 0)))
 
     @property
     def requests(self) -> int:
@@ -51,17 +54,6 @@ class RuleTally:
             counts = self.minutes[minute]
             counts[0] += requests
             counts[1] += refused
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Support pickling, for processes that share the work."""
-        return _rebuilt, (self.name, self.is_shadow, self.clients, dict(self.minutes))
-
-
-def _rebuilt(name: str, is_shadow: bool, clients: Counter[str], minutes: dict[int, list[int]]) -> RuleTally:  # noqa: FBT001  # pickle passes it so
-    tally = RuleTally(name)
-    tally.is_shadow, tally.clients = is_shadow, clients
-    tally.minutes.update(minutes)
-    return tally
 
 
 class PopulationName(NamedTuple):
@@ -109,17 +101,15 @@ class Tallies:
 
 def populations_of(tallies: Tallies, made: Plan) -> list[Append]:
     """Return functions that add a time to each population of clients that a request belongs to."""
-    limits: dict[tuple[str, str], list[tuple[Charge, str]]] = {}
+    by_key: dict[tuple[str, str], list[Charge]] = {}
     for charge, compiled in zip(made.charges, made.compiled_limits, strict=True):
         counts_requests = charge.cost and isinstance(compiled.cost, int) and not charge.limit.is_concurrency
         if counts_requests and not compiled.is_penalty and not compiled.key.is_shared:
-            rule = rule_of(charge.key)
-            limits.setdefault((rule, compiled.key.text), []).append((charge, charge.limit.notation))
+            by_key.setdefault((rule_of(charge.key), compiled.key.text), []).append(charge)
     appends: list[Append] = []
-    for (rule, key), charged in limits.items():
-        charge = charged[0][0]
-        name = PopulationName(rule, key, tuple(dict.fromkeys(notation for _, notation in charged)), charge.cost)
-        identity = identity_of(charge.key)
+    for (rule, key), charges in by_key.items():
+        notations = tuple(dict.fromkeys(charge.limit.notation for charge in charges))
+        name, identity = PopulationName(rule, key, notations, charges[0].cost), hash_tag(charges[0].key)
         appends.append(tallies.populations[name].setdefault(identity, array("q")).append)
     return appends
 
@@ -127,8 +117,3 @@ def populations_of(tallies: Tallies, made: Plan) -> list[Append]:
 def rule_of(key: str) -> str:
     """Return the name of the rule that a bucket's key ends with."""
     return key.rpartition("}:")[2].partition("/")[0].rstrip("+")
-
-
-def identity_of(key: str) -> str:
-    """Return the identity that a bucket's key begins with."""
-    return key.rpartition("}:")[0][1:]
