@@ -1,12 +1,16 @@
 """Turns the records of a log into requests, and adds the values that the user assumes."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from inspect import isawaitable
 from typing import Any, Final
 
+from ratelimit_mw.core.limit import microseconds
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.networks import is_ipv4, parse_address
+from ratelimit_mw.http.scopes import scope_from_parts
+from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.replay.assumptions import Assumed
 from ratelimit_mw.replay.formats.base import (
     CLIENT,
@@ -18,8 +22,8 @@ from ratelimit_mw.replay.formats.base import (
     USER,
     LogFormat,
     Record,
+    as_latin,
 )
-from ratelimit_mw.replay.requests import LoggedRequest, as_latin, user_of
 from ratelimit_mw.replay.times import duration_us
 from ratelimit_mw.settings import Settings
 
@@ -39,9 +43,9 @@ class RecordReader:
         )
         self.proxy_header: Final = self._resolver.header if self._resolver is not None else None
 
-    def request(self, record: Record) -> LoggedRequest:
+    def request(self, record: Record) -> AsgiRequest:
         """Return the request of a record, with the values that the user assumes."""
-        client, user = self.client(record), user_of(record[USER])
+        client, user = self.client(record), _user_of(record[USER])
         assumed = self._assumed
         prefix = self._settings.ipv6_prefix
         if assumed.user is not None:
@@ -53,7 +57,10 @@ class RecordReader:
         for name, source in assumed.cookies.items():
             if (value := source.value(client, user, prefix)) is not None:
                 headers.append(("cookie", as_latin(f"{name}={value}")))
-        return LoggedRequest(record[REQUEST], client, user, headers)
+        method, _, target = record[REQUEST].partition(" ")
+        fields = [(_bytes(name), _bytes(value)) for name, value in headers]
+        peer = None if client is None else (client, 0)
+        return AsgiRequest(scope_from_parts(method, _bytes(target), fields, peer, user), client)
 
     def _headers(self, record: Record) -> list[tuple[str, str]]:
         headers: list[tuple[str, str]] = []
@@ -87,7 +94,7 @@ class RecordReader:
                 return [value[self.proxy_header]]
         return []
 
-    def results(self, calls: Sequence[RequestCallable], request: LoggedRequest) -> CallResults:
+    def results(self, calls: Sequence[RequestCallable], request: AsgiRequest) -> CallResults:
         """Return the results of callables: the user's assumption, or the result for this request."""
         results: dict[RequestCallable, Any] = {}
         for call in calls:
@@ -115,8 +122,24 @@ class RecordReader:
         if "slots" in self._assumed.switches:
             return 0
         if self._assumed.duration is not None:
-            return round(self._assumed.duration * 1_000_000)
+            return microseconds(self._assumed.duration)
         if DURATION not in self._log.names:
             return 0
         value = record[FIRST_EXTRA + list(self._log.names).index(DURATION)]
         return duration_us(value, self._log.duration_unit) or 0
+
+
+@lru_cache(maxsize=4096)
+def _user_of(text: str) -> str | None:
+    """Return the user that a log names; None for `-` and empty text."""
+    if text in ("", "-"):
+        return None
+    return text if text.isascii() else _bytes(text).decode("utf-8", "replace")
+
+
+def _bytes(text: str) -> bytes:
+    """Return the bytes of a log's text."""
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:  # text that the user assumes
+        return text.encode("utf-8", "surrogatepass")

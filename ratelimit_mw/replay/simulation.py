@@ -11,12 +11,12 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.http.keys import Key
+from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.replay.assumptions import Assumed, replayed_settings
 from ratelimit_mw.replay.client_plans import Caller, ClientPlan, LastingStore, Route, SharedPlan
 from ratelimit_mw.replay.formats.base import CLIENT, REQUEST, STATUS, USER, LogFormat, Record
 from ratelimit_mw.replay.reading import Group
 from ratelimit_mw.replay.records import RecordReader
-from ratelimit_mw.replay.requests import LoggedRequest
 from ratelimit_mw.replay.schedule import Schedule
 from ratelimit_mw.replay.tallies import MINUTE, Append, RuleTally, Tallies, populations_of, rule_of
 from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan
@@ -198,7 +198,7 @@ class Simulation:
         route = self._routes[text] = self._route_of(self._reader.request(record))
         return route
 
-    def _route_of(self, request: LoggedRequest) -> Route:
+    def _route_of(self, request: AsgiRequest) -> Route:
         match = self.rules.match(request)
         route = self._by_match.get(id(match))
         if route is None:
@@ -209,7 +209,7 @@ class Simulation:
             self.tallies.preflights += 1
         return route
 
-    def _is_in_part(self, route: Route, request: LoggedRequest) -> bool:
+    def _is_in_part(self, route: Route, request: AsgiRequest) -> bool:
         """Return whether this process replays a request. One process replays all requests that share a bucket."""
         keys = {} if route.match is None else {limit.key.text: limit.key for limit in route.match.fixed_limits or ()}
         if len(keys) > 1:
@@ -290,7 +290,7 @@ class Simulation:
         if self._watch is not None:
             self._watch(now / 1_000_000, verdict)
 
-    def _decide(self, route: Route, record: Record, now: int, request: LoggedRequest | None = None) -> None:
+    def _decide(self, route: Route, record: Record, now: int, request: AsgiRequest | None = None) -> None:
         """Decide a request in full: with callables, delays, slots and settlement after the response."""
         request = request or self._reader.request(record)
         caller = record[CLIENT]

@@ -1,5 +1,6 @@
-"""The base class of log formats, which turn lines into records."""
+"""The base class of log formats, which turn lines into records, and the functions that formats share."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,9 @@ text is the log's bytes, decoded as latin-1; missing values are `-` or empty.
 CLIENT, USER, STAMP, REQUEST, STATUS = range(5)
 FIRST_EXTRA: Final = 5
 DURATION, HEADERS = "duration", "headers"  # names of values; other names are `header:x` and `cookie:x`
+
+_METHOD: Final = re.compile(r"[A-Za-z]{1,32}")
+_MAX_TARGET: Final = 65_536  # characters; longer ones are cut by every server
 
 
 class ReadLines(NamedTuple):
@@ -58,7 +62,19 @@ class LogFormat(ABC):
         return name in self.names or (name.startswith("header:") and HEADERS in self.names)
 
 
-def without_port(address: str) -> str:
-    """Return an address without the port after it: `192.0.2.1:443`, `[2001:db8::1]:443`."""
-    host, colon, port = address.rpartition(":")
-    return host if colon and port.isdecimal() and (":" not in host or host.endswith("]")) else address
+def request_of(text: str) -> str:
+    """Return `METHOD /path` of a request line, without its query; empty if it is not an HTTP request."""
+    parts = text.split(" ", 2)
+    return request_from(parts[0], parts[1]) if len(parts) > 1 else ""
+
+
+def request_from(method: str, target: str) -> str:
+    """Return `METHOD /path` of a method and a target, without its query; empty if it is not an HTTP request."""
+    if not _METHOD.fullmatch(method) or not target:
+        return ""
+    return f"{method.upper()} {target[:_MAX_TARGET].partition('?')[0]}"
+
+
+def as_latin(text: str) -> str:
+    """Return text in the form of a log's text: its bytes in UTF-8, decoded as latin-1."""
+    return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("latin-1")

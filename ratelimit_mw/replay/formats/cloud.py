@@ -4,9 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import Final
 from urllib.parse import unquote
 
-from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat, ReadLines, Record
+from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat, ReadLines, Record, request_from
 from ratelimit_mw.replay.formats.patterns import Literal, PatternFormat, Piece, Value
-from ratelimit_mw.replay.requests import host_of_url, path_of_url, request_from
 from ratelimit_mw.replay.times import LoggedTime, iso_time
 
 _ENVOY: Final = (
@@ -67,10 +66,13 @@ class Alb(PatternFormat):
 def _of_alb(record: Record) -> Record:
     client, user, stamp, request, status, *extras = record
     method, _, url = request.partition(" ")
-    path = path_of_url(url)
+    path, host = url, ""
+    if not url.startswith("/") and "://" in url:
+        host, _, path = url.partition("://")[2].partition("/")
+        path = f"/{path}"
     request = f"{method} {path}" if path.startswith("/") else ""
     address, _, port = client.rpartition(":")  # also in an IPv6 address without brackets
-    return (address if port.isdecimal() else client, user, stamp, request, status, *extras, host_of_url(url))
+    return (address if port.isdecimal() else client, user, stamp, request, status, *extras, host)
 
 
 class CloudFront(LogFormat):

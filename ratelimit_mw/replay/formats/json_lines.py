@@ -6,8 +6,16 @@ from typing import Any, Final
 import msgspec
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat, ReadLines, Record, without_port
-from ratelimit_mw.replay.requests import as_latin, request_from, request_of
+from ratelimit_mw.replay.formats.base import (
+    DURATION,
+    HEADERS,
+    LogFormat,
+    ReadLines,
+    Record,
+    as_latin,
+    request_from,
+    request_of,
+)
 from ratelimit_mw.replay.times import LoggedTime, any_time
 
 _FIELDS: Final = ("ip", "time", "request", "method", "path", "status", "user", "duration", "host")
@@ -108,7 +116,7 @@ def _of_envoy(line: Any) -> Record:
     forwarded = line.get("x_forwarded_for") or ""
     peer = line.get("downstream_remote_address") or ""
     return (
-        as_latin(forwarded if forwarded not in ("", "-") else without_port(peer)),
+        as_latin(forwarded if forwarded not in ("", "-") else _without_port(peer)),
         "-",
         line["start_time"],
         request_from(line["method"], as_latin(line["path"])),
@@ -116,6 +124,12 @@ def _of_envoy(line: Any) -> Record:
         line.get("duration"),
         *[as_latin(line.get(name) or "-") for name in _ENVOY_HEADERS.values()],
     )
+
+
+def _without_port(address: str) -> str:
+    """Return an address without the port after it: `192.0.2.1:443`, `[2001:db8::1]:443`."""
+    host, colon, port = address.rpartition(":")
+    return host if colon and port.isdecimal() and (":" not in host or host.endswith("]")) else address
 
 
 def json_fields(fields: Mapping[str, str]) -> JsonFormat:

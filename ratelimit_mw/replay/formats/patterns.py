@@ -11,12 +11,13 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.replay.formats.base import LogFormat, ReadLines, Record
-from ratelimit_mw.replay.requests import request_from, request_of, unescaped
+from ratelimit_mw.replay.formats.base import LogFormat, ReadLines, Record, as_latin, request_from, request_of
 from ratelimit_mw.replay.times import LoggedTime, TimeParser
 
 _NEEDED: Final = ("client", "user", "stamp", "request", "status")
 _FORWARDED: Final = "header:x-forwarded-for"
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
+_CONTROLS: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "v": "\v", "f": "\f"}
 
 
 class Literal(NamedTuple):
@@ -117,13 +118,26 @@ class PatternFormat(LogFormat):
         return self._parse_time(stamp)
 
     def _joined(self, found: re.Match[str]) -> Record:
-        values = [unescaped(value) for value in self._values(found)]
+        values = [_unescaped(value) for value in self._values(found)]
         if self._is_split:
             path = values.pop()
             values[3] = request_from(values[3], path)
         else:
             values[3] = request_of(values[3])
         return tuple(values)
+
+
+def _unescaped(text: str) -> str:
+    r"""Undo the escapes that servers write into logs: `\x22`, `\"`, `\n`, `\u0022`."""
+    return _ESCAPE.sub(_character, text) if "\\" in text else text
+
+
+def _character(found: re.Match[str]) -> str:
+    if found[1]:
+        return chr(int(found[1], 16))
+    if found[2]:
+        return as_latin(chr(int(found[2], 16)))
+    return _CONTROLS.get(found[3], found[3])
 
 
 def _check(names: Sequence[str]) -> None:
