@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, to_builtins
 
 
 class Offender(Struct, frozen=True):
@@ -107,10 +106,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON objects, without the data that only its charts need."""
-        values = asdict(self)
+        values: dict[str, Any] = to_builtins(self)
         del values["peaks"]
-        rules = [asdict(result) for result in self.rules]
-        for result in rules:
+        for result in values["rules"]:
             del result["minutes"]
-            result["most"] = [asdict(offender) for offender in result["most"]]
-        return {**values, "rules": rules, "suggested": [asdict(suggestion) for suggestion in self.suggested]}
+        return values
