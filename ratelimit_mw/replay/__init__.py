@@ -10,7 +10,8 @@ from typing import Any
 
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.replay.results import Offender, Report, RuleResult, Suggestion
-from ratelimit_mw.replay.run import Job, period_of, run
+from ratelimit_mw.replay.run import Job, run
+from ratelimit_mw.replay.times import period_of
 from ratelimit_mw.settings import Settings
 
 __all__ = ["Offender", "Report", "RuleResult", "Suggestion", "replay"]

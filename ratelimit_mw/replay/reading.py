@@ -15,7 +15,7 @@ from typing import IO, Any, Final, NamedTuple, Self
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.replay.formats.base import DURATION, FIRST_EXTRA, STAMP, LogFormat, Record
-from ratelimit_mw.replay.times import LoggedTime, duration_us
+from ratelimit_mw.replay.times import LoggedTime, Period, duration_us
 
 STDIN: Final = "-"
 _BLOCK: Final = 1 << 17  # bytes; a processor's cache has room for them and the objects made from them
@@ -24,7 +24,6 @@ _MAGIC: Final = b"\x1f\x8b"  # the first bytes of a gzip file
 _SHOWN: Final = 3  # unread lines
 _SHOWN_LENGTH: Final = 200  # characters of each shown line
 _REACH: Final = 100_000  # lines of all logs that are sorted together: about 50 MB
-_MICROSECONDS: Final = 1_000_000
 
 Progress = Callable[[int, int], object]  # receives the bytes read so far, and all of them
 
@@ -35,20 +34,6 @@ class Group(NamedTuple):
     us: int
     is_whole: bool
     records: list[Record]
-
-
-class Period(NamedTuple):
-    """The period to replay, in microseconds since 1970; with `is_local`, since 1970 in the time zone of the log."""
-
-    since: int = 0
-    until: int = 1 << 62
-    is_local: tuple[bool, bool] = (False, False)
-
-    def contains(self, time: LoggedTime) -> bool:
-        """Return whether a time is in the period, which excludes its end."""
-        local = time.us + time.offset * _MICROSECONDS
-        since, until = (local if is_local else time.us for is_local in self.is_local)
-        return self.since <= since and until < self.until
 
 
 class LogReader:

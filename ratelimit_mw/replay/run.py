@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
+from heapq import nsmallest
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from os import environ
@@ -18,11 +18,12 @@ from ratelimit_mw.core.limit import check_int
 from ratelimit_mw.replay.assumptions import check, parse_assumptions
 from ratelimit_mw.replay.formats import format_of
 from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat
-from ratelimit_mw.replay.reading import STDIN, LogReader, Period, Progress, first_lines
+from ratelimit_mw.replay.reading import STDIN, LogReader, Progress, first_lines
 from ratelimit_mw.replay.results import Offender, Report, RuleResult
 from ratelimit_mw.replay.simulation import Simulation, Watch
-from ratelimit_mw.replay.suggestions import distributions, most_of, suggest
-from ratelimit_mw.replay.tallies import Tallies
+from ratelimit_mw.replay.suggestions import distributions, suggest
+from ratelimit_mw.replay.tallies import RuleTally, Tallies
+from ratelimit_mw.replay.times import Period
 from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
@@ -103,7 +104,7 @@ def _run_in_process(job: Job, connection: Connection) -> None:
 
 
 def _run_part(job: Job, watch: Watch | None, progress: Progress | None) -> _Part:
-    settings, assumed = settings_of(job.settings), parse_assumptions(job.assume)
+    settings, assumed = _settings_of(job.settings), parse_assumptions(job.assume)
     log = format_of(job.format, job.fields, first_lines(job.logs))
     keeps_times = job.suggest or job.distributions
     simulation = Simulation(settings, log, assumed, keeps_times=keeps_times, part=job.part, watch=watch)
@@ -151,11 +152,9 @@ def _located(settings: object) -> Iterator[None]:
         raise ConfigError(*located) from None
 
 
-def settings_of(value: object) -> Settings:
+def _settings_of(value: Any) -> Settings:
     """Return the settings that `value` is or contains, or that the file with this path contains."""
-    if isinstance(value, Settings):
-        return value
-    return Settings.load(value) if isinstance(value, (str, Path)) else Settings.of(value, {})  # type: ignore[arg-type]  # it checks its argument
+    return Settings.load(value) if isinstance(value, (str, Path)) else Settings.of(value, {})
 
 
 def _needed(settings: Settings, rules: RuleSet, log: LogFormat) -> set[str]:
@@ -178,13 +177,14 @@ def _needed(settings: Settings, rules: RuleSet, log: LogFormat) -> set[str]:
 
 def _check_parts(job: Job, watch: Watch | None) -> None:
     """Raise `ConfigError` if clients cannot be divided among processes, because a bucket belongs to several of them."""
-    settings = settings_of(job.settings)
+    settings = _settings_of(job.settings)
     if STDIN in job.logs:
         raise ConfigError("--jobs: standard input can be read by one process only; expected files", code="RL-051")
     if watch is not None:
         raise ConfigError("on_decision: it is called in this process only; expected jobs=1", code="RL-051")
     app, *of_rules, default = RuleSet(settings).limit_sets
-    everywhere = {key.text for limit_set in (app, *of_rules) if _is_beside(limit_set) for key in limit_set.keys}
+    beside = [one for one in (app, *of_rules) if one.rule is None or not one.rule.is_final]  # of other rules' limits
+    everywhere = {key.text for limit_set in beside for key in limit_set.keys}
     mistakes = ErrorCollector()
     with mistakes.collect("app_limits"):
         _check_divisible(app, everywhere)
@@ -216,26 +216,9 @@ def _check_divisible(limit_set: LimitSet, everywhere: Collection[str]) -> None:
         raise ConfigError("limits by tier or callable cannot be divided among jobs; use one job", code="RL-051")
 
 
-def _is_beside(limit_set: LimitSet) -> bool:
-    """Return whether limits can apply to a request in addition to those of another rule."""
-    return limit_set.rule is None or not limit_set.rule.is_final
-
-
 def _report(job: Job, part: _Part) -> Report:
     tallies, reader = part.tallies, part.reader
-    results = [
-        RuleResult(
-            row.name,
-            row.requests,
-            row.refused,
-            len(row.clients),
-            [Offender(client, refused) for client, refused in most_of(row.clients, _MOST)],
-            row.is_shadow,
-            dict(sorted((minute, tuple(counts)) for minute, counts in row.minutes.items())),
-        )
-        for row in tallies.rules.values()
-        if not job.rules or row.name in job.rules
-    ]
+    results = [_result(row) for row in tallies.rules.values() if not job.rules or row.name in job.rules]
     order = list(tallies.rules)
     populations = {
         name: dict(sorted(population.items()))
@@ -258,6 +241,19 @@ def _report(job: Job, part: _Part) -> Report:
         last=None if tallies.last is None else tallies.last / 1e6,
         notes=[*part.notes, *_notes(job, part)],
         peaks=distributions(populations) if job.distributions else (),
+    )
+
+
+def _result(row: RuleTally) -> RuleResult:
+    most = nsmallest(_MOST, row.clients.items(), key=lambda item: (-item[1], item[0]))
+    return RuleResult(
+        row.name,
+        row.requests,
+        row.refused,
+        len(row.clients),
+        [Offender(client, refused) for client, refused in most],
+        row.is_shadow,
+        dict(sorted((minute, tuple(counts)) for minute, counts in row.minutes.items())),
     )
 
 
@@ -293,24 +289,3 @@ def _notes(job: Job, part: _Part) -> list[str]:
     if any(limit_set.has_slots for limit_set in part.rules.limit_sets):
         notes.append("a request that finds no free slot is refused at once: waiting in a queue is not replayed")
     return notes
-
-
-def period_of(since: str | datetime | None, until: str | datetime | None) -> Period:
-    """Return the period between two times. Without a time zone, they are in that of the log. Raises `ConfigError`."""
-    start, start_local = _moment("--since", since, 0)
-    end, end_local = _moment("--until", until, 1 << 62)
-    return Period(start, end, (start_local, end_local))
-
-
-def _moment(place: str, value: str | datetime | None, default: int) -> tuple[int, bool]:
-    if value is None:
-        return default, False
-    try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    except ValueError:
-        raise ConfigError(
-            f"{place}: got {value!r:.100}, expected a time such as 2026-11-23T10:00 or 2026-11-23", code="RL-051"
-        ) from None
-    is_local = moment.tzinfo is None
-    utc = moment.replace(tzinfo=UTC) if is_local else moment
-    return round(utc.timestamp() * 1_000_000), is_local

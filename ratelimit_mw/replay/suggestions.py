@@ -7,14 +7,13 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import nsmallest
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import Limit
+from ratelimit_mw.core.limit import MICROSECONDS, Limit
 from ratelimit_mw.replay.results import Peaks, Suggestion
 from ratelimit_mw.replay.tallies import Population, PopulationName
 
@@ -23,7 +22,6 @@ _LARGEST: Final = 0.01  # the share of the clients whose peaks are searched for 
 _MIN_GAP: Final = 1.3  # a narrower gap may be chance
 _MIN_STEP: Final = 5  # units; a gap of fewer may be chance, too, e.g. from 2 requests to 3
 _ROOM: Final = 1.2  # honest clients may use this much more than they did
-_MICROSECONDS: Final = 1_000_000
 
 
 def suggest(populations: Mapping[PopulationName, Population]) -> list[Suggestion]:
@@ -32,7 +30,7 @@ def suggest(populations: Mapping[PopulationName, Population]) -> list[Suggestion
     for name, population in populations.items():
         (limit, *_), requests = parse(name.limits[0]), sum(map(len, population.values()))
         for window in WINDOWS:
-            peaks = sorted(_peaks(population, window * _MICROSECONDS))
+            peaks = sorted(_peaks(population, window * MICROSECONDS))
             suggestions.append(_suggestion(name, limit, population, window, peaks, requests))
     return suggestions
 
@@ -118,8 +116,3 @@ def refusals(limit: Limit, times: Sequence[int], cost: int) -> int:
         decision, state = limit.decide(state, now, cost, None)
         refused += not decision.allowed
     return refused
-
-
-def most_of(counts: Mapping[str, int], number: int) -> list[tuple[str, int]]:
-    """Return the largest counts, by size and then by name."""
-    return nsmallest(number, counts.items(), key=lambda item: (-item[1], item[0]))

@@ -1,10 +1,13 @@
-"""Parses the times that servers write into their logs."""
+"""Parses the times that servers write into their logs, and the period to replay."""
 
 import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Final, NamedTuple
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import MICROSECONDS, microseconds
 
 _MONTHS: Final = {
     name: number
@@ -38,6 +41,41 @@ class LoggedTime(NamedTuple):
 TimeParser = Callable[[object], LoggedTime | None]
 
 
+class Period(NamedTuple):
+    """The period to replay, in microseconds since 1970; with `is_local`, since 1970 in the time zone of the log."""
+
+    since: int
+    until: int
+    is_local: tuple[bool, bool]
+
+    def contains(self, time: LoggedTime) -> bool:
+        """Return whether a time is in the period, which excludes its end."""
+        local = time.us + time.offset * MICROSECONDS
+        since, until = (local if is_local else time.us for is_local in self.is_local)
+        return self.since <= since and until < self.until
+
+
+def period_of(since: str | datetime | None, until: str | datetime | None) -> Period:
+    """Return the period between two times. Without a time zone, they are in that of the log. Raises `ConfigError`."""
+    start, start_local = _moment("--since", since, 0)
+    end, end_local = _moment("--until", until, 1 << 62)
+    return Period(start, end, (start_local, end_local))
+
+
+def _moment(place: str, value: str | datetime | None, default: int) -> tuple[int, bool]:
+    if value is None:
+        return default, False
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ConfigError(
+            f"{place}: got {value!r:.100}, expected a time such as 2026-11-23T10:00 or 2026-11-23", code="RL-051"
+        ) from None
+    is_local = moment.tzinfo is None
+    utc = moment.replace(tzinfo=UTC) if is_local else moment
+    return microseconds(utc.timestamp()), is_local
+
+
 def clf_time(value: object) -> LoggedTime | None:
     """Parse `10/Oct/2000:13:55:36 -0700`, the time of the common log format; None if it is not such a time."""
     found = _CLF.fullmatch(value) if isinstance(value, str) else None
@@ -49,7 +87,8 @@ def clf_time(value: object) -> LoggedTime | None:
         local = datetime(int(year), _MONTHS[month], int(day), int(hour), int(minute), min(int(second), 59), tzinfo=UTC)
     except (KeyError, ValueError):
         return None
-    return _checked(int(local.timestamp()) - offset, _fraction(fraction), fraction is None, offset)
+    us = 0 if fraction is None else int(fraction[1:7].ljust(6, "0"))
+    return _checked(int(local.timestamp()) - offset, us, fraction is None, offset)
 
 
 def iso_time(value: object) -> LoggedTime | None:
@@ -58,13 +97,9 @@ def iso_time(value: object) -> LoggedTime | None:
         return None
     try:
         moment = datetime.fromisoformat(value)
-        zone = moment.utcoffset()
-        moment = moment if zone is not None else moment.replace(tzinfo=UTC)
-        seconds = int(moment.replace(microsecond=0).timestamp())
     except (ValueError, OverflowError):
         return None
-    is_whole = "." not in value and "," not in value
-    return _checked(seconds, moment.microsecond, is_whole, int(zone.total_seconds()) if zone is not None else 0)
+    return _of_datetime(moment, "." not in value and "," not in value)
 
 
 def epoch_time(value: object) -> LoggedTime | None:
@@ -96,13 +131,9 @@ def strftime_time(form: str) -> TimeParser:
             return None
         try:
             moment = datetime.strptime(value, form)  # noqa: DTZ007  # the zone follows
-            zone = moment.utcoffset()
-            moment = moment if zone is not None else moment.replace(tzinfo=UTC)
-            seconds = int(moment.replace(microsecond=0).timestamp())
         except (ValueError, OverflowError, re.error):
             return None
-        offset = int(zone.total_seconds()) if zone is not None else 0
-        return _checked(seconds, moment.microsecond, "%f" not in form, offset)
+        return _of_datetime(moment, "%f" not in form)
 
     return parse
 
@@ -117,8 +148,11 @@ def duration_us(value: object, unit: float) -> int | None:
     return round(us) if 0 <= us < _LATEST * 1e6 else None
 
 
-def _fraction(text: str | None) -> int:
-    return 0 if text is None else int(text[1:7].ljust(6, "0"))
+def _of_datetime(moment: datetime, is_whole: bool) -> LoggedTime | None:  # noqa: FBT001  # private
+    zone = moment.utcoffset()
+    utc = moment.replace(tzinfo=UTC) if zone is None else moment
+    seconds = int(utc.replace(microsecond=0).timestamp())
+    return _checked(seconds, moment.microsecond, is_whole, 0 if zone is None else int(zone.total_seconds()))
 
 
 def _checked(seconds: int, fraction: int, is_whole: bool, offset: int) -> LoggedTime | None:  # noqa: FBT001  # private
