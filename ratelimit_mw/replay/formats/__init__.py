@@ -38,7 +38,7 @@ def format_of(text: str | None, fields: Mapping[str, str], sample: Sequence[str]
     if text == "envoy":
         return _best_format(["envoy", "envoy-json"], sample)[1]
     if text in _MAKERS:
-        return _make_format(text, text, sample)
+        return _make_format(text, sample)
     if is_server_format(text):
         return server_format(text)
     close = closest_match(text, FORMATS)
@@ -74,11 +74,11 @@ def _best_format(names: Sequence[str], sample: Sequence[str]) -> tuple[int, LogF
         counts[name] = sum(log.time(record[2]) is not None and bool(record[3]) for record in records)
     enough = _NEARLY * max(counts.values())
     best = next(name for name, count in counts.items() if count >= enough)
-    return counts[best], _make_format(best, best.removesuffix("-json"), sample)
+    return counts[best], _make_format(best, sample)
 
 
-def _make_format(maker: str, name: str, sample: Sequence[str]) -> LogFormat:
-    log = _MAKERS[maker]()
-    log.name = name
+def _make_format(name: str, sample: Sequence[str]) -> LogFormat:
+    log = _MAKERS[name]()
+    log.name = name.removesuffix("-json")
     log.learn(sample)
     return log

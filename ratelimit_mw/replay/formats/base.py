@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from ratelimit_mw.replay.times import LoggedTime
+from ratelimit_mw.replay.times import TimeParser
 
 Record = tuple[Any, ...]
 """One request: client, user, stamp, request, status, and then a value for each name in `LogFormat.names`.
@@ -33,10 +33,11 @@ class LogFormat(ABC):
 
     `names`: the names of a record's further values. `has_user`, `has_status`: whether the log has these. `logs_end`:
     whether the stamp is the end of a request. Its start is then earlier by its duration. `duration_unit`: the unit of
-    its durations, in microseconds.
+    its durations, in microseconds. `time`: returns the time of a stamp; None if it is not one.
     """
 
     name: str
+    time: TimeParser
     names: Sequence[str] = ()
     has_user: bool = True
     has_status: bool = True
@@ -46,10 +47,6 @@ class LogFormat(ABC):
     @abstractmethod
     def read(self, lines: Sequence[str]) -> ReadLines:
         """Read lines. Skips empty lines and comments. Does not raise, whatever the lines contain."""
-
-    @abstractmethod
-    def time(self, stamp: object) -> LoggedTime | None:
-        """Return the time of a stamp; None if it is not one."""
 
     def learn(self, lines: Sequence[str]) -> None:  # noqa: B027  # most formats have the same values in every log
         """Learn from the first lines of a log which values it has."""

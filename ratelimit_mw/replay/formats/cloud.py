@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat, ReadLines, Record, request_from
 from ratelimit_mw.replay.formats.patterns import Literal, PatternFormat, Piece, Value
-from ratelimit_mw.replay.times import LoggedTime, iso_time
+from ratelimit_mw.replay.times import iso_time
 
 _ENVOY: Final = (
     '[{stamp}] "{method} {path} {}" {status} {} {} {} {duration} {} "{client}" "{header:user-agent}" '
@@ -86,6 +86,7 @@ class CloudFront(LogFormat):
     has_user = False
 
     def __init__(self) -> None:
+        self.time = iso_time  # without a zone, so in UTC
         self._columns = _indexes(_CLOUDFRONT)
         self._least = _LEAST
 
@@ -108,10 +109,6 @@ class CloudFront(LogFormat):
                 record = self._record(line.rstrip("\r\n").split("\t"))
                 (unread.append(line) if record is None else records.append(record))
         return ReadLines(records, unread)
-
-    def time(self, stamp: object) -> LoggedTime | None:
-        """See `LogFormat.time`. The columns `date` and `time` are in UTC."""
-        return iso_time(stamp)
 
     def has_value(self, name: str) -> bool:
         """Return whether the log has a header or cookie, that is, a column for it."""

@@ -16,7 +16,7 @@ from ratelimit_mw.replay.formats.base import (
     request_from,
     request_of,
 )
-from ratelimit_mw.replay.times import LoggedTime, any_time
+from ratelimit_mw.replay.times import any_time
 
 _FIELDS: Final = ("ip", "time", "request", "method", "path", "status", "user", "duration", "host")
 _KINDS: Final = ("header:", "cookie:")
@@ -41,6 +41,7 @@ class JsonFormat(LogFormat):
         self, name: str, record_of: Callable[[Any], Record], names: Sequence[str], duration_unit: float = 1_000_000
     ) -> None:
         self.name = name
+        self.time = any_time
         self.names = tuple(names)
         self.duration_unit = duration_unit
         self._record_of: Final = record_of
@@ -57,10 +58,6 @@ class JsonFormat(LogFormat):
                 if line and not line.isspace():
                     unread.append(line)
         return ReadLines(records, unread)
-
-    def time(self, stamp: object) -> LoggedTime | None:
-        """See `LogFormat.time`."""
-        return any_time(stamp)
 
 
 class Caddy(JsonFormat):

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.replay.formats.base import LogFormat, ReadLines, Record, as_latin, request_from, request_of
-from ratelimit_mw.replay.times import LoggedTime, TimeParser
+from ratelimit_mw.replay.times import TimeParser
 
 _NEEDED: Final = ("client", "user", "stamp", "request", "status")
 _FORWARDED: Final = "header:x-forwarded-for"
@@ -54,7 +54,7 @@ class PatternFormat(LogFormat):
         duration_unit: float = 1_000_000,
     ) -> None:
         self.name = name
-        self._parse_time: Final = parse_time
+        self.time = parse_time
         self.logs_end = logs_end
         self.duration_unit = duration_unit
         names = [piece.name for piece in pieces if isinstance(piece, Value) and piece.name]
@@ -112,10 +112,6 @@ class PatternFormat(LogFormat):
                 else:
                     unread.append(line)
         return ReadLines(records, unread)
-
-    def time(self, stamp: object) -> LoggedTime | None:
-        """See `LogFormat.time`."""
-        return self._parse_time(stamp)
 
     def _joined(self, found: re.Match[str]) -> Record:
         values = [_unescaped(value) for value in self._values(found)]
