@@ -11,7 +11,7 @@ from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.http.callables import RequestCallable, is_callable_name, resolve_callable
 from ratelimit_mw.http.client_ip import client_address
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.replay.formats.base import DURATION, LogFormat
+from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat
 from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
@@ -128,14 +128,16 @@ def replayed_settings(settings: Settings) -> Settings:
     return replace(settings, **private, store="memory://", strict=False, proxy_header="x-forwarded-for")
 
 
-def check(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) -> list[str]:
-    """Return notes on what the log lacks but a replay does not need.
+def check(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) -> tuple[list[str], set[str]]:
+    """Return notes on what the log lacks but a replay does not need, and the names of the log's values that it needs.
 
-    Raises one `ConfigError` for all values that a replay needs and the log lacks, each with its place in the settings.
+    Other values need not be read, which saves time. Raises one `ConfigError` for all values that a replay needs and the
+    log lacks, each with its place in the settings.
     """
     mistakes = ErrorCollector()
     notes: list[str] = []
-    for place, problem in _problems(settings, rules, log, assumed):
+    finder = _ProblemFinder(log, assumed)
+    for place, problem in _problems(settings, rules, finder):
         with mistakes.collect(place):
             raise ConfigError(problem, code="RL-057")
     for call in (*rules.callables, *assumed.callables):
@@ -147,26 +149,30 @@ def check(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) 
         notes.append("the log has no users: all requests count as anonymous")
     if any(limit_set.may_delay for limit_set in rules.limit_sets):
         notes.append("delayed requests are counted when they arrive, as the middleware does; their delay adds nothing")
-    return notes
+    if settings.trusted_proxies:
+        finder.names.add(f"header:{settings.proxy_header.lower()}")
+    return notes, set(log.names) if finder.has_callables else {DURATION, HEADERS, *finder.names}
 
 
-def _problems(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) -> Iterator[tuple[str, str]]:
+def _problems(settings: Settings, rules: RuleSet, finder: "_ProblemFinder") -> Iterator[tuple[str, str]]:
     """Yield each place in the settings that needs a value which the log lacks, with the fix."""
     app, *of_rules, default = rules.limit_sets
     parsed = settings.parsed_rules()
     names = [f"rules[{index}] ({rule.full_name})" for index, rule in enumerate(parsed)]
-    finder = _ProblemFinder(log, assumed)
     yield from _of_limits(app, "", "app_limits", settings, finder)
     for place, rule, limit_set in zip(names, parsed, of_rules, strict=True):
         yield from _of_limits(limit_set, f"{place}.", "limits", settings, finder)
         yield from _of_rule(place, rule, finder)
     yield from _of_limits(default, "", "limits", settings, finder)
-    yield from (
-        (place, problem) for place in ("safelist", "blocklist") for problem in _of_list(place, settings, finder)
-    )
+    for place, entries in (("safelist", settings.safelist), ("blocklist", settings.blocklist)):
+        for entry in entries:
+            if isinstance(entry, Mapping):
+                yield from finder.header(place, f"header:{entry['header'].lower()}")
+            elif callable(entry) or is_callable_name(entry):
+                yield from finder.callable(place, resolve_callable(entry), ("run",))
     if callable(settings.enabled) or is_callable_name(settings.enabled):
-        yield from (("enabled", problem) for problem in finder.callable(resolve_callable(settings.enabled), ("run",)))
-    if settings.messages and "messages" not in assumed.switches:
+        yield from finder.callable("enabled", resolve_callable(settings.enabled), ("run",))
+    if settings.messages and "messages" not in finder.assumed.switches:
         yield "messages", _left_out("messages of websockets are in no log", "messages")
 
 
@@ -181,14 +187,14 @@ def _of_limits(
             seen.add(key.text)
             inherited = key.text == limit_set.key.text
             place = (f"{prefix}key" if own_key else "key") if inherited else f"{prefix}{limits}"
-            yield from ((place, problem) for problem in finder.key(key))
+            yield from finder.key(place, key)
     if limit_set.tier is not None:
         own_tier = limit_set.rule is not None and limit_set.rule.tier is not None
-        yield from ((f"{prefix}tier" if own_tier else "tier", problem) for problem in finder.key(limit_set.tier))
+        yield from finder.key(f"{prefix}tier" if own_tier else "tier", limit_set.tier)
     for setting, call in dict.fromkeys(limit_set.named_callables()):
         if setting in ("cost", "limits"):
             place = limits if setting == "limits" else setting
-            yield from ((f"{prefix}{place}", problem) for problem in finder.callable(call, ("run", "text:5")))
+            yield from finder.callable(f"{prefix}{place}", call, ("run", "text:5"))
     yield from _of_responses(limit_set, prefix, settings, finder)
 
 
@@ -217,55 +223,55 @@ def _of_responses(
 
 def _of_rule(place: str, rule: Rule, finder: "_ProblemFinder") -> Iterator[tuple[str, str]]:
     if rule.host:
-        yield from ((f"{place}.host", problem) for problem in finder.header("header:host"))
+        yield from finder.header(f"{place}.host", "header:host")
     if rule.when is not None:
-        yield from ((f"{place}.when", problem) for problem in finder.callable(resolve_callable(rule.when), ("run",)))
+        yield from finder.callable(f"{place}.when", resolve_callable(rule.when), ("run",))
     if rule.preflight:
         for name in _PREFLIGHT_HEADERS:
-            yield from ((f"{place}.preflight", problem) for problem in finder.header(f"header:{name}"))
+            yield from finder.header(f"{place}.preflight", f"header:{name}")
     if rule.messages and "messages" not in finder.assumed.switches:
         yield f"{place}.messages", _left_out("messages of websockets are in no log", "messages")
 
 
-def _of_list(place: str, settings: Settings, finder: "_ProblemFinder") -> Iterator[str]:
-    for entry in getattr(settings, place):
-        if isinstance(entry, Mapping):
-            yield from finder.header(f"header:{entry['header'].lower()}")
-        elif callable(entry) or is_callable_name(entry):
-            yield from finder.callable(resolve_callable(entry), ("run",))
-
-
 class _ProblemFinder:
-    """Finds values that settings need, and that neither the log nor an assumption has."""
+    """Finds values that settings need, and that neither the log nor an assumption has.
+
+    Each method yields problems, with the place of the setting that needs the value. `names`: the headers and cookies
+    that the settings read. `has_callables`: whether they call a callable, which may read any header.
+    """
 
     def __init__(self, log: LogFormat, assumed: Assumed) -> None:
         self.log: Final = log
         self.assumed: Final = assumed
+        self.names: Final[set[str]] = set()
+        self.has_callables = False
 
-    def key(self, key: Key) -> Iterator[str]:
+    def key(self, place: str, key: Key) -> Iterator[tuple[str, str]]:
         """Yield the problems of a key."""
         for name in sorted({*(f"header:{name}" for name in key.headers), *(f"cookie:{name}" for name in key.cookies)}):
-            yield from self.header(name)
+            yield from self.header(place, name)
         for call in key.callables:
-            yield from self.callable(call, ("run", "ip"))
+            yield from self.callable(place, call, ("run", "ip"))
         if key.requires_user and not self.log.has_user and self.assumed.user is None:
-            yield f"got {key.text!r}, but the log has no users; {_HOW} user=ip"
+            yield place, f"got {key.text!r}, but the log has no users; {_HOW} user=ip"
 
-    def header(self, name: str) -> Iterator[str]:
+    def header(self, place: str, name: str) -> Iterator[tuple[str, str]]:
         """Yield the problem of a header or cookie such as `header:x-api-key`, if there is one."""
+        self.names.add(name)
         if not self.log.has_value(name) and not self.assumed.has(name):
             example = "text:app.example.com" if name == "header:host" else "ip"
-            yield f"the log ({self.log.name}) does not have {name}; {_HOW} {name}={example}"
+            yield place, f"the log ({self.log.name}) does not have {name}; {_HOW} {name}={example}"
 
-    def callable(self, call: RequestCallable, values: Sequence[str]) -> Iterator[str]:
+    def callable(self, place: str, call: RequestCallable, values: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Yield the problem of a callable, if there is one. `values`: what can be assumed."""
+        self.has_callables = True
         source = self.assumed.callables.get(call)
         if source is None:
             name = f"call:{getattr(call, '__module__', '')}:{getattr(call, '__qualname__', type(call).__qualname__)}"
             fixes = " or ".join(f"{name}={value}" for value in values)
-            yield f"a log does not tell what {name} would return; assume it: --assume {fixes}"
+            yield place, f"a log does not tell what {name} would return; assume it: --assume {fixes}"
         elif source.kind != "run" and values == ("run",):
-            yield "only `run` can be assumed here, which calls it with the request as far as the log has it"
+            yield place, "only `run` can be assumed here, which calls it with the request as far as the log has it"
 
 
 def _left_out(why: str, switch: str) -> str:

@@ -17,7 +17,7 @@ from ratelimit_mw.core.errors import ConfigError, ErrorCollector, RateLimitError
 from ratelimit_mw.core.limit import check_int
 from ratelimit_mw.replay.assumptions import check, parse_assumptions
 from ratelimit_mw.replay.formats import format_of
-from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat
+from ratelimit_mw.replay.formats.base import LogFormat
 from ratelimit_mw.replay.reading import STDIN, LogReader, Progress, first_lines
 from ratelimit_mw.replay.results import Offender, Report, RuleResult
 from ratelimit_mw.replay.simulation import Simulation, Watch
@@ -112,8 +112,8 @@ def _run_part(job: Job, watch: Watch | None, progress: Progress | None) -> _Part
     if unknown := [name for name in job.rules if name not in known]:
         raise ConfigError(f"--rule: got {', '.join(unknown)}, expected one of {', '.join(known)}", code="RL-051")
     with _located(job.settings):
-        notes = check(settings, simulation.rules, log, assumed)
-    log.keep(_needed(settings, simulation.rules, log))
+        notes, needed = check(settings, simulation.rules, log, assumed)
+    log.keep(needed)
     reader = LogReader(log, job.period, progress)
     replay = simulation.replay
     spread = False
@@ -155,24 +155,6 @@ def _located(settings: object) -> Iterator[None]:
 def _settings_of(value: Any) -> Settings:
     """Return the settings that `value` is or contains, or that the file with this path contains."""
     return Settings.load(value) if isinstance(value, (str, Path)) else Settings.of(value, {})
-
-
-def _needed(settings: Settings, rules: RuleSet, log: LogFormat) -> set[str]:
-    """Return the names of the log's values that the settings need. Others are not read, because that takes time."""
-    has_callables = bool(rules.callables) or callable(settings.enabled) or isinstance(settings.enabled, str)
-    if has_callables or any(rule.when is not None for rule in settings.parsed_rules()):
-        return set(log.names)  # a callable may read any header
-    lists = [*settings.safelist, *settings.blocklist]
-    if any(not isinstance(entry, str) or entry.startswith("call:") for entry in lists):
-        return set(log.names)
-    names = {HEADERS, f"header:{settings.proxy_header.lower()}"} if settings.trusted_proxies else {HEADERS}
-    for key in rules.keys:
-        names |= {f"header:{name}" for name in key.headers} | {f"cookie:{name}" for name in key.cookies}
-    if any(rule.host for rule in settings.parsed_rules()):
-        names.add("header:host")
-    if any(rule.preflight for rule in settings.parsed_rules()):
-        names |= {"header:origin", "header:access-control-request-method"}
-    return {*names, DURATION}
 
 
 def _check_parts(job: Job, watch: Watch | None) -> None:
