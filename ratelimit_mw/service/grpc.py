@@ -12,7 +12,7 @@ from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Decision
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.networks import parse_address
-from ratelimit_mw.http.response import HeaderList, headers
+from ratelimit_mw.http.response import HeaderList
 from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.service.access import Access, socket_mode
@@ -20,6 +20,7 @@ from ratelimit_mw.service.answers import Rejected
 from ratelimit_mw.service.app import Service
 from ratelimit_mw.service.forwarded import MAX_TARGET, too_long
 from ratelimit_mw.service.requests import Requests, request_of
+from ratelimit_mw.stores.group import stored_bucket
 
 with require("grpc"):
     import grpc
@@ -41,10 +42,9 @@ _STOP_GRACE: Final = 1.0  # seconds for calls in progress when the server stops
 class RateLimitService:
     """Answers `ShouldRateLimit`."""
 
-    def __init__(self, requests: Requests, access: Access, style: Any) -> None:
+    def __init__(self, requests: Requests, access: Access) -> None:
         self._requests: Final = requests
         self._access: Final = access
-        self._style: Final = style
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler of the gRPC service."""
@@ -88,10 +88,8 @@ class RateLimitService:
         if verdict is None:
             response.statuses.extend(MESSAGES["DescriptorStatus"](code=OK) for _ in buckets)
             return response
-        fields: HeaderList = headers(verdict, self._style)
-        if not verdict.allowed:
-            refusal = await self._requests.refusal(request, verdict)
-            response.overall_code, response.raw_body, fields = OVER_LIMIT, refusal.body, refusal.headers
+        _, fields, response.raw_body = await self._requests.response(request, verdict)
+        response.overall_code = OK if verdict.allowed else OVER_LIMIT
         _add_fields(response, fields)
         for own in buckets:
             response.statuses.append(_status(_part_of(verdict, own), refused=not verdict.allowed))
@@ -124,11 +122,7 @@ def _add_fields(response: Any, fields: HeaderList) -> None:
 def _part_of(verdict: Verdict, buckets: Sequence[Any]) -> Verdict:
     """Return the verdict on the charges of one descriptor."""
     wanted = set(buckets)
-    indices = [
-        index
-        for index in range(len(verdict.decisions))
-        if (verdict.charges[index].key, verdict.charges[index].limit.bucket) in wanted
-    ]
+    indices = [index for index in range(len(verdict.decisions)) if stored_bucket(verdict.charges[index]) in wanted]
     refusing = [index for index in indices if index in verdict.refusing]
     charges = [verdict.charges[index] for index in indices]
     decisions = [verdict.decisions[index] for index in indices]
@@ -206,7 +200,7 @@ class GrpcServer:
         service = self._service
         options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.so_reuseport", 1)]
         self._server = aio.server(options=options)
-        limits = RateLimitService(service.requests, service.access, service.style)
+        limits = RateLimitService(service.requests, service.access)
         self._server.add_generic_rpc_handlers((limits.handler(),))
         for address in self._addresses:
             try:

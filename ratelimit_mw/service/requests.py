@@ -13,7 +13,7 @@ from ratelimit_mw.http.response import Response, headers
 from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.rules.plan import Match, Plan, conclude
 from ratelimit_mw.service.answers import finite, numbers
-from ratelimit_mw.service.calls import CheckCall, RequestParts, cost_of
+from ratelimit_mw.service.calls import RequestParts, cost_of
 from ratelimit_mw.service.hits import answered, reset
 from ratelimit_mw.stores.group import stored_bucket
 
@@ -29,24 +29,22 @@ class Requests:
     def __init__(self, gate: AsyncGate) -> None:
         self._gate: Final = gate
 
-    async def check_call(self, call: CheckCall) -> dict[str, Any]:
+    async def check_call(self, call: RequestParts) -> dict[str, Any]:
         """Take what the rules require, and return the status and headers that the middleware would send.
 
         Does not wait: the caller has to wait for `delay` seconds.
         """
         request = request_of(call.scope())
         verdict, _ = await self.decide([(request, None if call.cost is None else cost_of(call, 0))])
-        answer = {**numbers(verdict), "rule": None if verdict is None else verdict.rule}
-        if verdict is None or verdict.allowed:
-            fields = headers(verdict, self._gate.settings.headers)
-            return {**answer, "status": _OK, "headers": dict(fields), "body": ""}
-        refusal = await self.refusal(request, verdict)
-        body = refusal.body.decode("utf-8", "replace")
-        return {**answer, "status": refusal.status, "headers": dict(refusal.headers), "body": body}
+        status, fields, body = await self.response(request, verdict)
+        rule, text = None if verdict is None else verdict.rule, body.decode("utf-8", "replace")
+        return {**numbers(verdict), "rule": rule, "status": status, "headers": dict(fields), "body": text}
 
-    async def refusal(self, request: AsgiRequest, verdict: Verdict) -> Response:
-        """Return the response to a refused request."""
+    async def response(self, request: AsgiRequest, verdict: Verdict | None) -> Response:
+        """Return the response to a refused request; for others, a 200 with the headers to add and an empty body."""
         gate = self._gate
+        if verdict is None or verdict.allowed:
+            return Response(_OK, headers(verdict, gate.settings.headers), b"")
         return await custom_refusal(gate.refusal_handler, request, verdict, gate.default_refusal(request, verdict))
 
     async def decide(self, requests: Sequence[RequestWithCost]) -> tuple[Verdict | None, Sequence[Sequence[BucketId]]]:
