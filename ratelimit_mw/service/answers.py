@@ -21,7 +21,7 @@ _TITLES: Final = {
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
-_STORE_RETRY: Final = 1  # seconds; a hint, because the end of an outage is unknown
+STORE_RETRY: Final = 1  # seconds; a hint, because the end of an outage is unknown
 
 
 class Rejected(RateLimitError):
@@ -29,17 +29,7 @@ class Rejected(RateLimitError):
 
     def __init__(self, status: int, detail: str, fields: HeaderList | None = None) -> None:
         super().__init__(detail)
-        self.response: Final = problem(status, detail, fields)
-
-
-def problem(status: int, detail: str, fields: HeaderList | None = None) -> Response:
-    """Return a response with problem details."""
-    return problem_response(status, "about:blank", _TITLES[status], detail, (), fields)
-
-
-def store_failed() -> Rejected:
-    """Return the answer to a call that needs the store while the store fails."""
-    return Rejected(503, "store: gave no answer in time; try again", [("Retry-After", str(_STORE_RETRY))])
+        self.response: Final = problem_response(status, "about:blank", _TITLES[status], detail, (), fields)
 
 
 def json_response(value: object) -> Response:
@@ -68,7 +58,7 @@ def numbers(verdict: Verdict | None) -> dict[str, Any]:
         "allowed": verdict.allowed,
         "limit": verdict.limit if binds else None,
         "remaining": verdict.remaining if binds else None,
-        "retry_after": finite(_retry_after(verdict)),
+        "retry_after": float(STORE_RETRY) if verdict.source == "denied_on_error" else finite(verdict.retry_after),
         "next_after": finite(verdict.next_after),
         "reset_after": finite(verdict.reset_after),
         "delay": verdict.delay,
@@ -79,10 +69,6 @@ def numbers(verdict: Verdict | None) -> dict[str, Any]:
 def finite(seconds: float) -> float | None:
     """Return None for infinity, which JSON does not have."""
     return None if isinf(seconds) else seconds
-
-
-def _retry_after(verdict: Verdict) -> float:
-    return float(_STORE_RETRY) if verdict.source == "denied_on_error" else verdict.retry_after
 
 
 _UNLIMITED: Final = Verdict(True, (), ())

@@ -15,7 +15,7 @@ from ratelimit_mw.metrics import CONTENT_TYPE, exposition
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.service.access import Access, web_page_problem
 from ratelimit_mw.service.answers import Rejected, json_response, send_response
-from ratelimit_mw.service.calls import CheckCall, HitCall, SettleCall, read_call, read_either
+from ratelimit_mw.service.calls import HitCall, RequestParts, SettleCall, read_call, read_either
 from ratelimit_mw.service.forwarded import Forwarded, ProxyRequests, Rebuild, for_envoy, for_nginx, without_body
 from ratelimit_mw.service.hits import Hits
 from ratelimit_mw.service.requests import Requests
@@ -122,7 +122,6 @@ class Service:
     def __init__(self, settings: Settings, secret: str) -> None:
         self.access: Final = Access(settings, secret)
         self._limited: Final = LimitedAnswer(settings)
-        self.style: Final = settings.headers
         self._counts: Final = settings.metrics
         hits, self.requests = Hits(self._limited.gate), Requests(self._limited.gate)
         proxies = ProxyRequests(self.access)
@@ -132,7 +131,7 @@ class Service:
         }
         self._rebuild_envoy: Final = proxies.from_path(_ENVOY)
         self._calls: Final[dict[str, Call]] = {
-            "/v1/check": lambda body: self.requests.check_call(read_call(body, CheckCall)),
+            "/v1/check": lambda body: self.requests.check_call(read_call(body, RequestParts)),
             "/v1/hit": lambda body: hits.hit_call(read_call(body, HitCall)),
             "/v1/settle": lambda body: hits.settle_call(read_call(body, SettleCall)),
             "/v1/peek": lambda body: _by_kind(read_either(body), hits.peek_call, self.requests.peek_call),

@@ -10,6 +10,7 @@ from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY, Concurrency
 from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import error_location
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Limit
+from ratelimit_mw.engine.limiter import Key
 from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.service.answers import Rejected
@@ -31,11 +32,10 @@ class Slots(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 LimitsText = str | Slots | list[str | Slots]
-KeyText = str | list[str]
 
 
 class RequestParts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request in parts: for `/v1/check`, and for `/v1/peek` and `/v1/reset` of the limits of rules.
+    """A request in parts. `POST /v1/check`: take what the rules require for it. Also `/v1/peek` and `/v1/reset`.
 
     `ip`: the socket's peer as the app would see it; None without one. `cost`: the units that the request takes, instead
     of the cost in the rules.
@@ -69,15 +69,11 @@ class RequestParts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return scope_from_parts(self.method.upper(), _bytes(path), headers, client, self.user)
 
 
-class CheckCall(RequestParts, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`POST /v1/check`: take what the rules require for a request."""
-
-
 class HitCall(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/hit`: take units of some limits for a key. Also `/v1/peek` and `/v1/reset` of these limits."""
 
     limits: LimitsText
-    key: KeyText
+    key: Key
     cost: int | None = None
 
 
@@ -85,7 +81,7 @@ class SettleCall(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/settle`: correct what a key took, or release or renew its slots. One of the last three is required."""
 
     limits: LimitsText
-    key: KeyText
+    key: Key
     delta: int | None = None
     release: str | None = None
     renew: str | None = None
@@ -119,11 +115,6 @@ def limits_of(call: HitCall | SettleCall) -> Sequence[str | Limit]:
             return parse(call.limits)
     items = [call.limits] if isinstance(call.limits, Slots) else call.limits
     return [item if isinstance(item, str) else _slots(f"limits[{index}]", item) for index, item in enumerate(items)]
-
-
-def key_of(call: HitCall | SettleCall) -> str | tuple[str, ...]:
-    """Return the key of a call as a `Limiter` takes it."""
-    return call.key if isinstance(call.key, str) else tuple(call.key)
 
 
 def cost_of(call: HitCall | RequestParts, default: int) -> int:

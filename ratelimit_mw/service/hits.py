@@ -13,8 +13,8 @@ from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.limiter import AsyncLimiter
 from ratelimit_mw.engine.runtime import AsyncioRuntime
 from ratelimit_mw.engine.slots import slot_charges
-from ratelimit_mw.service.answers import Rejected, numbers, store_failed
-from ratelimit_mw.service.calls import HitCall, SettleCall, cost_of, key_of, limits_of
+from ratelimit_mw.service.answers import STORE_RETRY, Rejected, numbers
+from ratelimit_mw.service.calls import HitCall, SettleCall, cost_of, limits_of
 
 _NAME: Final = re.compile(r"([0-9]{1,16})x([0-9]{1,5})")
 _ONE_OF: Final = "expected one of `delta`, `release` and `renew`"
@@ -36,7 +36,7 @@ class Hits(AsyncLimiter):
 
     async def hit_call(self, call: HitCall) -> dict[str, Any]:
         """Take units, all or nothing. Slots that were taken are named in `slot`."""
-        charges = self._charges(limits_of(call), key_of(call), cost_of(call, 1))
+        charges = self._charges(limits_of(call), call.key, cost_of(call, 1))
         try:
             verdict = verdict_of(charges, await self._calls.take(charges))
         except ConfigError:
@@ -52,12 +52,12 @@ class Hits(AsyncLimiter):
 
     async def peek_call(self, call: HitCall) -> dict[str, Any]:
         """Return what is left; with a cost, what a hit would return."""
-        charges = self._charges(limits_of(call), key_of(call), cost_of(call, 0))
+        charges = self._charges(limits_of(call), call.key, cost_of(call, 0))
         return numbers(verdict_of(charges, await answered(self._calls.peek(charges))))
 
     async def reset_call(self, call: HitCall) -> dict[str, Any]:
         """Forget what was taken. Slots are released, too."""
-        charges = self._charges(limits_of(call), key_of(call), 0)
+        charges = self._charges(limits_of(call), call.key, 0)
         await answered(reset(self._calls.store, charges, self._gate.settings.store_timeout))
         return {"reset": len(charges)}
 
@@ -70,7 +70,7 @@ class Hits(AsyncLimiter):
         if call.delta is not None:
             if abs(call.delta) >= MAX_EXACT_INT:
                 raise Rejected(400, f"delta: got {call.delta}, expected at most {MAX_EXACT_INT - 1} units")
-            charges = self._settlements(limits_of(call), key_of(call), call.delta)
+            charges = self._settlements(limits_of(call), call.key, call.delta)
         else:
             is_local, charges = self._held_slots(call)
             store = self._gate.store_for("local") if is_local else store
@@ -80,7 +80,7 @@ class Hits(AsyncLimiter):
     def _held_slots(self, call: SettleCall) -> tuple[bool, list[Charge]]:
         """Return whether slots are in the fallback store, and the charges that release or renew them."""
         field, text = ("renew", call.renew or "") if call.release is None else ("release", call.release)
-        charges = self._charges(limits_of(call), key_of(call), 1)
+        charges = self._charges(limits_of(call), call.key, 1)
         slots = [charge for charge in charges if charge.limit.is_concurrency]
         found = [_NAME.fullmatch(name) for name in text.removeprefix(_LOCAL).split(".")]
         names = [(int(name[1]), int(name[2])) for name in found if name is not None]
@@ -115,4 +115,5 @@ async def answered(call: Awaitable[Any]) -> Any:
         return await call
     except Exception as error:  # any error of the store
         warn_throttled("store", "failed, a call of the service got no answer: %s", error_summary(error), code="RL-238")
-        raise store_failed() from error
+        retry = [("Retry-After", str(STORE_RETRY))]
+        raise Rejected(503, "store: gave no answer in time; try again", retry) from error
