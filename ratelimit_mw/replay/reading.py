@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, Self
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.replay.formats.base import DURATION, FIRST_EXTRA, STAMP, LogFormat, Record
-from ratelimit_mw.replay.times import LoggedTime, Period, duration_us
+from ratelimit_mw.replay.formats.base import DURATION, STAMP, LogFormat, Record
+from ratelimit_mw.replay.times import LoggedTime, Period
 
 STDIN: Final = "-"
 _BLOCK: Final = 1 << 17  # bytes; a processor's cache has room for them and the objects made from them
@@ -61,9 +61,10 @@ class LogReader:
         with ExitStack() as stack:
             opened = [stack.enter_context(_opened(log)) for log in logs]
             reach = max(1, _REACH // len(opened))
-            in_order = [
-                _sort_within_reach(self._with_start_times(self._with_times(self._blocks(one))), reach) for one in opened
-            ]
+            timed = [self._with_times(self._blocks(one)) for one in opened]
+            if self._format.logs_end and DURATION in self._format.names:
+                timed = [self._with_start_times(groups) for groups in timed]
+            in_order = [_sort_within_reach(groups, reach) for groups in timed]
             yield from self._joined(merge(*in_order, key=itemgetter(0)) if len(in_order) > 1 else in_order[0])
 
     def _blocks(self, log: "_OpenLog") -> Iterator[list[str]]:
@@ -100,27 +101,17 @@ class LogReader:
                     self.lines += len(found)
                     yield Group(time.us, time.is_whole, found)
                 else:
-                    first, last = self.outside or (time, time)
-                    self.outside = min(first, time), max(last, time)
+                    earliest, latest = self.outside or (time, time)
+                    self.outside = min(earliest, time), max(latest, time)
 
     def _with_start_times(self, groups: Iterator[Group]) -> Iterator[Group]:
         """Yield groups with the times at which their requests began. Groups of whole seconds are unchanged."""
-        log = self._format
-        if not log.logs_end or DURATION not in log.names:
-            return groups
-        duration, unit = FIRST_EXTRA + list(log.names).index(DURATION), log.duration_unit
-        return (
-            begun
-            for group in groups
-            for begun in (
-                [group]
-                if group.is_whole
-                else [
-                    Group(max(group.us - (duration_us(record[duration], unit) or 0), 0), False, [record])
-                    for record in group.records
-                ]
-            )
-        )
+        for group in groups:
+            if group.is_whole:
+                yield group
+            else:
+                for record in group.records:
+                    yield Group(max(group.us - self._format.duration(record), 0), False, [record])
 
     def _joined(self, groups: Iterable[Group]) -> Iterator[Group]:
         """Join the groups of one second. A time that is earlier than the time before it is replaced by that."""

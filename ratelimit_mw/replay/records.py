@@ -1,6 +1,6 @@
 """Turns the records of a log into requests, and adds the values that the user assumes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from inspect import isawaitable
 from typing import Any, Final
@@ -14,7 +14,6 @@ from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.replay.assumptions import Assumed
 from ratelimit_mw.replay.formats.base import (
     CLIENT,
-    DURATION,
     FIRST_EXTRA,
     HEADERS,
     REQUEST,
@@ -24,7 +23,6 @@ from ratelimit_mw.replay.formats.base import (
     Record,
     as_latin,
 )
-from ratelimit_mw.replay.times import duration_us
 from ratelimit_mw.settings import Settings
 
 
@@ -50,7 +48,8 @@ class RecordReader:
         prefix = self._settings.ipv6_prefix
         if assumed.user is not None:
             user = assumed.user.value(client, user, prefix)
-        headers = self._headers(record)
+        hidden = {self.proxy_header, *assumed.headers}
+        headers = [header for header in self._logged_headers(record) if header[0] not in hidden]
         for name, source in assumed.headers.items():
             if (value := source.value(client, user, prefix)) is not None:
                 headers.append((name, as_latin(value)))
@@ -62,18 +61,15 @@ class RecordReader:
         peer = None if client is None else (client, 0)
         return AsgiRequest(scope_from_parts(method, _bytes(target), fields, peer, user), client)
 
-    def _headers(self, record: Record) -> list[tuple[str, str]]:
-        headers: list[tuple[str, str]] = []
+    def _logged_headers(self, record: Record) -> Iterator[tuple[str, str]]:
         for name, value in zip(self._log.names, record[FIRST_EXTRA:], strict=True):
+            kind, _, own_name = name.partition(":")
             if name == HEADERS:
-                headers += value.items()
-            elif name.startswith("header:") and value not in ("-", ""):
-                headers.append((name.removeprefix("header:"), value))
-            elif name.startswith("cookie:") and value not in ("-", ""):
-                headers.append(("cookie", f"{name.removeprefix('cookie:')}={value}"))
-        return [
-            header for header in headers if header[0] != self.proxy_header and header[0] not in self._assumed.headers
-        ]
+                yield from value.items()
+            elif kind == "header" and value not in ("-", ""):
+                yield own_name, value
+            elif kind == "cookie" and value not in ("-", ""):
+                yield "cookie", f"{own_name}={value}"
 
     def client(self, record: Record) -> str | None:
         """Return the client's address: the one in the log, or the one that it forwards if it is a trusted proxy."""
@@ -81,18 +77,12 @@ class RecordReader:
             return record[CLIENT]  # type: ignore[no-any-return]  # text
         *forwarded, peer = [part.strip() for part in record[CLIENT].split(",")]
         if self._resolver is not None:
-            values = [",".join(forwarded)] if forwarded else self._forwarded(record)
+            if forwarded:
+                values = [",".join(forwarded)]
+            else:
+                values = [value for name, value in self._logged_headers(record) if name == self.proxy_header]
             return self._resolver.resolve(peer, lambda _: values)
         return None if parse_address(peer) is None else peer
-
-    def _forwarded(self, record: Record) -> list[str]:
-        name = f"header:{self.proxy_header}"
-        for one, value in zip(self._log.names, record[FIRST_EXTRA:], strict=True):
-            if one == name:
-                return [value] if value not in ("-", "") else []
-            if one == HEADERS and self.proxy_header in value:
-                return [value[self.proxy_header]]
-        return []
 
     def results(self, calls: Sequence[RequestCallable], request: AsgiRequest) -> CallResults:
         """Return the results of callables: the user's assumption, or the result for this request."""
@@ -123,10 +113,7 @@ class RecordReader:
             return 0
         if self._assumed.duration is not None:
             return microseconds(self._assumed.duration)
-        if DURATION not in self._log.names:
-            return 0
-        value = record[FIRST_EXTRA + list(self._log.names).index(DURATION)]
-        return duration_us(value, self._log.duration_unit) or 0
+        return self._log.duration(record)
 
 
 @lru_cache(maxsize=4096)

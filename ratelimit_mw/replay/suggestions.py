@@ -6,7 +6,7 @@ The suggestion is confirmed by a replay.
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ def suggest(populations: Mapping[PopulationName, Population]) -> list[Suggestion
     for name, population in populations.items():
         (limit, *_), requests = parse(name.limits[0]), sum(map(len, population.values()))
         for window in WINDOWS:
-            peaks = sorted(_peaks(population, window * MICROSECONDS))
+            peaks = sorted(peak(times, window * MICROSECONDS) for times in population.values())
             suggestions.append(_suggestion(name, limit, population, window, peaks, requests))
     return suggestions
 
@@ -40,19 +40,13 @@ def distributions(populations: Mapping[PopulationName, Population]) -> list[Peak
     found: list[Peaks] = []
     for name, population in populations.items():
         limit = parse(name.limits[0])[0]
-        counts = Counter(peak * name.cost for peak in _peaks(population, limit.window_us))
+        counts = Counter(peak(times, limit.window_us) * name.cost for times in population.values())
         found.append(Peaks(name.rule, name.key, limit.notation, limit.most, limit.window, dict(sorted(counts.items()))))
     return found
 
 
-def _peaks(population: Population, window: int) -> Iterator[int]:
-    """Yield the most requests of each client in any window, which is half open: (x, x + window]."""
-    for times in population.values():
-        yield peak(times, window)
-
-
 def peak(times: Sequence[int], window: int) -> int:
-    """Return the largest number of these times, which are in order, within one window."""
+    """Return the most of these times, which are in order, in any window, which is half open: (x, x + window]."""
     first = 0
     for time in times:
         if times[first] <= time - window:

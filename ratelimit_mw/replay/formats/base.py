@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from ratelimit_mw.replay.times import TimeParser
+from ratelimit_mw.replay.times import TimeParser, duration_us
 
 Record = tuple[Any, ...]
 """One request: client, user, stamp, request, status, and then a value for each name in `LogFormat.names`.
@@ -53,6 +53,12 @@ class LogFormat(ABC):
 
     def keep(self, names: Collection[str]) -> None:  # noqa: B027  # only some formats save time
         """From now on, leave out all further values except these, if that saves time."""
+
+    def duration(self, record: Record) -> int:
+        """Return how long a request took, in microseconds; 0 if the log does not tell."""
+        if DURATION not in self.names:
+            return 0
+        return duration_us(record[FIRST_EXTRA + self.names.index(DURATION)], self.duration_unit) or 0
 
     def has_value(self, name: str) -> bool:
         """Return whether the log has a header or cookie, such as `header:x-api-key`."""
