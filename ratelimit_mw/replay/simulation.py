@@ -115,18 +115,19 @@ class Simulation:
         tallies.last = us
         statuses = list(map(_status_of, records))
         tallies.logged_refusals += statuses.count(_TOO_MANY) + statuses.count(int(_TOO_MANY))
-        if not self._is_static:
-            for now, record in zip(_spread(us, len(records) if is_whole else 0), records, strict=False):
-                self._replay_one(now, record)
+        timed = zip(_spread(us, len(records) if is_whole else 0), records, strict=False)
+        if self._is_static:
+            self._replay_all(timed)
         else:
-            self._replay_all(us, is_whole, records)
+            for now, record in timed:
+                self._replay_one(now, record)
 
     # every step is inlined, because a replay spends most of its time here
-    def _replay_all(self, us: int, is_whole: bool, records: Sequence[Record]) -> None:  # noqa: C901, FBT001, PLR0912
+    def _replay_all(self, timed: Iterable[tuple[int, Record]]) -> None:  # noqa: C901, PLR0912
         """Decide requests whose rules depend on the path alone, as is common."""
         routes, events, watch, tallies = self._routes, self._schedule.events, self._watch, self.tallies
         is_silent = watch is None and not self._keeps_times
-        for now, record in zip(_spread(us, len(records) if is_whole else 0), records, strict=False):
+        for now, record in timed:
             if events:
                 self._schedule.run_until(now)
             try:
@@ -244,25 +245,29 @@ class Simulation:
             charge_plan = match.plan_for_address(client)
         else:
             request = self._reader.request(record)
-            client = request.client
-            if self._part[1] > 1 and not self._is_in_part(route, request):
-                return ClientPlan(reason=_OTHER)
-            if self._blocked is not None and self._blocked.matches(request, once=False):
-                return ClientPlan(reason=_BLOCKED)
-            if match is None:
-                return ClientPlan(reason=_EXEMPT)
-            if self._safe is not None and self._safe.matches(request, once=True):
-                return ClientPlan(reason=_SAFE)
+            client, reason = request.client, self._reason_without_limits(route, request)
+            if match is None or reason:
+                return ClientPlan(reason=reason)
             charge_plan = plan(match, request, {})
         if client is None:
             self.tallies.nameless += 1
         if not charge_plan.charges:
-            return ClientPlan(reason=_EXEMPT if charge_plan.denied_source is None else _DENIED)
+            return ClientPlan(reason=_reason_without_charges(charge_plan))
         client_plan = ClientPlan(charge_plan.charges, self._appends(charge_plan))
         client_plan.use(self._store)
         if len(client_plan.buckets) == 1:
             client_plan.row = self._rows[rule_of(client_plan.key)]
         return client_plan
+
+    def _reason_without_limits(self, route: Route, request: AsgiRequest) -> str:
+        """Return the reason for which no limit applies to a request; empty if limits apply."""
+        if self._part[1] > 1 and not self._is_in_part(route, request):
+            return _OTHER
+        if self._blocked is not None and self._blocked.matches(request, once=False):
+            return _BLOCKED
+        if route.match is None:
+            return _EXEMPT
+        return _SAFE if self._safe is not None and self._safe.matches(request, once=True) else ""
 
     def _appends(self, charge_plan: Plan) -> Sequence[Append]:
         return populations_of(self.tallies, charge_plan) if self._keeps_times else ()
@@ -293,20 +298,13 @@ class Simulation:
     def _decide(self, route: Route, record: Record, now: int, request: AsgiRequest | None = None) -> None:
         """Decide a request in full: with callables, delays, slots and settlement after the response."""
         request = request or self._reader.request(record)
-        caller = record[CLIENT]
-        if self._part[1] > 1 and not self._is_in_part(route, request):
-            route.seen -= 1
-            return
-        if self._blocked is not None and self._blocked.matches(request, once=False):
-            self._decide_without_store(route, _BLOCKED, caller, now)
-            return
-        match = route.match
-        if match is None or (self._safe is not None and self._safe.matches(request, once=True)):
-            self._decide_without_store(route, _EXEMPT if match is None else _SAFE, caller, now)
+        caller, match, reason = record[CLIENT], route.match, self._reason_without_limits(route, request)
+        if match is None or reason:
+            self._decide_without_store(route, reason, caller, now)
             return
         charge_plan = plan(match, request, self._reader.results(match.callables, request))
         if not charge_plan.charges:
-            self._decide_without_store(route, _EXEMPT if charge_plan.denied_source is None else _DENIED, caller, now)
+            self._decide_without_store(route, _reason_without_charges(charge_plan), caller, now)
             return
         may_be_delayed = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
         keys: Sequence[str] = ()
@@ -361,6 +359,10 @@ class Simulation:
         self._add_up()
         self.tallies.skipped += self._no_request.seen
         return self.tallies
+
+
+def _reason_without_charges(charge_plan: Plan) -> str:
+    return _EXEMPT if charge_plan.denied_source is None else _DENIED
 
 
 def _spread(us: int, length: int) -> Iterable[int]:
