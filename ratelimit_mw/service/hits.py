@@ -11,7 +11,6 @@ from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.core.verdict import Verdict, verdict_of
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.limiter import AsyncLimiter
-from ratelimit_mw.engine.runtime import AsyncioRuntime
 from ratelimit_mw.engine.slots import slot_charges
 from ratelimit_mw.service.answers import STORE_RETRY, Rejected, numbers
 from ratelimit_mw.service.calls import HitCall, SettleCall, cost_of, limits_of
@@ -32,13 +31,12 @@ class Hits(AsyncLimiter):
         store: Any = gate.store_for("store")
         super().__init__(store)
         self._gate: Final = gate
-        self._calls: Final = AsyncioRuntime(store, gate.settings.store_timeout)
 
     async def hit_call(self, call: HitCall) -> dict[str, Any]:
         """Take units, all or nothing. Slots that were taken are named in `slot`."""
         charges = self._charges(limits_of(call), call.key, cost_of(call, 1))
         try:
-            verdict = verdict_of(charges, await self._calls.take(charges))
+            verdict = verdict_of(charges, await self._gate.runtime.take(charges))
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the call
@@ -53,12 +51,12 @@ class Hits(AsyncLimiter):
     async def peek_call(self, call: HitCall) -> dict[str, Any]:
         """Return what is left; with a cost, what a hit would return."""
         charges = self._charges(limits_of(call), call.key, cost_of(call, 0))
-        return numbers(verdict_of(charges, await answered(self._calls.peek(charges))))
+        return numbers(verdict_of(charges, await answered(self._gate.runtime.peek(charges))))
 
     async def reset_call(self, call: HitCall) -> dict[str, Any]:
         """Forget what was taken. Slots are released, too."""
         charges = self._charges(limits_of(call), call.key, 0)
-        await answered(reset(self._calls.store, charges, self._gate.settings.store_timeout))
+        await answered(reset(self._gate, charges))
         return {"reset": len(charges)}
 
     async def settle_call(self, call: SettleCall) -> dict[str, Any]:
@@ -66,15 +64,15 @@ class Hits(AsyncLimiter):
         given = [one for one in (call.delta, call.release, call.renew) if one is not None]
         if len(given) != 1:
             raise Rejected(400, f"delta: got {len(given)} of the three, {_ONE_OF}")
-        store: Any = self._calls.store
+        is_local = False
         if call.delta is not None:
             if abs(call.delta) >= MAX_EXACT_INT:
                 raise Rejected(400, f"delta: got {call.delta}, expected at most {MAX_EXACT_INT - 1} units")
             charges = self._settlements(limits_of(call), call.key, call.delta)
         else:
             is_local, charges = self._held_slots(call)
-            store = self._gate.store_for("local") if is_local else store
-        await answered(self._calls.settle(store, charges))
+        store = self._gate.store_for("local" if is_local else "store")
+        await answered(self._gate.runtime.settle(store, charges))
         return {"settled": len(charges)}
 
     def _held_slots(self, call: SettleCall) -> tuple[bool, list[Charge]]:
@@ -103,9 +101,10 @@ class Hits(AsyncLimiter):
         return Verdict(allowed, (), (), source="allowed_on_error" if allowed else "denied_on_error")
 
 
-async def reset(store: Any, charges: Sequence[Charge], timeout: float) -> None:  # noqa: ASYNC109  # of the store
-    """Forget buckets of a store, which may have no timeout of its own."""
-    async with asyncio.timeout(timeout):
+async def reset(gate: AsyncGate, charges: Sequence[Charge]) -> None:
+    """Forget buckets in the store of a gate, which may have no timeout of its own."""
+    store: Any = gate.store_for("store")
+    async with asyncio.timeout(gate.settings.store_timeout):
         await store.areset(charges)
 
 

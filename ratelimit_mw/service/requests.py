@@ -98,7 +98,7 @@ class Requests:
         found = await self._plan(request_of(call.scope()))
         charges = () if found is None else found[1].charges
         if charges:
-            await answered(reset(self._gate.store_for("store"), charges, self._gate.settings.store_timeout))
+            await answered(reset(self._gate, charges))
         return {"reset": len(charges)}
 
     async def _plan(self, request: AsgiRequest) -> tuple[Match, Plan] | None:
