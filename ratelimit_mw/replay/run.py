@@ -6,7 +6,6 @@ from contextlib import contextmanager, nullcontext
 from heapq import nsmallest
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from os import environ
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,8 +26,7 @@ from ratelimit_mw.replay.times import Period
 from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.loading import read_environment, with_location
-from ratelimit_mw.settings.options import Options
+from ratelimit_mw.settings.loading import with_location
 
 _MOST: Final = 10  # clients named for each rule
 _MAX_JOBS: Final = 64
@@ -111,8 +109,13 @@ def _run_part(job: Job, watch: Watch | None, progress: Progress | None) -> _Part
     known = list(simulation.tallies.rules)
     if unknown := [name for name in job.rules if name not in known]:
         raise ConfigError(f"--rule: got {', '.join(unknown)}, expected one of {', '.join(known)}", code="RL-051")
-    with _located(job.settings):
+    try:
         notes, needed = check(settings, simulation.rules, log, assumed)
+    except ConfigError as error:
+        if not isinstance(job.settings, (str, Path)):
+            raise
+        file, from_variables = Path(job.settings), settings.from_environment
+        raise ConfigError(*[with_location(problem, from_variables, file) for problem in error.problems]) from None
     log.keep(needed)
     reader = LogReader(log, job.period, progress)
     replay = simulation.replay
@@ -137,19 +140,6 @@ def _without_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-@contextmanager
-def _located(settings: object) -> Iterator[None]:
-    """Put the variable, or the file and the line, before each problem with the settings of a file."""
-    try:
-        yield
-    except ConfigError as error:
-        if not isinstance(settings, (str, Path)):
-            raise
-        from_variables = read_environment(environ, Options, {})[0]
-        located = [with_location(problem, from_variables, Path(settings)) for problem in error.problems]
-        raise ConfigError(*located) from None
 
 
 def _settings_of(value: Any) -> Settings:
