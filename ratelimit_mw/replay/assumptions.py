@@ -149,6 +149,7 @@ def check(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) 
         notes.append("the log has no users: all requests count as anonymous")
     if any(limit_set.may_delay for limit_set in rules.limit_sets):
         notes.append("delayed requests are counted when they arrive, as the middleware does; their delay adds nothing")
+    finder.names.update(f"header:{name}" for name in _PREFLIGHT_HEADERS)  # preflights have buckets of their own
     if settings.trusted_proxies:
         finder.names.add(f"header:{settings.proxy_header.lower()}")
     return notes, set(log.names) if finder.has_callables else {DURATION, HEADERS, *finder.names}

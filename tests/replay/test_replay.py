@@ -55,6 +55,23 @@ def test_counts(log: Path) -> None:
         report.rule("other")
 
 
+def test_preflights_have_buckets_of_their_own(tmp_path: Path) -> None:
+    form = '$remote_addr [$time_local] "$request" $status "$http_origin" "$http_access_control_request_method"'
+    log = tmp_path / "access.log"
+    lines = [
+        f'192.0.2.1 [14/Nov/2023:22:13:0{second} +0000] "{method} /x HTTP/1.1" 200 "https://a.example" "{announced}"'
+        for second in range(3)
+        for method, announced in (("OPTIONS", "POST"), ("POST", "-"))
+    ]
+    log.write_text("".join(f"{line}\n" for line in lines))
+    report = replay({"limits": "2/minute"}, log, format=form)
+    assert [(rule.rule, rule.requests, rule.refused) for rule in report.rules] == [
+        ("default", 3, 1),
+        ("preflight", 3, 1),
+    ]
+    assert not any("preflights" in note for note in report.notes)
+
+
 def test_shadow_rules_show_what_they_would_refuse(log: Path) -> None:
     report = replay({"limits": "2/minute", "shadow": True, "rules": [LOGIN]}, log)
     assert report.refused == 0
