@@ -155,7 +155,8 @@ def _check_parts(job: Job, watch: Watch | None) -> None:
     if watch is not None:
         raise ConfigError("on_decision: it is called in this process only; expected jobs=1", code="RL-051")
     app, *of_rules, default = RuleSet(settings).limit_sets
-    beside = [one for one in (app, *of_rules) if one.rule is None or not one.rule.is_final]  # of other rules' limits
+    # the limits that can apply to a request in addition to those of another rule
+    beside = [one for one in (app, *of_rules) if one.rule is None or not one.rule.is_final]
     everywhere = {key.text for limit_set in beside for key in limit_set.keys}
     mistakes = ErrorCollector()
     with mistakes.collect("app_limits"):

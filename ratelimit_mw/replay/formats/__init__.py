@@ -5,7 +5,7 @@ from typing import Final
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.validation import closest_match
-from ratelimit_mw.replay.formats.base import LogFormat
+from ratelimit_mw.replay.formats.base import REQUEST, STAMP, LogFormat
 from ratelimit_mw.replay.formats.cloud import Alb, CloudFront, envoy
 from ratelimit_mw.replay.formats.json_lines import Caddy, envoy_json, json_fields
 from ratelimit_mw.replay.formats.servers import COMBINED, COMMON, is_server_format, server_format
@@ -71,7 +71,7 @@ def _best_format(names: Sequence[str], sample: Sequence[str]) -> tuple[int, LogF
     for name in names:
         log = _MAKERS[name]()
         records = log.read(sample[:_SAMPLE]).records
-        counts[name] = sum(log.time(record[2]) is not None and bool(record[3]) for record in records)
+        counts[name] = sum(log.time(record[STAMP]) is not None and bool(record[REQUEST]) for record in records)
     enough = _NEARLY * max(counts.values())
     best = next(name for name, count in counts.items() if count >= enough)
     return counts[best], _make_format(best, sample)
