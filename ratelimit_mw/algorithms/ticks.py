@@ -6,12 +6,13 @@ microseconds with which they fit.
 """
 
 from math import gcd
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT
 
-_MAX_CLOCK_STEP = 10**15  # microseconds, about thirty years: more than any valid limit needs
+# microseconds; the last one, about thirty years, is more than any valid limit needs
+_CLOCK_STEPS: Final = [10**power for power in range(16)]
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -34,14 +35,12 @@ def bucket_ticks(quota: int, window: int, burst: int) -> BucketTicks:
     The largest possible number is a full bucket in full debt plus a charge of one burst: `2 * burst + quota` units.
     Raises `ConfigError` if it does not fit into 2**52 with any clock step.
     """
-    clock = 1
-    while clock <= _MAX_CLOCK_STEP:
+    for clock in _CLOCK_STEPS:
         length = ceil_div(window, clock)
         shared = gcd(quota, length)
         unit = length // shared
         if (2 * burst + quota) * unit < MAX_EXACT_INT // 2:
             return clock, quota // shared, unit, burst, burst * unit
-        clock *= 10
     raise ConfigError(
         f"quota {quota} with burst {burst} is too large to count exactly: 2 * burst + quota must stay below 2**52",
         code="RL-013",
@@ -54,12 +53,10 @@ def counter_steps(quota: int, window: int, buckets: int) -> CounterSteps:
     The largest possible number is a count in full debt times the length: `2 * quota * length`. Raises `ConfigError` if
     it does not fit into 2**53 with any clock step.
     """
-    clock = 1
-    while clock <= _MAX_CLOCK_STEP:
+    for clock in _CLOCK_STEPS:
         length = ceil_div(ceil_div(window, clock), buckets)
         if 2 * quota * length < MAX_EXACT_INT:
             return clock, length
-        clock *= 10
     raise ConfigError(f"quota {quota} is too large to count exactly: it must stay below 2**52", code="RL-013")
 
 
@@ -99,8 +96,7 @@ def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothT
     `idle`: microseconds that can be stored. `cold`: the cold factor, 0 without a warm-up. Sums of prices stay below
     2**50, and Lua's long division below 2**53. Raises `ConfigError` if that is impossible with any clock step.
     """
-    clock = 1
-    while clock <= _MAX_CLOCK_STEP:
+    for clock in _CLOCK_STEPS:
         length = ceil_div(window, clock)
         shared = gcd(quota, length)
         ticks, warm_up, fits = _smooth_ticks(
@@ -110,7 +106,6 @@ def smooth_ticks(quota: int, window: int, idle: int, cold: int) -> tuple[SmoothT
         max_price = full + 4 * quota * max(unit_time, unit_storage) + (warm_up.surcharge(full) if warm_up else 0)
         if fits and max_price < MAX_EXACT_INT // 8:
             return ticks, warm_up
-        clock *= 10
     raise ConfigError(f"quota {quota} is too large to count exactly: its price must stay below 2**50", code="RL-013")
 
 
