@@ -99,7 +99,7 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
             return self._add(state, now, added) if added > 0 else state
         if state is None or at <= now - self.window_us:
             return state
-        times = state.past[state.head : state.tail] + array("q", [state.newest]) * state.count
+        times = array("q", state.pack())
         first, last = bisect_left(times, at), bisect_right(times, at)
         last = min(last, first - delta)
         if at == MOST_RECENT:
@@ -151,15 +151,11 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
             past, head, tail = past[head : state.tail] + newest, 0, tail - head
         return LogState(past, head, tail, now, units)
 
-    def _counted_instants(self, state: LogState, now: int) -> "array[int]":
-        """Return a new array of the instants that count."""
-        if not self._used(state, now):
-            return array("q")
-        return state.past[self._first(state, now) : state.tail] + array("q", [state.newest]) * state.count
-
     def _clamped_to_now(self, state: LogState, now: int) -> LogState:
-        """Return the state without expired units, and with no instant after `now`."""
-        return _state_of(array("q", [min(instant, now) for instant in self._counted_instants(state, now)]))
+        """Return a state later than `now` without expired units, and with no instant after `now`."""
+        expired = now - self.window_us
+        instants = [min(instant, now) for instant in array("q", state.pack()) if instant > expired]
+        return _state_of(array("q", instants))
 
 
 def _state_of(times: "array[int]") -> LogState:

@@ -103,9 +103,7 @@ def _aged(limit: Limit, state: State) -> State:
         case GcraOverfullState():
             state = replace(state, tat=state.tat - _drain(limit), updated=state.updated - 1)
         case LogState():
-            assert isinstance(limit, SlidingWindowLog)
-            instants = [instant - 1 for instant in limit._counted_instants(state, NOW)]
-            state = _state_of(array("q", instants))
+            state = _state_of(array("q", [instant - 1 for instant in _counted_instants(limit, state)]))
         case int():
             state -= _drain(limit)
     return None if state is None or limit.expires(state) <= NOW else state
@@ -118,10 +116,11 @@ def _drain(limit: Limit) -> int:
 
 def _key(limit: Limit, state: State) -> object:
     """Return a key that is equal for equivalent states. A log keeps units that no longer count until the next unit."""
-    if isinstance(state, LogState):
-        assert isinstance(limit, SlidingWindowLog)
-        return tuple(limit._counted_instants(state, NOW))
-    return state
+    return _counted_instants(limit, state) if isinstance(state, LogState) else state
+
+
+def _counted_instants(limit: Limit, state: LogState) -> tuple[int, ...]:
+    return tuple(instant for instant in array("q", state.pack()) if instant > NOW - limit.window_us)
 
 
 class Taken(NamedTuple):
