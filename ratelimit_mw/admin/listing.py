@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from ratelimit_mw.admin.buckets import PER_CALL, Bucket, look, rule_spellings
 from ratelimit_mw.admin.target import Target
-from ratelimit_mw.algorithms.bucket_id import limit_of_bucket
+from ratelimit_mw.algorithms.notation import limit_of_bucket
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.stores import Store

@@ -1,12 +1,15 @@
-"""The notation of limits: `100/minute burst 20 using token_bucket; 1000/hour`."""
+"""The notation of limits, `100/minute burst 20 using token_bucket; 1000/hour`, and bucket ids, which contain it."""
 
 import re
 from functools import lru_cache
 from typing import Any, Final, get_type_hints
 
+from msgspec.structs import replace
+
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
+from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import MAX_EXACT_INT, Limit
+from ratelimit_mw.core.limit import MAX_EXACT_INT, MICROSECONDS, Limit
 from ratelimit_mw.core.validation import did_you_mean
 
 PERIODS: Final = {  # seconds
@@ -38,6 +41,10 @@ _PER_LETTER = re.compile(r"(?:rate\s*=\s*)?([0-9]+)\s*r\s*/\s*([sm])(.*)", re.DO
 _ALIASES: Final = {"moving_window": "sliding_window_log"}  # the name in the `limits` library
 _MIN_PREFIX: Final = 3  # characters of an algorithm's name that identify it
 _MAX_LENGTH = 1000  # characters; a longer text is a mistake or an attack
+
+_MAX_BUCKET_LENGTH: Final = 300  # characters; the ids of this package are shorter
+_BAN: Final = re.compile(r"([0-9]{1,16})/([0-9]{1,16})(u?s)_ban_([0-9]{1,16})(u?s)_using_ban")
+_BAN_UNITS: Final = {"s": MICROSECONDS, "us": 1}
 
 
 def parse(text: str) -> tuple[Limit, ...]:
@@ -140,14 +147,12 @@ def _options(tokens: list[str]) -> tuple[type[Limit], dict[str, Any]]:
 
 
 def _value(word: str, text: str, *, seconds: bool) -> float:
-    if seconds and _SECONDS.fullmatch(text):
-        return round(float(text), 6)
     if seconds:
-        raise ConfigError(f"{word}: got {text!r}, expected seconds after {word!r}, such as '{word} 1.5'", code="RL-012")
-    return _number(word, text)
-
-
-def _number(word: str, text: str) -> int:
+        if not _SECONDS.fullmatch(text):
+            raise ConfigError(
+                f"{word}: got {text!r}, expected seconds after {word!r}, such as '{word} 1.5'", code="RL-012"
+            )
+        return round(float(text), 6)
     if not (text.isascii() and text.isdigit()):
         raise ConfigError(
             f"{word}: got {text!r}, expected a whole number after {word!r}, such as '{word} 20'", code="RL-012"
@@ -185,3 +190,37 @@ def _algorithm_of(word: str) -> str | None:
     if len(name) < _MIN_PREFIX:
         return None
     return _ALIASES.get(name) or next((one for one in ALGORITHMS if one.startswith(name)), None)
+
+
+def limit_of_bucket(bucket: str) -> Limit | None:
+    """Return a limit with this bucket id (`Limit.bucket`); None if it lacks the rate, or is invalid.
+
+    The id of a concurrency limit does not contain its quota, and the id of `smooth` does not contain its rate. Options
+    that are not in the id, such as `max_delay`, have their defaults.
+    """
+    return _limit_of_bucket(bucket) if len(bucket) <= _MAX_BUCKET_LENGTH else None
+
+
+@lru_cache(maxsize=1024)  # a store has few limits; there may be any number of invalid ids
+def _limit_of_bucket(bucket: str) -> Limit | None:
+    name, _, notation = bucket.rpartition(":")
+    rate, _, algorithm = notation.partition("_using_")
+    try:
+        limit = _ban_of_bucket(notation) or parse(f"{rate.replace('_', ' ')} using {algorithm}")[0]
+        if name:
+            limit = replace(limit, name=name)
+    except ConfigError:
+        return None
+    return limit if limit.bucket == bucket else None
+
+
+def _ban_of_bucket(notation: str) -> Ban | None:
+    found = _BAN.fullmatch(notation)
+    if found is None:
+        return None
+    quota, window, unit, ban, ban_unit = found.groups()
+    return Ban(int(quota), _seconds(window, unit), ban=_seconds(ban, ban_unit))
+
+
+def _seconds(number: str, unit: str) -> float:
+    return int(number) * _BAN_UNITS[unit] / MICROSECONDS
