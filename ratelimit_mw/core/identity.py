@@ -42,22 +42,29 @@ def _bytes(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
-def bucket_key(identity: str, rule: str, *, secret: bytes = b"", plain: bool = False) -> str:
-    """Return the `Charge.key` of an encoded identity under a rule: `{identity}:rule`.
-
-    The braces mark a Redis Cluster hash tag. The identity is hashed (BLAKE2b, 128 bits, keyed with `secret` if there
-    is one), because anyone with access to the store can read the keys. `plain` leaves it readable.
-    """
-    return f"{{{identity if plain else identity_hash(secret)(identity)}}}:{rule}"
+def bucket_key(identity: str, rule: str) -> str:
+    """Return the `Charge.key` of an encoded identity under a rule, with a tag as of `key_tagger`: `{hash}:rule`."""
+    return f"{{{identity_hash('')(identity)}}}:{rule}"
 
 
 @cache
-def identity_hash(secret: bytes) -> Callable[[str], str]:
+def key_tagger(secret: str, *, plain: bool) -> Callable[[str], str]:
+    """Return the function that makes the tag of a bucket key from an encoded identity: `{hash}`.
+
+    The braces mark a Redis Cluster hash tag. The identity is hashed with `secret`, because anyone with access to the
+    store can read the keys. `plain` leaves it readable.
+    """
+    hash_of = str if plain else identity_hash(secret)
+    return lambda identity: f"{{{hash_of(identity)}}}"
+
+
+@cache
+def identity_hash(secret: str) -> Callable[[str], str]:
     """Return the function that hashes an encoded identity: BLAKE2b, 128 bits, keyed with `secret` if it is not empty.
 
     It copies a prepared hash, in two thirds of the time of a new one.
     """
-    prepared = blake2b(digest_size=16, key=secret, person=_PERSON)
+    prepared = blake2b(digest_size=16, key=_bytes(secret), person=_PERSON)
 
     def hash_of(identity: str) -> str:
         one = prepared.copy()

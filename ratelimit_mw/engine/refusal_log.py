@@ -6,7 +6,7 @@ from itertools import count
 from typing import Final
 
 from ratelimit_mw.core.errors import with_code
-from ratelimit_mw.core.identity import bucket_key
+from ratelimit_mw.core.identity import identity_hash
 from ratelimit_mw.core.verdict import Verdict
 
 logger = logging.getLogger("ratelimit_mw.refusals")  # public: documented for log configurations
@@ -67,6 +67,5 @@ def log_refusal(verdict: Verdict, secret: str) -> None:
 def _hashed_identity(key: str, secret: str) -> str:
     """Return the hash in a key of the store; if `plain_keys` left the identity readable, hash it."""
     identity = key[1:].partition("}")[0]
-    if "=" not in identity:  # readable identities have the form kind=value
-        return identity
-    return bucket_key(identity, "", secret=secret.encode("utf-8", "surrogatepass"))[1:].partition("}")[0]
+    is_readable = "=" in identity  # the form of an encoded identity is kind=value
+    return identity_hash(secret)(identity) if is_readable else identity

@@ -1,11 +1,11 @@
 """The compiled limits of a rule: the key, cost, role and name with which each limit charges a request."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache, partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import Final
 
 from ratelimit_mw.core.errors import ErrorCollector
-from ratelimit_mw.core.identity import encode, identity_hash
+from ratelimit_mw.core.identity import encode, key_tagger
 from ratelimit_mw.core.limit import Charge, Role
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import reject_async
@@ -128,7 +128,7 @@ class LimitSet:
         self.key: Final = Key(self._key, settings.ipv6_prefix)
         cost = resolve_cost(rule.cost, []) if rule else None
         self.cost: Final[int | RequestCallable] = 1 if cost is None else cost
-        self.tag_of: Final = _tagger(settings.key_secret, plain=settings.plain_keys)
+        self.tag_of: Final = key_tagger(settings.key_secret, plain=settings.plain_keys)
         self._penalty: Final = _penalty(settings, rule, name)
         self.settle_policy: Final = settle_policy(
             settings.for_rule(rule, "settle"), settings.for_rule(rule, "count_status")
@@ -226,13 +226,6 @@ class LimitSet:
         for key, cost in charged:
             callables += key.callables if isinstance(cost, int) else [*key.callables, cost]
         return list(dict.fromkeys(callables))
-
-
-@cache
-def _tagger(secret: str, *, plain: bool) -> Callable[[str], str]:
-    """Return the function that makes the tag of a bucket key from an identity. See `core.identity.bucket_key`."""
-    hash_of = str if plain else identity_hash(secret.encode("utf-8", "surrogatepass"))
-    return lambda identity: f"{{{hash_of(identity)}}}"
 
 
 def check_no_async_callables(limit_sets: Iterable[LimitSet]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import MemoryStore
-from ratelimit_mw.core.identity import bucket_key
+from ratelimit_mw.core.identity import identity_hash
 from ratelimit_mw.engine import refusal_log as refusals
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.faces import FACES
@@ -16,7 +16,7 @@ from web.scenario import Step
 
 NAME = "ratelimit_mw.refusals"
 SECRET = "of these tests alone, and long enough"
-HASH = bucket_key("ip=192.0.2.1", "", secret=SECRET.encode())[1:-2]
+HASH = identity_hash(SECRET)("ip=192.0.2.1")
 
 
 @pytest.fixture
