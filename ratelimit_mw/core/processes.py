@@ -16,7 +16,7 @@ _SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
 _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
 
 
-def configured_workers(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] | None = None) -> int:
+def configured_workers() -> int:
     """Return the number of processes that the server is configured to start; 1 if it is unknown.
 
     Reads it from the running server (gunicorn, uvicorn, hypercorn, granian), or else from the server's command line,
@@ -25,15 +25,15 @@ def configured_workers(environ: Mapping[str, str] = os.environ, arguments: Seque
     running_workers = _running_workers()
     if running_workers is not None:
         return running_workers
-    arguments_given = list(sys.argv if arguments is None else arguments)
-    count = environ.get("WEB_CONCURRENCY", "")
-    if arguments_given and any(name in arguments_given[0] for name in _SERVERS):
-        if "gunicorn" in arguments_given[0]:
+    program = sys.argv[0] if sys.argv else ""
+    count = os.environ.get("WEB_CONCURRENCY", "")
+    if any(name in program for name in _SERVERS):
+        if "gunicorn" in program:
             with suppress(ValueError):  # an unclosed quote: gunicorn reports it
-                count = _workers_option(shlex.split(environ.get("GUNICORN_CMD_ARGS", ""))) or count
-        if "granian" in arguments_given[0]:
-            count = environ.get("GRANIAN_WORKERS", "") or count
-        count = _workers_option(arguments_given) or count
+                count = _workers_option(shlex.split(os.environ.get("GUNICORN_CMD_ARGS", ""))) or count
+        if "granian" in program:
+            count = os.environ.get("GRANIAN_WORKERS", "") or count
+        count = _workers_option(sys.argv) or count
     return int(count) if count.isdecimal() and int(count) > 0 else 1
 
 

@@ -36,11 +36,9 @@ def in_event_loop() -> bool:
     return True
 
 
-def spawn_task(
-    coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None = None
-) -> "asyncio.Task[Any]":
-    """Run a coroutine in a new task, in `loop` or the running loop. Its exceptions are logged, at a limited rate."""
-    task = (loop or asyncio.get_running_loop()).create_task(coroutine)
+def spawn_task(coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    """Run a coroutine in a new task. Its exceptions are logged, at a limited rate."""
+    task = asyncio.get_running_loop().create_task(coroutine)
     _tasks.add(task)
     task.add_done_callback(_on_done)
     return task

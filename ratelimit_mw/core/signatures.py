@@ -95,7 +95,7 @@ def accepts(call: Callable[..., Any], positional: Sequence[Any], keywords: Mappi
     return True
 
 
-def check_callable(call: Callable[..., Any], names: Sequence[str] = REQUEST, display_name: str | None = None) -> None:
+def check_callable(call: Callable[..., Any], names: Sequence[str], display_name: str | None) -> None:
     """Raise `ConfigError` unless `call` accepts the arguments `names` and returns its result.
 
     `display_name`: the text of the setting, if the setting names the callable by text.

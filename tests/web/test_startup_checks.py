@@ -680,9 +680,11 @@ SEVERAL = (
     ],
 )
 def test_how_many_processes_a_server_was_told_to_start(
-    environ: Mapping[str, str], arguments: list[str], workers: int
+    environ: Mapping[str, str], arguments: list[str], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert configured_workers(environ, arguments) == workers
+    monkeypatch.setattr("os.environ", environ)
+    monkeypatch.setattr("sys.argv", arguments)
+    assert configured_workers() == workers
 
 
 @pytest.mark.parametrize(
