@@ -192,8 +192,9 @@ def tasks(bound: int) -> None:  # enforced: see tests/stores/test_async_transpor
 
 
 def a_text(bound: int) -> None:
-    assert notices._escaped("x" * bound) == "x" * bound
-    assert str(notices._escaped("x" * (bound + 1))).startswith(f"{'x' * bound}... (")
+    assert bound == notices._MAX_LENGTH
+    assert notices.printable("x" * bound, bound) == "x" * bound
+    assert notices.printable("x" * (bound + 1), bound) == f"{'x' * bound}... ({bound + 1} characters)"
 
 
 def log_lines(bound: int) -> None:  # enforced: see test_log.py

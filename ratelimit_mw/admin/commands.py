@@ -12,9 +12,10 @@ from typing import Any, Final
 from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, most_refused
 from ratelimit_mw.admin.buckets import Bucket, RequestBuckets, find_buckets, look, rule_spellings, split_key
 from ratelimit_mw.admin.listing import Listing, inventory_of
-from ratelimit_mw.admin.output import CommandParser, bucket_row, json_text, printable, refusal_row, table, write_line
+from ratelimit_mw.admin.output import CommandParser, bucket_row, json_text, refusal_row, table, write_line
 from ratelimit_mw.admin.target import DescribedRequest, Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
+from ratelimit_mw.core.log import printable
 from ratelimit_mw.http.callables import import_from_working_folder
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import KEPT_SECONDS, NumberedRefusal

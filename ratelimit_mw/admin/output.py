@@ -11,10 +11,10 @@ from typing import Any, Final, NoReturn
 from msgspec import to_builtins
 
 from ratelimit_mw.admin.buckets import Bucket, split_key
+from ratelimit_mw.core.log import printable
 from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.stores.inventory import Refusal
 
-_MAX_LENGTH: Final = 200  # characters of a value in a table
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))  # seconds
 _TABLE_ROWS: Final = 200  # rows that are aligned with each other, as a listing is written while it is read
 
@@ -33,16 +33,6 @@ def write_line(line: str) -> None:
     """Write a line to stdout at once. Characters that its encoding lacks are escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-
-
-def printable(text: str, most: int = _MAX_LENGTH) -> str:
-    """Return text with control characters escaped, because these could change or forge what a terminal shows.
-
-    Text of more than `most` characters is cut.
-    """
-    if len(text) > most:
-        text = f"{text[:most]}... ({len(text)} characters)"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def json_text(value: Any) -> str:

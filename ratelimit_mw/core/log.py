@@ -70,7 +70,7 @@ def warn_throttled(
     if len(_quiet_until) >= _MAX_TOPICS:
         _quiet_until.clear()
     _quiet_until[subject] = now + _INTERVAL
-    safe_args = [_escaped(arg) for arg in (topic, *args)]
+    safe_args = [arg if isinstance(arg, int) else printable(str(arg), _MAX_LENGTH) for arg in (topic, *args)]
     logger.warning(with_code(f"ratelimit_mw: %s: {message}", code), *safe_args, exc_info=_without_message(error))
 
 
@@ -102,14 +102,13 @@ def single_line(text: str) -> str:
     return " ".join(text.split("\n"))
 
 
-def _escaped(value: object) -> object:
-    if isinstance(value, int):
-        return value
-    text = str(value)
-    if len(text) > _MAX_LENGTH:
-        text = f"{text[:_MAX_LENGTH]}... ({len(text)} characters)"
-    if text.isprintable():
-        return text
+def printable(text: str, most: int = 200) -> str:
+    """Return text with control characters escaped, because these could forge lines of a log or change a terminal.
+
+    Text of more than `most` characters is cut.
+    """
+    if len(text) > most:
+        text = f"{text[:most]}... ({len(text)} characters)"
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
