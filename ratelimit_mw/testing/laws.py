@@ -91,7 +91,8 @@ def counts_what_it_admits_and_nothing_else(limit: Limit, walk: Walk) -> bool:
             _check(decision.retry_after > 0.0, f"cost {cost} is refused, with a retry_after of {decision.retry_after}")
             _check(left == seen, f"cost {cost} is refused and changes {seen} to {left}")
         delay = microseconds(decision.delay)
-        _check(0 <= delay <= (delay_us(limit) if decision.allowed else 0), f"cost {cost} has a delay of {delay} us")
+        longest = limit.effective_max_delay_us if decision.allowed else 0
+        _check(0 <= delay <= longest, f"cost {cost} has a delay of {delay} us")
     for before, now, cost, decision, after in walk.forward.points(limit):
         instant = now + _part(limit.window_us, walk)
         same = decision.allowed or _peek(limit, before, instant) == _peek(limit, after, instant)
@@ -198,7 +199,7 @@ def refills_nothing_when_the_clock_steps_back(limit: Limit, walk: Walk) -> bool:
         then = now - back
         left = _peek(limit, state, then).remaining
         _check(left <= before.remaining, f"{back} us back in time, {left} units are left instead of {before.remaining}")
-        longest = _max_reset_us(limit, then) + delay_us(limit)
+        longest = _max_reset_us(limit, then) + limit.effective_max_delay_us
         decision, next_state = limit.decide(state, then, cost, None)
         reset = _finite_us(decision.reset_after, "reset_after")
         _check(reset <= longest, f"{back} us back in time, reset_after is {reset} us, more than {longest}")
@@ -260,11 +261,6 @@ LAWS: Final[tuple[Law, ...]] = (  # simple laws first, because if they are broke
 )
 
 
-def delay_us(limit: Limit) -> int:
-    """Return the limit's own `max_delay` in microseconds; 0 if it has none."""
-    return microseconds(getattr(limit, "max_delay", 0.0))
-
-
 def _check(condition: bool, message: str) -> None:  # noqa: FBT001  # like assert, which python -O removes
     if not condition:
         raise AssertionError(message)
@@ -303,7 +299,7 @@ def _max_reset_us(limit: Limit, now: int) -> int:
 
 def _no_delay(limit: Limit) -> int | None:
     """Return the `max_delay` for which nothing is delayed; None if the limit never delays."""
-    return 0 if hasattr(limit, "max_delay") else None
+    return 0 if limit.can_delay else None
 
 
 def _part(time: int, walk: Walk) -> int:

@@ -13,7 +13,7 @@ from ratelimit_mw import Limit, Smooth
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.core.limit import State
 from ratelimit_mw.testing import laws
-from ratelimit_mw.testing.laws import LAWS, Law, check_laws, delay_us
+from ratelimit_mw.testing.laws import LAWS, Law, check_laws
 from ratelimit_mw.testing.walks import START, Step, Walk
 
 limits = st.one_of(*[of_each_algorithm[name] for name in ALGORITHMS])
@@ -88,7 +88,7 @@ def test_decides_what_the_exact_model_decides(limit: Limit, steps: list[Step]) -
         now = step.time(now, limit, last)
         cost = step.cost(limit)
         last, state = limit.decide(state, now, cost, None)
-        assert last == model.decide(now, cost, delay_us(limit))
+        assert last == model.decide(now, cost, limit.effective_max_delay_us)
 
 
 @pytest.mark.promise(3)
@@ -103,7 +103,7 @@ def test_settles_as_the_exact_model_does(limit: Limit, steps: list[Step], given_
     for step, (which, size, back) in zip(steps, given_back, strict=False):
         now = step.time(now, limit, None)
         decision, state = limit.decide(state, now, step.cost(limit), None)
-        assert decision == model.decide(now, step.cost(limit), delay_us(limit))
+        assert decision == model.decide(now, step.cost(limit), limit.effective_max_delay_us)
         given_at.append(decision.at)
         delta = Step("same", 0, size).cost(limit) * (-1 if back else 1)
         at = given_at[-1 - which % len(given_at)]

@@ -15,7 +15,6 @@ from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
-from ratelimit_mw.testing.laws import delay_us
 from ratelimit_mw.testing.walks import START, Step
 from redis_cluster import RedisCluster
 
@@ -37,7 +36,7 @@ def hold_to_the_model(store: Store, clock: Clock, limit: Limit, steps: list[Step
         now = step.time(now, limit, last)
         clock.now = now / 1_000_000
         charge = Charge(key, limit, step.cost(limit))
-        expected = model.decide(now, charge.cost, delay_us(limit))
+        expected = model.decide(now, charge.cost, limit.effective_max_delay_us)
         (seen,) = store.peek([charge])
         (last,) = store.take([charge])
         assert seen == last == expected
