@@ -16,8 +16,7 @@ from ratelimit_mw.core.identity import bucket_key, encode_part
 from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.engine import refusal_log as refusals_log
 from ratelimit_mw.http.callables import cost_result
-from ratelimit_mw.http.client_ip import ClientIPResolver, client_address
-from ratelimit_mw.http.forwarded import forwarded, x_forwarded_for
+from ratelimit_mw.http.client_ip import ClientIPResolver, client_address, forwarded, x_forwarded_for
 from ratelimit_mw.http.hosts import Hosts
 from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.path_index import PathTree, fold

@@ -37,7 +37,6 @@ UNCODED = {
     "django/middleware.py": 1,  # puts the view before the problem
     "django/throttle.py": 1,  # puts the scope of a rate before the problem
     "flask/__init__.py": 1,  # puts the key of app.config before the problems
-    "http/client_lists.py": 1,  # removes an index from the place
     "replay/run.py": 1,  # puts file and line before the problems
     "rules/deployment_checks.py": 1,  # _warn_of_headers
     "rules/rule_set.py": 1,  # puts the endpoint before the problem

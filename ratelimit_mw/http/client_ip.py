@@ -1,4 +1,10 @@
-"""Finds the address of a client behind trusted proxies, in the form that keys use."""
+"""Finds the address of a client behind trusted proxies, in the form that keys use.
+
+X-Forwarded-For and Forwarded (RFC 7239) are parsed from right to left. Each proxy appends one member at the right end.
+Anything to the left of that may come from the client. So the parser takes one member after another from the right, and
+reads each before it looks at the text to the left. A quote, a comma or a megabyte from the client therefore cannot
+change how a proxy's member is read.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -7,18 +13,29 @@ from ipaddress import IPv4Address, IPv6Network
 from itertools import dropwhile, islice
 
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
-from ratelimit_mw.http.forwarded import forwarded, x_forwarded_for
-from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, Address, Networks, is_ipv4, parse_address
+from ratelimit_mw.http.networks import (
+    EXPECTED_NETWORK,
+    MAX_ADDRESS_LENGTH,
+    Address,
+    Network,
+    Networks,
+    is_ipv4,
+    parse_address,
+    parse_network,
+)
 
 _UNIX = "unix:"  # in trusted_proxies: a peer without an address
 _MAX_PROXIES = 32  # proxies in a row, in the settings and in a header
 _CACHE_SIZE = 4096  # peers, and as many header values
 _MAX_CACHED_LENGTH = 512  # characters of a cached header value; proxies hardly write longer ones
 _NAME = re.compile(r"[!#$%&'*+.^`|~0-9A-Za-z-]+")  # a token (RFC 9110, 5.6.2) without `_`
-_LIST_PARSERS: dict[str, Callable[[str], Iterator[Address | None]]] = {
-    "x-forwarded-for": x_forwarded_for,
-    "forwarded": forwarded,
-}
+_WINDOW = 8192  # characters of a list that are read, from the end
+_MAX_MEMBER_LENGTH = 512  # characters of one member
+_MAX_MEMBERS = 256  # members of a list, including empty ones
+
+# One pair and the `;` after it (RFC 7239, 4). Also accepts what some proxies write: spaces around `;`, and unquoted
+# `[` and `:`. Rejects a backslash in quotes: no address needs one, and parsers differ in what it escapes.
+_PAIR = re.compile(r"""[ \t]*+(?:([!#$%&'*+.^_`|~0-9A-Za-z-]++)=(?:"([^"\\]*)"|([^\s",;\\]++)))?[ \t]*+(?:;|\Z)""")
 
 
 def client_address(host: str | None, prefix: int) -> str | None:
@@ -35,6 +52,84 @@ def client_address(host: str | None, prefix: int) -> str | None:
     return str(IPv6Network((address, prefix), strict=False))
 
 
+def x_forwarded_for(text: str) -> Iterator[Address | None]:
+    """Yield the addresses of an X-Forwarded-For value from right to left; None for a malformed member.
+
+    Ports, brackets and quotes around an address are accepted, because Azure and AWS write them.
+    """
+    for member in _members_from_right(text, quotes=False):
+        quoted = member and member[0] == member[-1] == '"'
+        yield parse_address(member[1:-1] if member and quoted else member)
+
+
+def forwarded(text: str) -> Iterator[Address | None]:
+    """Yield the `for` addresses of a Forwarded value from right to left.
+
+    Yields None for a malformed element, for one without exactly one `for`, and for `unknown` and `_hidden`.
+    """
+    for member in _members_from_right(text, quotes=True):
+        yield parse_address(_for_value(member)) if member else None
+
+
+def _members_from_right(text: str, *, quotes: bool) -> Iterator[str | None]:
+    """Yield the members of a list from right to left, without empty ones (RFC 9110, 5.6.1).
+
+    Yields None for a member that is too long. Ends with None if the list exceeds `_WINDOW` or `_MAX_MEMBERS`. `quotes`:
+    a comma in quotes does not separate members.
+    """
+    floor, end = max(0, len(text) - _WINDOW), len(text)
+    for _ in range(_MAX_MEMBERS):
+        start = _member_start(text, floor, end) if quotes else text.rfind(",", floor, end) + 1
+        if floor and not start:
+            break
+        member = text[start:end].strip(" \t")
+        if member:
+            yield member if len(member) <= _MAX_MEMBER_LENGTH else None
+        if not start:
+            return
+        end = start - 1
+    yield None
+
+
+def _member_start(text: str, floor: int, end: int) -> int:
+    """Return where the member that ends at `end` starts, or 0 if no comma to the left separates it.
+
+    A comma separates if the number of quotes between it and `end` is even.
+    """
+    comma, odd = end, 0
+    while comma > floor:
+        before = comma
+        comma = text.rfind(",", floor, before)
+        odd ^= text.count('"', max(comma, floor), before) & 1
+        if comma < 0 or not odd:
+            return comma + 1
+    return 0
+
+
+def _for_value(element: str) -> str | None:
+    """Return the value of an element's only `for`; None if the element is malformed."""
+    # A `for=` inside quotes counts, too: an unbalanced quote may have joined two elements, and it may belong to the
+    # other.
+    if element.lower().count("for=") != 1:
+        return None
+    value, end = None, 0
+    while end < len(element):
+        pair = _PAIR.match(element, end)
+        if pair is None:
+            return None
+        name, quoted, plain = pair.groups()
+        if name and name.lower() == "for":
+            value = quoted if plain is None else plain
+        end = pair.end()
+    return value
+
+
+_LIST_PARSERS: dict[str, Callable[[str], Iterator[Address | None]]] = {
+    "x-forwarded-for": x_forwarded_for,
+    "forwarded": forwarded,
+}
+
+
 class ClientIPResolver:
     """Finds the client's address: the socket's peer, or the address that a trusted proxy forwards.
 
@@ -44,14 +139,14 @@ class ClientIPResolver:
     """
 
     def __init__(self, trusted_proxies: Sequence[str] | int, proxy_header: str) -> None:
-        mistakes, hops, networks = ErrorCollector(), 0, Networks("trusted_proxies", ())
+        mistakes, hops, networks = ErrorCollector(), 0, Networks(())
         listed = () if isinstance(trusted_proxies, int) else trusted_proxies
         self.header = "x-forwarded-for"  # so that `trusted_proxies` is checked even if `proxy_header` is invalid
         with mistakes.collect():
             self.header = _header_name(proxy_header)
         with mistakes.collect():
             hops = _hops(trusted_proxies, self.header)
-            networks = Networks("trusted_proxies", listed, placeholders=(_UNIX,))
+            networks = _trusted_networks(listed)
         mistakes.raise_if_any()
         parse_list = _LIST_PARSERS.get(self.header)
         self.hops = hops
@@ -186,6 +281,17 @@ def _hops(value: object, header: str) -> int:
             code="RL-032",
         )
     return value
+
+
+def _trusted_networks(listed: Sequence[object]) -> Networks:
+    """Return the networks of `trusted_proxies`, which may also contain `unix:`. Raises `ConfigError`."""
+    mistakes, networks = ErrorCollector(), list[Network]()
+    for index, value in enumerate(listed):
+        with mistakes.collect(f"trusted_proxies[{index}]"):
+            if value != _UNIX:
+                networks.append(parse_network(value, f"{EXPECTED_NETWORK} or {_UNIX!r}"))
+    mistakes.raise_if_any()
+    return Networks(networks)
 
 
 def check_no_underscore(name: str) -> None:

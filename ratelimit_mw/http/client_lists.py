@@ -9,7 +9,7 @@ from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.core.validation import TOKEN, reject_unknown_keys
 from ratelimit_mw.http.callables import RequestCallable, evaluate_predicate, is_callable_name, resolve_callable
 from ratelimit_mw.http.client_ip import check_no_underscore
-from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, Networks, parse_address
+from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, Network, Networks, parse_address, parse_network
 from ratelimit_mw.http.request import Request
 
 _CACHE_SIZE: Final = 4096  # addresses
@@ -40,7 +40,7 @@ class ClientList:
         self.place: Final = place
         self._callables: Final[list[RequestCallable]] = []
         self._headers: Final[list[tuple[str, bytes]]] = []
-        networks: list[Networks] = []
+        networks: list[Network] = []
         mistakes = ErrorCollector()
         for index, entry in enumerate(value):
             with mistakes.collect(f"{place}[{index}]"):
@@ -49,18 +49,19 @@ class ClientList:
                 elif callable(entry) or is_callable_name(entry):
                     self._callables.append(resolve_callable(entry, plain=True))
                 elif isinstance(entry, str):
-                    networks.append(_network(entry))
+                    networks.append(parse_network(entry))
                 else:
                     raise ConfigError(
                         f"got {_redacted(entry)}, expected a network, a table of header and value, a callable",
                         code="RL-031",
                     )
         mistakes.raise_if_any()
+        compiled = Networks(networks)
 
         @lru_cache(maxsize=_CACHE_SIZE)
         def within(client: str) -> bool:
             address = parse_address(client)
-            return address is not None and any(address in network for network in networks)
+            return address is not None and address in compiled
 
         self._in_networks: Final = within if networks else None
 
@@ -109,13 +110,6 @@ def _header(table: Mapping[Any, Any]) -> tuple[str, bytes]:
             code="RL-031",
         )
     return name.lower(), value.encode("utf-8", "surrogatepass")
-
-
-def _network(text: str) -> Networks:
-    try:
-        return Networks("", [text])
-    except ConfigError as error:  # the caller adds the place
-        raise ConfigError(*[problem.removeprefix("[0]: ") for problem in error.problems]) from None
 
 
 def _redacted(value: object) -> str:

@@ -1,14 +1,15 @@
 """Parses IP addresses and networks in their many notations."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from ratelimit_mw.core.errors import ConfigError, ErrorCollector
+from ratelimit_mw.core.errors import ConfigError
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
+EXPECTED_NETWORK = "expected a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"  # for errors
 MAX_ADDRESS_LENGTH = 64  # characters; no address is longer, and parsing takes time
 _NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052; other NAT64 prefixes look like any other network
 _IPV4_PREFIX_BITS = 96  # bits before an embedded IPv4 address, mapped or NAT64
@@ -54,32 +55,14 @@ def _embedded_ipv4(address: IPv6Address) -> Address:
 
 
 class Networks:
-    """A set of networks. `address in networks` takes time proportional to the number of different prefix lengths.
+    """A set of networks. `address in networks` takes time proportional to the number of different prefix lengths."""
 
-    `values`: CIDRs (`10.0.0.0/8`) and single addresses. `placeholders`: values to skip, because the caller handles
-    them. `::ffff:10.0.0.0/104` is `10.0.0.0/8`. Raises `ConfigError` at `place[index]` for an invalid network, and for
-    one that may contain more than its author meant: one with all addresses, with host bits, or with a mapped prefix of
-    less than 96 bits.
-    """
-
-    def __init__(self, place: str, values: Sequence[str], placeholders: Sequence[str] = ()) -> None:
-        if not isinstance(values, (list, tuple)):
-            raise ConfigError(
-                f"{place}: got {values!r:.100}, expected a list, such as ['10.0.0.0/8', '192.0.2.1']", code="RL-030"
-            )
-        allowed = "expected a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"
-        allowed += "".join(f" or {placeholder!r}" for placeholder in placeholders)
+    def __init__(self, networks: Iterable[Network]) -> None:
         prefixes: dict[int, dict[int, set[int]]] = {4: {}, 6: {}}  # IP version -> host bits -> network numbers
-        mistakes = ErrorCollector()
-        for index, value in enumerate(values):
-            if isinstance(value, str) and value in placeholders:
-                continue
-            with mistakes.collect(f"{place}[{index}]"):
-                network = _network(value, allowed)
-                host = network.max_prefixlen - network.prefixlen
-                prefixes[network.version].setdefault(host, set()).add(int(network.network_address) >> host)
-        mistakes.raise_if_any()
-        self._prefixes = {version: tuple(networks.items()) for version, networks in prefixes.items()}
+        for network in networks:
+            host = network.max_prefixlen - network.prefixlen
+            prefixes[network.version].setdefault(host, set()).add(int(network.network_address) >> host)
+        self._prefixes = {version: tuple(numbers.items()) for version, numbers in prefixes.items()}
 
     def __contains__(self, address: Address) -> bool:
         """Return whether a network contains this address. An IPv4 address embedded in IPv6 counts as IPv4."""
@@ -89,7 +72,12 @@ class Networks:
         return any(number >> host in networks for host, networks in self._prefixes[address.version])
 
 
-def _network(value: object, allowed: str) -> Network:
+def parse_network(value: object, allowed: str = EXPECTED_NETWORK) -> Network:
+    """Return the network of a CIDR (`10.0.0.0/8`) or a single address. `::ffff:10.0.0.0/104` is `10.0.0.0/8`.
+
+    Raises `ConfigError` for an invalid network, and for one that may contain more than its author meant: one with all
+    addresses, with host bits, or with a mapped prefix of less than 96 bits. `allowed`: what the error says is expected.
+    """
     if not isinstance(value, str):
         raise ConfigError(f"got {value!r:.100}, {allowed}, as text", code="RL-030")
     if value == "*":

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from ratelimit_mw import ConfigError, parse
-from ratelimit_mw.http.client_ip import client_address
-from ratelimit_mw.http.forwarded import forwarded, x_forwarded_for
+from ratelimit_mw.http.client_ip import client_address, forwarded, x_forwarded_for
 from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.path_index import PathTree
 from ratelimit_mw.http.paths import Paths, normal_path
