@@ -25,7 +25,7 @@ from ratelimit_mw.core.signatures import UncallableDependency, callable_name, ch
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.endpoint_misuse import is_made_by_dependency
-from ratelimit_mw.http.response import BODY_HEADERS, RESPONSES, raw_headers
+from ratelimit_mw.http.response import RESPONSES, raw_headers
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
@@ -147,7 +147,7 @@ class _RefusedRequest(RateLimited, HTTPException):
     """A refusal that the app may handle as `RateLimited`, by its status, or as any `HTTPException`."""
 
     def __init__(self, verdict: Verdict, refusal: OwnResponse, respond: _Responder) -> None:
-        fields = {name: value for name, value in refusal.headers if name.lower() not in BODY_HEADERS}
+        fields = dict(refusal.headers_without_body)
         HTTPException.__init__(self, refusal.status, json.decode(refusal.body)["detail"], fields)
         self.verdict = verdict
         self.respond = respond

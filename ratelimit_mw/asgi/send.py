@@ -36,26 +36,25 @@ requests that a proxy forwards, and `service/forwarded.py` adapts the refusals t
 (`service/grpc.py`).
 """
 
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import Any
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.log import logger, warn_throttled
-from ratelimit_mw.core.signatures import callable_place
+from ratelimit_mw.core.log import logger
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import HANDLER_FAILED, custom_refusal
+from ratelimit_mw.http.on_refused import custom_refusal, warn_of_failed_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import (
-    BODY_HEADERS,
     REASONS,
     HeaderStyle,
     Response,
     addable,
     addable_to_refusal,
     headers,
+    names_of,
     raw,
     raw_headers,
 )
@@ -100,13 +99,9 @@ def _send_in_style(state: RateLimitState, style: HeaderStyle, send: Send, messag
         fields = list(message.get("headers", ()))
         message = {
             **message,
-            "headers": [*fields, *raw(addable(state.verdict, headers(state.verdict, style), _names(fields)))],
+            "headers": [*fields, *raw(addable(state.verdict, headers(state.verdict, style), names_of(fields)))],
         }
     return send(message)
-
-
-def _names(fields: Sequence[tuple[bytes, bytes]]) -> Iterator[str]:
-    return (bytes(name).decode("latin-1") for name, _ in fields)
 
 
 async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:
@@ -128,10 +123,8 @@ async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, rece
         return
     refusal = await custom_refusal(gate.refusal_handler, request, verdict, refusal)
     prefix = "http" if scope["type"] == "http" else "websocket.http"
-    # not raw(), which does not know the names that on_refused may add
-    fields = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in refusal.headers]
     body = b"" if scope.get("method") == "HEAD" else refusal.body
-    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": fields})
+    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": refusal.raw_headers})
     await send({"type": f"{prefix}.response.body", "body": body})
 
 
@@ -143,7 +136,7 @@ def close_message(status: int) -> Message:
 
 async def _respond_by_app(app: App, refusal: Response, scope: Scope, receive: Receive, send: Send) -> bool:
     """Let an app respond, and add the refusal's headers. Return whether it started a response."""
-    fields = [(name, value) for name, value in refusal.headers if name.lower() not in BODY_HEADERS]
+    fields = refusal.headers_without_body
     started = False
 
     async def send_with_refusal(message: Message) -> None:
@@ -151,7 +144,7 @@ async def _respond_by_app(app: App, refusal: Response, scope: Scope, receive: Re
         started = True
         if message["type"] == "http.response.start":
             theirs = list(message.get("headers", ()))
-            message = {**message, "headers": [*theirs, *raw(addable_to_refusal(fields, _names(theirs)))]}
+            message = {**message, "headers": [*theirs, *raw(addable_to_refusal(fields, names_of(theirs)))]}
         await send(message)
 
     try:
@@ -159,7 +152,7 @@ async def _respond_by_app(app: App, refusal: Response, scope: Scope, receive: Re
     except Exception as error:
         if started:
             raise
-        warn_throttled(f"on_refused {callable_place(app)}", HANDLER_FAILED, error=error, code="RL-220", call=app)
+        warn_of_failed_handler(app, error)
     return started
 
 

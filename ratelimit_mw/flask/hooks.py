@@ -8,13 +8,12 @@ from msgspec import Struct
 
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.log import Finding, warn_throttled
-from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.response_tracking import ResponseTracker, track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.flask.endpoint_limits import levels_of
-from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler
+from ratelimit_mw.http.on_refused import RefusalHandler, warn_of_failed_handler
 from ratelimit_mw.http.request import Request, as_text, user_id
 from ratelimit_mw.http.response import HeaderList, addable, addable_to_refusal, headers
 from ratelimit_mw.http.response import Response as OwnResponse
@@ -22,7 +21,7 @@ from ratelimit_mw.http.views import WsgiRequest
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.rule_table import EndpointRules
-from ratelimit_mw.wsgi.send import headers_without_body, send_refusal
+from ratelimit_mw.wsgi.send import send_refusal
 from ratelimit_mw.wsgi.tracking import end_on_close
 
 if TYPE_CHECKING:
@@ -249,20 +248,14 @@ class Hooks:
         refusal, refusal_handler = self.gate.default_refusal(our_request, verdict), self.gate.refusal_handler
         if refusal_handler is None and _is_handled(refusal.status):
             return _RequestDecision(
-                refusal=_flask_response(our_request, verdict, refusal, None), fields=headers_without_body(refusal)
+                refusal=_flask_response(our_request, verdict, refusal, None), fields=refusal.headers_without_body
             )
         try:
             return _RequestDecision(refusal=_flask_response(our_request, verdict, refusal, refusal_handler))
         except Exception as error:
             if refusal_handler is None:
                 raise
-            warn_throttled(
-                f"on_refused {callable_place(refusal_handler.call)}",
-                HANDLER_FAILED,
-                error=error,
-                code="RL-220",
-                call=refusal_handler.call,
-            )
+            warn_of_failed_handler(refusal_handler.call, error)
             return _RequestDecision(refusal=_flask_response(our_request, verdict, refusal, None))
 
 

@@ -17,7 +17,6 @@ from ratelimit_mw.http.callables import close_unawaited, resolve_callable
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import BODY_HEADERS, Response, addable_to_refusal
 
-HANDLER_FAILED: Final = "raised an error, the default response is sent"
 _KINDS: Final = (
     "an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict) that returns status, headers "
     "and body"
@@ -80,8 +79,19 @@ async def custom_refusal(
             call, await wait_for(value) if wait_for is not None and isawaitable(value) else value, default
         )
     except Exception as error:  # noqa: BLE001  # a refused request always gets a response
-        warn_throttled(f"on_refused {callable_place(call)}", HANDLER_FAILED, error=error, code="RL-220", call=call)
+        warn_of_failed_handler(call, error)
         return default
+
+
+def warn_of_failed_handler(call: Any, error: Exception) -> None:
+    """Log that the callable or app in `on_refused` raised an error."""
+    warn_throttled(
+        f"on_refused {callable_place(call)}",
+        "raised an error, the default response is sent",
+        error=error,
+        code="RL-220",
+        call=call,
+    )
 
 
 def _checked_response(call: Any, value: Any, default: Response) -> Response:

@@ -17,7 +17,7 @@ Bodies are problem details (RFC 9457).
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import ceil, isinf
 from random import uniform
@@ -127,6 +127,16 @@ class Response(NamedTuple):
     headers: HeaderList
     body: bytes
 
+    @property
+    def raw_headers(self) -> RawFields:
+        """The headers in ASGI form. Unlike `raw`, it accepts any names, because `on_refused` may add some."""
+        return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self.headers]
+
+    @property
+    def headers_without_body(self) -> HeaderList:
+        """The headers, except those that describe the body."""
+        return [(name, value) for name, value in self.headers if name.lower() not in BODY_HEADERS]
+
 
 def _openapi_response(reason: str, *names: str) -> dict[str, Any]:
     """Return the OpenAPI description of a response."""
@@ -194,8 +204,7 @@ def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = (
     """
     if not verdict.allowed:
         app_headers = list(app_headers)
-        names = (bytes(name).decode("latin-1") for name, _ in app_headers)
-        return [*app_headers, *raw(addable_to_refusal(headers(verdict), names))]
+        return [*app_headers, *raw(addable_to_refusal(headers(verdict), names_of(app_headers)))]
     policies, decisions = verdict.policies, verdict.decisions
     if len(policies) != 1 or not decisions or (policy := policies[0]).may_be_hidden:
         return [*app_headers, *raw(headers(verdict))]
@@ -209,6 +218,11 @@ def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = (
 def raw(fields: HeaderList) -> RawFields:
     """Return fields of this module in ASGI form."""
     return [(_RAW_NAMES[name], value.encode()) for name, value in fields]
+
+
+def names_of(raw_fields: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:
+    """Yield the names of fields in ASGI form."""
+    return (bytes(name).decode("latin-1") for name, _ in raw_fields)
 
 
 def _without_present(fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:

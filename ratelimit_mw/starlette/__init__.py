@@ -231,9 +231,7 @@ class _RefusalResponse(Response):
 
     def __init__(self, decision: EndpointDecision, verdict: Verdict, refusal: OwnResponse) -> None:
         super().__init__(b"" if decision.request.method == "HEAD" else refusal.body, refusal.status)
-        self.raw_headers = [
-            (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers
-        ]
+        self.raw_headers = refusal.raw_headers
         self._decision, self._verdict = decision, verdict
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,15 +3,12 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import run
-from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import HANDLER_FAILED, RefusalHandler, custom_refusal
+from ratelimit_mw.http.on_refused import RefusalHandler, custom_refusal, warn_of_failed_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import (
-    BODY_HEADERS,
     REASONS,
     HeaderList,
     HeaderStyle,
@@ -60,16 +57,11 @@ def start_with_headers(
     return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
 
-def headers_without_body(refusal: Response) -> HeaderList:
-    """Return the headers of a refusal, except those that describe its body."""
-    return [(name, value) for name, value in refusal.headers if name.lower() not in BODY_HEADERS]
-
-
 def _app_response(
     app: "WSGIApplication", request: Request, refusal: Response, start_response: "StartResponse"
 ) -> Iterable[bytes] | None:
     """Let an app respond, and add the refusal's headers. Return None if it raises before it starts."""
-    fields = headers_without_body(refusal)
+    fields = refusal.headers_without_body
     started = False
 
     def start(status: str, theirs: HeaderList, *more: Any) -> Callable[[bytes], object]:
@@ -83,5 +75,5 @@ def _app_response(
     except Exception as error:
         if started:
             raise
-        warn_throttled(f"on_refused {callable_place(app)}", HANDLER_FAILED, error=error, code="RL-220", call=app)
+        warn_of_failed_handler(app, error)
         return None
