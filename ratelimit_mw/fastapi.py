@@ -17,6 +17,7 @@ from ratelimit_mw.asgi.routes import (
     route_info,
     route_infos,
     route_leaf,
+    starlette_route,
 )
 from ratelimit_mw.asgi.send import Scope, close_message
 from ratelimit_mw.core.errors import ConfigError, require
@@ -265,7 +266,7 @@ def _find_context(scope: Scope, scope_key: tuple[Any, ...], contexts: dict[Any, 
 
 def _runs(route: Any, overrides: Container[Any]) -> Sequence[tuple[AsgiEndpointLimit, ...]]:
     """Return the runs of limits that no other dependency separates."""
-    leaf = getattr(route, "starlette_route", None) or route  # the former for a websocket of an included router
+    leaf = starlette_route(route)  # another object for a websocket of an included router
     runs: list[list[AsgiEndpointLimit]] = [[]]
     for call in _dependency_calls(getattr(leaf, "dependant", None), overrides):
         if isinstance(call, AsgiEndpointLimit):

@@ -5,18 +5,15 @@ from inspect import isfunction
 from typing import Any, Final
 from weakref import WeakSet
 
-from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below, shape_of
+from ratelimit_mw.asgi.routes import RouteInfo, all_routes, apps_inside, routes_below, shape_of, starlette_route
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
+from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt, limits_on
 from ratelimit_mw.rules.route_checks import route_findings
 from ratelimit_mw.settings import Settings
 
-_NOT_TRACKED: Final = (
-    "settle and count_status on endpoints need RateLimitMiddleware around the app, which sees the response; "
-    "without it, charges are not corrected"
-)
+WRAPPED: Final = WeakSet[Any]()  # functions that `limit` has wrapped; only the wrapper enforces the limit
 
 
 class _MiddlewareRegistry:
@@ -39,15 +36,6 @@ class _MiddlewareRegistry:
 
 
 MIDDLEWARE_REGISTRY: Final = _MiddlewareRegistry()
-
-
-def warn_not_tracked() -> None:
-    """Warn that no middleware tracks the response."""
-    warn_throttled("endpoint", _NOT_TRACKED, code="RL-230")
-
-
-_MAX_DEPTH: Final = 20  # nested apps
-WRAPPED: Final = WeakSet[Any]()  # functions that `limit` has wrapped; only the wrapper enforces the limit
 
 
 class AsgiLimit:
@@ -73,21 +61,13 @@ def check_routes(app: Any, settings: Settings) -> None:
     Raises `ConfigError` for a limit made by another framework's decorator, even if not `strict`: nothing else reports
     this mistake.
     """
-    layers = [one.cls for inner in _apps_inside(app) for one in getattr(inner, "user_middleware", ())]
+    layers = [one.cls for inner in apps_inside(app) for one in getattr(inner, "user_middleware", ())]
     around_all = any(isinstance(layer, type) and issubclass(layer, HonorsExempt) for layer in layers)
     infos = list(all_routes(routes_below(app)))
     if foreign := [text for info in infos for text in _foreign_limits(info)]:
         raise ConfigError(*foreign, code="RL-063")
     unenforced = [finding for info in infos for finding in _unenforced(info, around_all=around_all)]
     warn_or_fail([*unenforced, *_idle_methods(infos), *_rule_findings(infos, settings)], strict=settings.strict)
-
-
-def _apps_inside(app: Any) -> Iterator[Any]:
-    for _ in range(_MAX_DEPTH):
-        if app is None:
-            return
-        yield app
-        app = getattr(app, "app", None)
 
 
 def _foreign_limits(info: RouteInfo) -> Iterator[str]:
@@ -143,30 +123,19 @@ def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[F
         return
     # A mount with known routes has the paths of these. Any other mount, such as one of files, has all paths below it.
     known = {id(parent) for parent in parents}
-    reachable = [info for info in infos if id(_starlette_route(info)) not in known]
+    reachable = [info for info in infos if id(starlette_route(info.route)) not in known]
     shapes = [shape_of(info) for info in reachable]
     yield from route_findings(settings, shapes, lambda path: any(info.pattern.match(path) for info in reachable))
 
 
-def _starlette_route(info: RouteInfo) -> Any:
-    return getattr(info.route, "starlette_route", None) or info.route
-
-
 def _enforcers(info: RouteInfo) -> Iterator[HonorsExempt]:
     """Yield the middleware and the dependencies that enforce limits on a route."""
-    leaf = _starlette_route(info)
+    leaf = starlette_route(info.route)
     for around in (getattr(leaf, "app", None), *(getattr(one, "app", None) for one in info.parents)):
-        yield from _layers_of_limits(around)
+        for layer in apps_inside(around, ("middleware_stack", "app")):
+            if isinstance(layer, HonorsExempt):
+                yield layer
     yield from _dependencies_on_limits(getattr(leaf, "dependant", None))
-
-
-def _layers_of_limits(app: Any) -> Iterator[HonorsExempt]:
-    for _ in range(_MAX_DEPTH):
-        if app is None:
-            return
-        if isinstance(app, HonorsExempt):
-            yield app
-        app = getattr(app, "middleware_stack", None) or getattr(app, "app", None)
 
 
 def _dependencies_on_limits(dependant: Any) -> Iterator[HonorsExempt]:

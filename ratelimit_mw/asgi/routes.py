@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.asgi.send import Scope
@@ -11,11 +12,7 @@ from ratelimit_mw.rules.route_checks import RouteShape
 _ATTRIBUTE: Final = "__remembered_by_ratelimit_mw__"
 
 
-class NoApp:
-    """Owner of the caches without an app."""
-
-
-_NO_APP: Final = NoApp()
+_NO_APP: Final = SimpleNamespace()  # owns the caches without an app
 
 
 def app_cache(owner: object, what: str) -> dict[Any, Any]:
@@ -38,7 +35,7 @@ def _create(owner: object, what: str) -> dict[Any, Any]:
     return caches.setdefault(what, {})
 
 
-_MAX_DEPTH: Final = 20  # nested mounts
+_MAX_DEPTH: Final = 20  # nested mounts or apps
 _NAMED: Final = re.compile(r"\(\?P<\w+>")
 _PORT: Final = re.compile(r":\d*$")
 _OF_ONE_SEGMENT: Final = [  # Starlette's converters without slashes, in patterns
@@ -112,7 +109,7 @@ def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     for route in routes:
         branch = getattr(route, "effective_route_contexts", None)
         for leaf in branch() if branch is not None else (route,):
-            yield getattr(leaf, "starlette_route", None) or leaf, leaf
+            yield starlette_route(leaf), leaf
 
 
 def _child_routes(one: Any) -> Sequence[Any]:
@@ -137,8 +134,9 @@ def matched_route(scope: Scope) -> Any:
     return route
 
 
-def _starlette_route(leaf: Any) -> Any:
-    return getattr(leaf, "starlette_route", None)
+def starlette_route(route: Any) -> Any:
+    """Return the route that Starlette matches: another object for a leaf of FastAPI's tree, else the route itself."""
+    return getattr(route, "starlette_route", None) or route
 
 
 class _RouteTable:
@@ -148,7 +146,7 @@ class _RouteTable:
         self.unknown: Final = unknown  # not in `routes`; referenced, so that no other object gets their ids
         self.by_id: Final[dict[int, list[RouteInfo]]] = {id(one): [] for one in unknown}
         for info in all_routes(routes):
-            for one in {id(one): one for one in (info.route, _starlette_route(info.route), info.endpoint)}.values():
+            for one in {id(one): one for one in (info.route, starlette_route(info.route), info.endpoint)}.values():
                 if one is not None:
                     self.by_id.setdefault(id(one), []).append(info)
 
@@ -188,12 +186,19 @@ def first_match(infos: Sequence[RouteInfo], scope: Scope) -> RouteInfo | None:
 
 def routes_below(app: Any) -> Sequence[Any]:
     """Return the routes of the app inside its middleware; empty if it has none."""
-    routes: Sequence[Any] = ()
+    for inner in apps_inside(app):
+        if routes := _child_routes(inner) or _child_routes(getattr(inner, "__self__", None)):
+            return routes
+    return ()
+
+
+def apps_inside(app: Any, attributes: Sequence[str] = ("app",)) -> Iterator[Any]:
+    """Yield an app and the apps inside it. `attributes`: those in which middleware may have the app that it wraps."""
     for _ in range(_MAX_DEPTH):
-        if app is None or (routes := _child_routes(app) or _child_routes(getattr(app, "__self__", None))):
-            break
-        app = getattr(app, "app", None)
-    return routes
+        if app is None:
+            return
+        yield app
+        app = next((inner for name in attributes if (inner := getattr(app, name, None)) is not None), None)
 
 
 def endpoint_below(routes: Sequence[Any], scope: Scope) -> Any:

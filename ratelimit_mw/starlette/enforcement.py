@@ -7,10 +7,10 @@ from weakref import ref
 
 from msgspec import Struct
 
-from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, AsgiLimit, check_routes, warn_not_tracked
+from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, AsgiLimit, check_routes
 from ratelimit_mw.asgi.routes import RouteInfo, app_cache, route_info
 from ratelimit_mw.asgi.send import STATE_KEY, Receive, Scope, Send, send_refusal, with_headers
-from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate, Gate
@@ -31,6 +31,10 @@ _NO_MIDDLEWARE: Final = Finding(
     "limits on endpoints count in this process alone; add RateLimitMiddleware, whose store and settings "
     "they share, or give them a store",
     code="RL-105",
+)
+_NOT_TRACKED: Final = (
+    "settle and count_status on endpoints need RateLimitMiddleware around the app, which sees the response; "
+    "without it, charges are not corrected"
 )
 
 
@@ -292,7 +296,7 @@ async def enforce(
 
 def _track(request: AsgiRequest, state: RateLimitState) -> None:
     if state.tracker is None:
-        warn_not_tracked()
+        warn_throttled("endpoint", _NOT_TRACKED, code="RL-230")
     else:
         state.tracker.add(request.on_end)
 
