@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from threading import Event
 from typing import Any, Final, TypeVar, Unpack
@@ -16,7 +16,9 @@ from ratelimit_mw.core.signatures import check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.django.gates import SETTING_NAME
 from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
+from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.rule_table import EndpointLevel, EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
@@ -104,11 +106,11 @@ def limits_by_level(view: Any, method: str, route: str) -> Iterator[EndpointLeve
         yield of_handler, f"{path}.{getattr(handler, '__name__', '')}", f"{method} {route}"
 
 
-def compile_limits(compiled: Callable[..., EndpointRules], view: Any, method: str, route: str) -> EndpointRules:
-    """Compile the limits on a view. `compiled`: `compile_endpoint_limits` of a gate or of its rules."""
+def compile_limits(compiler: Gate | AsyncGate | RuleSet, levels: Iterable[EndpointLevel]) -> EndpointRules:
+    """Compile the limits of a view or of its throttles."""
     rules: EndpointRules = ()
-    for endpoint_limits, name, shown in limits_by_level(view, method, route):
-        rules += compiled(endpoint_limits, name, shown, siblings=rules)
+    for endpoint_limits, name, shown in levels:
+        rules += compiler.compile_endpoint_limits(endpoint_limits, name, shown, siblings=rules)
     return rules
 
 

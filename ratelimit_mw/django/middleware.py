@@ -224,9 +224,10 @@ class RateLimitMiddleware:
 
     def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[EndpointRules, Gate | None]:
         view, method, route = endpoint
-        limits = compile_limits(self._gate.compile_endpoint_limits, view, method, f"/{route}")
+        levels = list(limits_by_level(view, method, f"/{route}"))
+        limits = compile_limits(self._gate, levels)
         self._gate.rule_set.report_endpoint(limits)
-        for endpoint_limits, name, _ in limits_by_level(view, method, f"/{route}"):
+        for endpoint_limits, name, _ in levels:
             for endpoint_limit in () if self._is_async else endpoint_limits:
                 try:
                     endpoint_limit.reject_async_callables()

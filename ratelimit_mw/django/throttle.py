@@ -19,7 +19,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.runtime import in_event_loop
 from ratelimit_mw.core.validation import closest_match, translate_option, unknown_key_message
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.django.endpoint_limits import is_strict
+from ratelimit_mw.django.endpoint_limits import compile_limits, is_strict
 from ratelimit_mw.django.gates import standalone_gate
 from ratelimit_mw.django.request import DjangoRequest
 from ratelimit_mw.django.responses import RequestContext
@@ -28,7 +28,7 @@ from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import user_id
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
-from ratelimit_mw.rules.rule_table import EndpointRules
+from ratelimit_mw.rules.rule_table import EndpointLevel, EndpointRules
 from ratelimit_mw.settings.rule import EndpointLimitOptions
 
 _PENDING: Final = "_ratelimit_mw_throttles"
@@ -83,7 +83,7 @@ class Throttle:
         if not limits:
             return True
         gate = _gate(state)
-        endpoint_rules = gate.rule_set.report_endpoint(_compiled(limits, gate))
+        endpoint_rules = gate.rule_set.report_endpoint(compile_limits(gate, limits))
         django_request = _ThrottleRequest(raw, state, request)
         verdict = _admit(gate, django_request, endpoint_rules)
         if verdict is None:
@@ -167,29 +167,22 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
         raise ConfigError(*[unknown_key_message(name, known) for name in likely], code="RL-001")
 
 
-def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[tuple[EndpointLimit, str, str]]:
+def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[EndpointLevel]:
     """Return the limits of those throttles that have limits. Reports a throttle that limits no view."""
-    found: list[tuple[EndpointLimit, str, str]] = []
+    found: list[EndpointLevel] = []
     for throttle in throttles:
         endpoint_limit, name, shown = throttle.limits_of(view)
         if endpoint_limit is not None:
-            found.append((endpoint_limit, name, shown))
+            found.append(((endpoint_limit,), name, shown))
         elif not name:
             _report_idle(throttle, view)
     return found
 
 
-def _compiled(limits: Sequence[tuple[EndpointLimit, str, str]], gate: Gate | AsyncGate) -> EndpointRules:
-    rules: EndpointRules = ()
-    for endpoint_limit, name, shown in limits:
-        rules += gate.compile_endpoint_limits((endpoint_limit,), name, shown, siblings=rules)
-    return rules
-
-
 def throttle_rules(view: Any, gate: Gate | AsyncGate) -> EndpointRules:
     """Return the limits of the throttles that a view of the URLs names. Raises `ConfigError` for an invalid one."""
     limits = [limit for use in uses_of([view]) for limit in _limits_of([use.throttle], use.options)]
-    return _compiled(list(dict.fromkeys(limits)), gate)
+    return compile_limits(gate, dict.fromkeys(limits))
 
 
 class _ThrottleRequest(DjangoRequest):
