@@ -8,14 +8,7 @@ from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.flask.commands import ratelimit_command
-from ratelimit_mw.flask.endpoint_limits import (
-    CONFIG,
-    exempt,
-    limit,
-    mark_limits_app,
-    register_app,
-    warn_unless_limits_app,
-)
+from ratelimit_mw.flask.endpoint_limits import CONFIG, exempt, limit, register_app, warn_unless_limits_app
 from ratelimit_mw.flask.first_request import FirstRequestCheck
 from ratelimit_mw.flask.hooks import Hooks
 from ratelimit_mw.settings import Settings
@@ -82,8 +75,7 @@ class RateLimiter:
             request_finished.connect(hooks.finished, app)
         app.extensions["ratelimit_mw"] = hooks
         app.cli.add_command(ratelimit_command)
-        register_app(app)
-        mark_limits_app(self)
+        register_app(app, self)
 
     def _gate(self, app: Flask) -> Gate:
         config = app.config.get(CONFIG) if self._settings is None else None

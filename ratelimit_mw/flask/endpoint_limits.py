@@ -88,23 +88,19 @@ def levels_of(
     return [level for level in found if level[0]]
 
 
-def register_app(app: Flask) -> None:
-    """Record that a RateLimiter enforces the limits in this app."""
+def register_app(app: Flask, extension: object) -> None:
+    """Record that this RateLimiter enforces the limits in this app."""
     _limited_apps.add(app)
+    _without_app.pop(extension, None)
 
 
 def warn_unless_limits_app(extension: object, *, strict: bool) -> None:
-    """Warn at the first request to any app, unless `mark_limits_app` is called for this extension first.
+    """Warn at the first request to any app, unless `register_app` is called for this RateLimiter first.
 
     `strict`: raise an error instead.
     """
     _without_app[extension] = strict
     request_started.connect(_check_enforced)
-
-
-def mark_limits_app(extension: object) -> None:
-    """Record that this extension limits an app."""
-    _without_app.pop(extension, None)
 
 
 def _attach(endpoint_limit: EndpointLimit, target: Target, word: str) -> Target:
