@@ -5,10 +5,11 @@ from inspect import isfunction
 from typing import Any, Final
 from weakref import WeakSet
 
-from ratelimit_mw.asgi.routes import RouteInfo, all_routes, apps_inside, routes_below, shape_of, starlette_route
+from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below, shape_of, starlette_route
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.rules.deployment_checks import nested_apps
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt, limits_on
 from ratelimit_mw.rules.route_checks import route_findings
 from ratelimit_mw.settings import Settings
@@ -61,7 +62,7 @@ def check_routes(app: Any, settings: Settings) -> None:
     Raises `ConfigError` for a limit made by another framework's decorator, even if not `strict`: nothing else reports
     this mistake.
     """
-    layers = [one.cls for inner in apps_inside(app) for one in getattr(inner, "user_middleware", ())]
+    layers = [one.cls for inner in nested_apps(app, "app") for one in getattr(inner, "user_middleware", ())]
     around_all = any(isinstance(layer, type) and issubclass(layer, HonorsExempt) for layer in layers)
     infos = list(all_routes(routes_below(app)))
     if foreign := [text for info in infos for text in _foreign_limits(info)]:
@@ -132,7 +133,7 @@ def _enforcers(info: RouteInfo) -> Iterator[HonorsExempt]:
     """Yield the middleware and the dependencies that enforce limits on a route."""
     leaf = starlette_route(info.route)
     for around in (getattr(leaf, "app", None), *(getattr(one, "app", None) for one in info.parents)):
-        for layer in apps_inside(around, ("middleware_stack", "app")):
+        for layer in nested_apps(around, "middleware_stack", "app"):
             if isinstance(layer, HonorsExempt):
                 yield layer
     yield from _dependencies_on_limits(getattr(leaf, "dependant", None))

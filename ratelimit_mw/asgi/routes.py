@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.asgi.send import Scope
 from ratelimit_mw.http.request import strip_root
+from ratelimit_mw.rules.deployment_checks import nested_apps
 from ratelimit_mw.rules.route_checks import RouteShape
 
 _ATTRIBUTE: Final = "__remembered_by_ratelimit_mw__"
@@ -35,7 +36,7 @@ def _create(owner: object, what: str) -> dict[Any, Any]:
     return caches.setdefault(what, {})
 
 
-_MAX_DEPTH: Final = 20  # nested mounts or apps
+_MAX_DEPTH: Final = 20  # nested mounts
 _NAMED: Final = re.compile(r"\(\?P<\w+>")
 _PORT: Final = re.compile(r":\d*$")
 _OF_ONE_SEGMENT: Final = [  # Starlette's converters without slashes, in patterns
@@ -186,19 +187,10 @@ def first_match(infos: Sequence[RouteInfo], scope: Scope) -> RouteInfo | None:
 
 def routes_below(app: Any) -> Sequence[Any]:
     """Return the routes of the app inside its middleware; empty if it has none."""
-    for inner in apps_inside(app):
+    for inner in nested_apps(app, "app"):
         if routes := _child_routes(inner) or _child_routes(getattr(inner, "__self__", None)):
             return routes
     return ()
-
-
-def apps_inside(app: Any, attributes: Sequence[str] = ("app",)) -> Iterator[Any]:
-    """Yield an app and the apps inside it. `attributes`: those in which middleware may have the app that it wraps."""
-    for _ in range(_MAX_DEPTH):
-        if app is None:
-            return
-        yield app
-        app = next((inner for name in attributes if (inner := getattr(app, name, None)) is not None), None)
 
 
 def endpoint_below(routes: Sequence[Any], scope: Scope) -> Any:

@@ -192,18 +192,18 @@ def is_falcon(app: object) -> bool:
     Falcon's `/users/{id}` also matches `/users/`, with an empty id. In all other supported routers `/users/` does not
     match it, and is usually a separate endpoint.
     """
-    classes = (kind for inner in _nested_apps(app, *_APP_ATTRIBUTES) for kind in type(inner).__mro__)
+    classes = (kind for inner in nested_apps(app, *_APP_ATTRIBUTES) for kind in type(inner).__mro__)
     return any(kind.__module__.partition(".")[0] == "falcon" for kind in classes)
 
 
 def _nested_classes(app: Any) -> Iterator[object]:
     """Yield the classes of an app, of the apps that it wraps, and of their middleware."""
-    for wrapped in _nested_apps(app, "app"):
+    for wrapped in nested_apps(app, "app"):
         yield type(wrapped)
         yield from (getattr(one, "cls", None) for one in getattr(wrapped, "user_middleware", ()))
 
 
-def _nested_apps(app: Any, *attributes: str) -> Iterator[Any]:
+def nested_apps(app: Any, *attributes: str) -> Iterator[Any]:
     """Yield an app, and the apps inside it. `attributes`: the names under which middleware keeps the app it wraps."""
     for _ in range(_MAX_DEPTH):
         yield app
