@@ -121,10 +121,16 @@ async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, rece
         and await _respond_by_app(refusal_handler.call, refusal, scope, receive, send)
     ):
         return
-    refusal = await custom_refusal(gate.refusal_handler, request, verdict, refusal)
+    if refusal_handler is not None:  # otherwise, the call would only cost time
+        refusal = await custom_refusal(refusal_handler, request, verdict, refusal)
+    await send_response(refusal, scope, send)
+
+
+async def send_response(response: Response, scope: Scope, send: Send) -> None:
+    """Send a response to an HTTP request or a websocket's handshake."""
     prefix = "http" if scope["type"] == "http" else "websocket.http"
-    body = b"" if scope.get("method") == "HEAD" else refusal.body
-    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": refusal.raw_headers})
+    body = b"" if scope.get("method") == "HEAD" else response.body
+    await send({"type": f"{prefix}.response.start", "status": response.status, "headers": response.raw_headers})
     await send({"type": f"{prefix}.response.body", "body": body})
 
 

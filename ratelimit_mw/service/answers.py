@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from msgspec import json
 
-from ratelimit_mw.asgi.send import Send
 from ratelimit_mw.core.errors import RateLimitError
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.response import HeaderList, Response, problem_response
@@ -37,13 +36,6 @@ def json_response(value: object) -> Response:
     body = json.encode(value)
     fields = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     return Response(200, fields, body)
-
-
-async def send_response(response: Response, send: Send, *, head: bool = False) -> None:
-    """Send a response. `head`: without its body."""
-    fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers]
-    await send({"type": "http.response.start", "status": response.status, "headers": fields})
-    await send({"type": "http.response.body", "body": b"" if head else response.body})
 
 
 def numbers(verdict: Verdict | None) -> dict[str, Any]:

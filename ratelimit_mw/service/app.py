@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.asgi.send import Message, Receive, Scope, Send
+from ratelimit_mw.asgi.send import Message, Receive, Scope, Send, send_response
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.gate import AsyncGate
@@ -14,7 +14,7 @@ from ratelimit_mw.http.response import Response, raw_headers
 from ratelimit_mw.metrics import CONTENT_TYPE, exposition
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.service.access import Access, web_page_problem
-from ratelimit_mw.service.answers import Rejected, json_response, send_response
+from ratelimit_mw.service.answers import Rejected, json_response
 from ratelimit_mw.service.calls import HitCall, RequestParts, SettleCall, read_call, read_either
 from ratelimit_mw.service.forwarded import Forwarded, ProxyRequests, Rebuild, for_envoy, for_nginx, without_body
 from ratelimit_mw.service.hits import Hits
@@ -163,7 +163,7 @@ class Service:
             response = error.response
             if render is not None:
                 send = render(send)
-        await send_response(response, send, head=scope["method"] == "HEAD")
+        await send_response(response, scope, send)
 
     async def _respond(self, path: str, scope: Scope, receive: Receive) -> Response:
         """Return the answer to a call that is not about a proxy's request. Raises `Rejected` for an invalid call."""
