@@ -169,12 +169,14 @@ class ClientIPResolver:
                 address = _first_untrusted(parse_list(text), networks)
             return str(address) if address else None
 
+        may_be_bare = hops <= 1 and parse_list is not forwarded  # whether the header's value may be the address alone
+
         def read_ipv4(text: str) -> str | None:
             """Return the value of a header if it is the client's IPv4 address and nothing else."""
-            return text if hops <= 1 and is_ipv4(text) else None
+            return text if may_be_bare and is_ipv4(text) else None
 
         self._peer_address = lru_cache(_CACHE_SIZE)(read_peer)
-        self._ipv4_from_header = read_ipv4 if parse_list is not forwarded else _no_address
+        self._ipv4_from_header = read_ipv4
         self._from_header = read_header
         self._cached_from_header = lru_cache(_CACHE_SIZE)(read_header)
 
@@ -232,10 +234,6 @@ class ClientIPResolver:
         if client is None:
             client = self._cached_from_header(text) if len(text) <= _MAX_CACHED_LENGTH else self._from_header(text)
         return client or peer_address
-
-
-def _no_address(_: str) -> None:
-    return None
 
 
 def _first_untrusted(addresses: Iterator[Address | None], networks: Networks) -> Address | None:
