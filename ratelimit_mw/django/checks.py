@@ -16,13 +16,13 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, capture_warnings
 from ratelimit_mw.django.endpoint_limits import (
     LOCATIONS,
+    SETTING_NAME,
     compile_limits,
     is_strict,
     limits_by_level,
     unenforced_message,
 )
-from ratelimit_mw.django.gates import SETTING_NAME, build_gate
-from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
+from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware, build_gate
 from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit

@@ -14,7 +14,6 @@ from django.core.signals import request_started
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import check_parentheses
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.django.gates import SETTING_NAME
 from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
@@ -26,6 +25,7 @@ from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 View = TypeVar("View", bound=Callable[..., Any])
 EndpointLimits = tuple[EndpointLimit, ...]
 
+SETTING_NAME: Final = "RATELIMIT_MW"
 LOCATIONS: Final[WeakKeyDictionary[EndpointLimit, str]] = WeakKeyDictionary()  # file and line of each attached limit
 _MAX_NAMED: Final = 3  # places in a message
 MIDDLEWARE_LOADED: Final = Event()  # set by the first middleware

@@ -9,15 +9,14 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, compile_limits, limits_by_level
-from ratelimit_mw.django.gates import SETTING_NAME, build_gate
+from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, SETTING_NAME, compile_limits, limits_by_level
 from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserNotLoaded, load_user, may_have_user
 from ratelimit_mw.django.responses import (
     RequestContext,
@@ -33,13 +32,39 @@ from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.on_refused import await_result, custom_refusal
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.rule_table import EndpointRules
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
 from ratelimit_mw.settings.options import Options
 
 _MAX_CACHED_ENDPOINTS: Final = 4096
 _STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # others share one cache entry
+_ALLOWED: Final = "a callable (request, verdict)"
+_DJANGO: Final = "the middleware of Django"  # also under ASGI, where Django serves no websockets
 _IN_SETTINGS: Final = dict.fromkeys(Options.__annotations__, f"into {SETTING_NAME} of Django's settings")
+
+
+class DjangoGate(Gate):
+    """A gate for threads. `on_refused` must be a callable, because an ASGI or WSGI app cannot respond inside Django."""
+
+    _handler_kinds = ("plain",)
+    _expected_handler = _ALLOWED
+    _sees_no_messages = _DJANGO
+
+
+class AsyncDjangoGate(AsyncGate):
+    """The same as `DjangoGate`, for asyncio."""
+
+    _handler_kinds = ("plain",)
+    _expected_handler = _ALLOWED
+    _sees_no_messages = _DJANGO
+
+
+def build_gate(value: Any, *, is_async: bool) -> DjangoGate | AsyncDjangoGate:
+    """Return the gate of `RATELIMIT_MW`. Raises `ConfigError` that names the setting."""
+    with error_location(SETTING_NAME):
+        found = Settings.of(value, {})
+        return AsyncDjangoGate(found) if is_async else DjangoGate(found)
 
 
 def _check_get_response(arguments: Sequence[object]) -> str:

@@ -19,8 +19,8 @@ from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.runtime import in_event_loop
 from ratelimit_mw.core.validation import closest_match, translate_option, unknown_key_message
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.django.endpoint_limits import compile_limits, is_strict
-from ratelimit_mw.django.gates import standalone_gate
+from ratelimit_mw.django.endpoint_limits import SETTING_NAME, compile_limits, is_strict
+from ratelimit_mw.django.middleware import build_gate
 from ratelimit_mw.django.request import DjangoRequest
 from ratelimit_mw.django.responses import RequestContext
 from ratelimit_mw.engine.gate import AsyncGate, Gate
@@ -30,6 +30,7 @@ from ratelimit_mw.http.request import user_id
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.rule_table import EndpointLevel, EndpointRules
 from ratelimit_mw.settings.rule import EndpointLimitOptions
+from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _PENDING: Final = "_ratelimit_mw_throttles"
 _MAX_NAMED: Final = 3  # views in a message
@@ -37,6 +38,13 @@ RATES: Final = "DEFAULT_THROTTLE_RATES"
 FIX: Final = (
     f"set `throttle_scope` on the views, with a rate in {RATES}, or use a subclass of Throttle with `limits` or `scope`"
 )
+_NO_MIDDLEWARE: Final = Finding(
+    "Throttle has neither RateLimitMiddleware nor RATELIMIT_MW, so it counts in each process alone; "
+    "add ratelimit_mw.django.RateLimitMiddleware to MIDDLEWARE",
+    code="RL-104",
+)
+_lock: Final = fork_safe_lock()
+_standalone: list[tuple[Any, Gate | AsyncGate]] = []
 _reported: Final[set[str]] = set()  # texts of `Idle`
 
 
@@ -218,16 +226,27 @@ def _gate(state: RateLimitState | None) -> Gate | AsyncGate:
 
     The standalone gate is used without a middleware, and in an event loop if the middleware's gate has to await.
     """
-    gate = standalone_gate() if state is None or state.gate is None else state.gate
+    gate = _standalone_gate() if state is None or state.gate is None else state.gate
     if isinstance(gate, AsyncGate) and gate.nested.sync_gate is None and in_event_loop():
         warn_throttled(
             "throttle",
             "runs inside an event loop and cannot wait for the store, so it counts in this process alone",
             code="RL-232",
         )
-        gate = standalone_gate()
+        gate = _standalone_gate()
     nested: Gate | AsyncGate = gate.nested
     return nested
+
+
+def _standalone_gate() -> Gate | AsyncGate:
+    """Return the gate for throttles that run without the middleware. It is built once, from the same settings."""
+    value = getattr(settings, SETTING_NAME, None)
+    with _lock:
+        if not _standalone or _standalone[0][0] is not value:
+            if value is None:
+                warn_or_fail([_NO_MIDDLEWARE], strict=is_strict())
+            _standalone[:] = [(value, build_gate({"limits": []} if value is None else value, is_async=False))]
+        return _standalone[0][1]
 
 
 def _admit(gate: Gate | AsyncGate, django_request: DjangoRequest, endpoint_rules: EndpointRules) -> Verdict | None:

@@ -21,7 +21,7 @@ from rest_framework.viewsets import ViewSet
 
 from ratelimit_mw import ConfigError, MemoryStore
 from ratelimit_mw.core import log as notices
-from ratelimit_mw.django import Throttle, gates, limit
+from ratelimit_mw.django import Throttle, limit
 from ratelimit_mw.django import throttle as idle
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -35,7 +35,7 @@ FREE: dict[str, Any] = {"limits": []}  # the middleware itself limits nothing
 @pytest.fixture(autouse=True)
 def _as_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notices, "_quiet_until", {})
-    monkeypatch.setattr(gates, "_standalone", [])
+    monkeypatch.setattr(idle, "_standalone", [])
     monkeypatch.setattr(idle, "_reported", set())
 
 

@@ -15,7 +15,7 @@ from django.urls import Resolver404, resolve
 from ratelimit_mw.admin.commands import add_commands
 from ratelimit_mw.admin.target import DescribedRequest, Endpoint, Inner, Target
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.django.gates import SETTING_NAME
+from ratelimit_mw.django.endpoint_limits import SETTING_NAME
 from ratelimit_mw.django.middleware import RateLimitMiddleware
 from ratelimit_mw.django.request import DjangoRequest, route_of
 from ratelimit_mw.django.throttle import throttle_rules
