@@ -11,7 +11,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.rules.deployment_checks import nested_apps
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt, limits_on
-from ratelimit_mw.rules.route_checks import route_findings
+from ratelimit_mw.rules.route_checks import idle_methods_finding, route_findings
 from ratelimit_mw.settings import Settings
 
 WRAPPED: Final = WeakSet[Any]()  # functions that `limit` has wrapped; only the wrapper enforces the limit
@@ -109,12 +109,8 @@ def _idle_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
         methods = limit.rule.all_methods
         # a mounted app, a websocket and a class of endpoints have no methods of their own
         if methods and all(info.methods and methods.isdisjoint(info.methods) for info in limited):
-            present = sorted({method for info in limited for method in info.methods})
-            yield Finding(
-                f"{limited[0].template}: its limit has methods = {list(limit.rule.methods)}, and its routes have "
-                f"{', '.join(present)}, so it limits nothing; name methods of the routes, or leave methods out",
-                code="RL-128",
-            )
+            accepted = {method for info in limited for method in info.methods}
+            yield idle_methods_finding(f"{limited[0].template}: its limit", limit.rule, "its routes", accepted)
 
 
 def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from ratelimit_mw.core.signatures import callable_name, check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
+from ratelimit_mw.rules.route_checks import idle_methods_finding
 from ratelimit_mw.rules.rule_table import EndpointLevel
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
@@ -175,12 +176,8 @@ def _idle_methods(app: Flask) -> Iterator[Finding]:
     for endpoint_limit, present in methods.items():
         own = endpoint_limit.rule.all_methods
         if own and endpoint_limit in _unchecked and own.isdisjoint(present):
-            yield Finding(
-                f"{_unchecked[endpoint_limit]} has methods = {list(endpoint_limit.rule.methods)}, and its routes have "
-                f"{', '.join(sorted(present - _IMPLICIT_METHODS))}, so it limits nothing; name methods of the routes, "
-                "or leave methods out",
-                code="RL-128",
-            )
+            accepted = present - _IMPLICIT_METHODS
+            yield idle_methods_finding(_unchecked[endpoint_limit], endpoint_limit.rule, "its routes", accepted)
 
 
 def _is_strict(app: Flask) -> bool:

@@ -124,11 +124,19 @@ def _method_findings(place: str, rule: Rule, routes: Sequence[RouteShape]) -> It
         return
     implicit = {"OPTIONS", *(["HEAD"] if "GET" in accepted else [])}  # middleware may answer OPTIONS
     if rule.all_methods.isdisjoint(accepted | implicit):
-        yield Finding(
-            f"{place}: it has methods = {list(rule.methods)}, and the routes with its path have "
-            f"{', '.join(sorted(accepted))}, so it limits nothing; name methods of the routes, or leave methods out",
-            code="RL-128",
-        )
+        yield idle_methods_finding(f"{place}: it", rule, "the routes with its path", accepted)
+
+
+def idle_methods_finding(subject: str, rule: Rule, routes: str, accepted: Iterable[str]) -> Finding:
+    """Return the finding on a rule for methods that none of its routes accepts.
+
+    `subject`, `routes`: how the text names the rule and its routes. `accepted`: the methods of these routes.
+    """
+    return Finding(
+        f"{subject} has methods = {list(rule.methods)}, and {routes} have {', '.join(sorted(accepted))}, so it limits "
+        "nothing; name methods of the routes, or leave methods out",
+        code="RL-128",
+    )
 
 
 def _may_meet(one: Sequence[str], other: Sequence[str]) -> bool:
