@@ -18,7 +18,7 @@ from ratelimit_mw import Charge, Limiter, MemoryStore, TokenBucket
 from ratelimit_mw.core import memo as kept
 from ratelimit_mw.core.limit import Decision
 from ratelimit_mw.core.memo import cached_property
-from ratelimit_mw.django import gates
+from ratelimit_mw.django import throttle
 from ratelimit_mw.engine import state as outcome
 from ratelimit_mw.engine.delays import DelayCapacity
 from ratelimit_mw.engine.slot_queue import Queues, SlotDemand
@@ -173,10 +173,10 @@ def settled() -> bool:
 
 def django() -> tuple[Any, Callable[[], bool]]:
     def work() -> bool:
-        with gates._lock:
+        with throttle._lock:
             return True
 
-    return gates._lock, work
+    return throttle._lock, work
 
 
 def pool() -> tuple[Any, Callable[[], bool]]:
