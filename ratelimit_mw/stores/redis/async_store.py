@@ -104,13 +104,14 @@ class AsyncioStore(RedisCommands):
         """
         try:
             reply = await self._take_together(groups, mode, self)
-            return read_decisions_by_group(reply, [len(group.keys) for group in groups])
         except StoreError as error:
             if len(groups) == 1:
                 return [error]
             if SCRIPT_ERROR not in str(error):
                 raise
-        return [outcome for group in groups for outcome in await self._send_again([group], mode)]
+            return [outcome for group in groups for outcome in await self._send_again([group], mode)]
+        # outside of `try`: a reply that cannot be read must not make the groups be taken again
+        return read_decisions_by_group(reply, [len(group.keys) for group in groups])
 
     async def send(self, command: Command) -> Any:
         """See `Sender.send`."""
