@@ -62,7 +62,8 @@ def check_routes(app: Any, settings: Settings) -> None:
     Raises `ConfigError` for a limit made by another framework's decorator, even if not `strict`: nothing else reports
     this mistake.
     """
-    layers = [one.cls for inner in nested_apps(app, "app") for one in getattr(inner, "user_middleware", ())]
+    apps = list(nested_apps(app, "app"))
+    layers = [one.cls for inner in apps for one in getattr(inner, "user_middleware", ())] + [type(one) for one in apps]
     around_all = any(isinstance(layer, type) and issubclass(layer, HonorsExempt) for layer in layers)
     infos = list(all_routes(routes_below(app)))
     if foreign := [text for info in infos for text in _foreign_limits(info)]:

@@ -26,14 +26,15 @@ the verdict is known. With the integrations above, each refusing verdict passes 
 - `allow_request` (`django/throttle.py`). The view's first throttle decides for all. The others return its result,
   but one whose own `allow_request` calls `super()` sees the same refusal again.
 
-Without a `DisconnectWatcher` (`asgi/disconnect.py`), a delay continues after the client has disconnected. The
-middleware makes a watcher only for requests that the gate may delay.
+Without a `DisconnectWatcher` (`asgi/disconnect.py`), a delay continues after the client has disconnected.
+`RateLimitMiddleware._on_general_path` makes a watcher only for requests that the gate may delay, and not for a refusal
+of the fast path. A synchronous Django middleware and a throttle must not await a delay.
 
 In the WSGI middleware (`wsgi/__init__.py`) and Flask (`flask/hooks.py`), the functions named `_decide` know the
 verdict, and `wsgi/send.py` sends the refusal. In the decision service (`service/`), `RateLimitMiddleware` decides the
 requests that a proxy forwards, and `service/forwarded.py` adapts the refusals to nginx and Envoy. A sixth function,
-`Requests.refusal` (`service/requests.py`), builds the refusals of the service's other calls: checks, and gRPC calls
-(`service/grpc.py`).
+`Requests.response` (`service/requests.py`), builds the responses of the service's other calls, refusals among them:
+checks, and gRPC calls (`service/grpc.py`).
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping

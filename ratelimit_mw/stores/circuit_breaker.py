@@ -1,8 +1,8 @@
 """A layer that stops querying a store that fails: a circuit breaker (M. Nygard, Release It!).
 
 After `FAILURES_TO_OPEN` consecutive failures the breaker opens for a pause, in which each take and each peek raises a
-`StoreError` at once. After the pause one request probes the store. If the store replies, the breaker closes; if not,
-the next pause is twice as long, up to `MAX_PAUSE`. `CircuitBreaker.on_failure` counts the failures.
+`StoreError` at once. Requests that fail at the same time count as one failure. After the pause one request probes the
+store. If the store replies, the breaker closes; if not, the next pause is twice as long, up to `MAX_PAUSE`.
 """
 
 from collections.abc import Callable, Sequence

@@ -613,6 +613,8 @@ def test_an_exemption_that_nothing_heeds_is_told_at_start(caplog: pytest.LogCapt
             LIFESPAN,
             *given,
         )
+        inner = RateLimit(Starlette(routes=[Route("/wrapped", free)]), "1/minute")
+        talk(RateLimitMiddleware(inner, limits=[]), LIFESPAN, *given)
     assert [message.partition(", but")[0] for message in caplog.messages] == [
         "ratelimit_mw: /none/{item} is exempt",
         "ratelimit_mw: /none/x is exempt",
