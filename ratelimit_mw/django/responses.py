@@ -74,7 +74,8 @@ def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Head
     """Add the rate limit headers. A field that is a list is appended to the view's field of the same name.
 
     The response may be one of the view, a refusal, or the 429 that REST framework builds for a throttle. To add a new
-    header to refusals, set it here first, if the verdict refuses and the response does not have it.
+    header to the 429 of a throttle, set it at the top of this function, if the verdict refuses and the response does
+    not have it.
     """
     theirs, added = response.headers, headers(verdict, style)
     # Setting a field by name takes as long as making it, because Django encodes name and value, and looks for line

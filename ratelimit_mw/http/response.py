@@ -264,16 +264,16 @@ def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> Header
 
 
 def refusal_response(
-    verdict: Verdict, style: HeaderStyle = "ietf", jitter: float = 0.0, at_least: float = 0.0
+    verdict: Verdict, style: HeaderStyle = "ietf", jitter: float = 0.0, outer_wait: float = 0.0
 ) -> Response:
     """Return the response to a refused request: status 429, 503 or 403.
 
     The status is 503 if the request is denied because the store failed, 403 if the request has no key or is blocked,
     and otherwise 429.
 
-    `jitter`: the maximum of a random addition to `Retry-After`, in seconds. `at_least`: the minimum of `Retry-After`,
+    `jitter`: the maximum of a random addition to `Retry-After`, in seconds. `outer_wait`: the minimum of `Retry-After`,
     in seconds. If outer limits admitted this request before an inner limit refused it, a retry has to pass the outer
-    limits again. Then `at_least` is `RateLimitState.wait`, the time until they admit the retry. Otherwise it is 0.
+    limits again. Then `outer_wait` is `RateLimitState.wait`, the time until they admit the retry. Otherwise it is 0.
     """
     if verdict.source == "denied_on_error":
         detail = "Requests cannot be counted at the moment."
@@ -294,7 +294,7 @@ def refusal_response(
         detail = "This request costs more than its quota ever allows; waiting does not help."
     else:
         extra = uniform(0, jitter) if jitter else 0.0  # noqa: S311  # spreads clients; not a secret
-        wait = max(1, ceil(max(verdict.retry_after, at_least) + extra))
+        wait = max(1, ceil(max(verdict.retry_after, outer_wait) + extra))
         fields = [("Retry-After", str(wait))]
         detail = f"Try again in {wait} second{'s' if wait > 1 else ''}."
     return problem_response(

@@ -2,7 +2,7 @@
 
 The store would refuse the same group of charges until its `retry_after` is over, unless a bucket is settled or reset.
 So a cached refusal is correct, and the server need not be queried. Other processes may also settle a bucket. Therefore
-no refusal is cached for longer than `max_seconds`.
+no refusal is cached for longer than `max_seconds`, the setting `deny_cache`.
 """
 
 import math
@@ -168,7 +168,7 @@ def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
 def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
     """Return the decision as it is `elapsed_us` microseconds later, except that `remaining` may be too low.
 
-    `allowed` becomes true if this charge alone would pass by then. Another charge of the group still refuses.
+    `allowed` becomes true if this charge alone would pass by then. The group is still refused, by another charge.
     """
     if not elapsed_us:
         return decision

@@ -69,7 +69,7 @@ class MemoryStore:
                             states = current_map.current
                             old = states[key]
                         except KeyError:  # the limit has no map, or the key is not in the current generation
-                            current_map = None  # if `old` is not None, `states` is an older generation
+                            current_map = None  # then `states` is not the current generation
                             states, old = self._find_older(limit, key, now)
                         if old is not None:
                             decision, new = limit.decide(old, now, cost, None)
@@ -226,11 +226,11 @@ class MemoryStore:
             # In a refused group, the state of a shared overflow bucket may include units that are not charged.
             writes = commit and not (refused and key == _OVERFLOW_KEY and charges[index].limit.bucket in shared)
             if decision.allowed and not charged:
-                # it admits, but is not charged, so the decision shows the unchanged bucket
+                # it admits, but is not charged, so the decision shows the bucket without this charge
                 decisions[index] = charges[index].limit.decide(old, now, 0, None)[0]
                 new = old
             elif writes and new is not None and (new is not old or key not in state_map.current):
-                self._add(state_map, key, new, now)  # also moves an unchanged state, because its client was active
+                self._add(state_map, key, new, now)  # also moves an unchanged state to the current generation
             if writes and refused and new is not None:
                 # a full store must not evict any bucket of a refused request, not even those that did not refuse
                 state_map.mark_refused(key, new)
@@ -285,7 +285,7 @@ class MemoryStore:
     def _drop_empty(self, now: int) -> None:
         """Drop empty maps of limits: check two maps.
 
-        Runs at the first take or peek after a limit was added. Otherwise an app that creates limits would add maps
+        Runs on the first general path after a limit was added. Otherwise an app that creates limits would add maps
         forever.
         """
         self._limit_was_added = False

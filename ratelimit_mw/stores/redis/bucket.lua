@@ -1,7 +1,7 @@
 -- Functions that the bucket algorithms share. In Python, they are methods in algorithms/bucket.py: bucket_decision is
 -- `decision`, settled_level is `settled_level`, read_level is `level`, and settle_level is `settle`. Python has no
--- function for refuse_or_delay: `TokenBucket.decide` and `GCRA.decide` contain the steps of refuse_or_delay. For speed,
--- they also contain the steps of `decision`, which only `LeakyBucket.decide` calls.
+-- function for refuse_or_delay: `TokenBucket.decide` and `GCRA.decide` contain its steps. For speed, these two methods
+-- also contain the steps of the method `decision`, so only `LeakyBucket.decide` calls it.
 --
 -- head.lua defines `decide`: it has an entry for each algorithm that a charge uses. A call creates only the functions
 -- that these algorithms need.
@@ -14,7 +14,7 @@ local refuse_or_delay
 if decide.gcra or decide.token_bucket then
   -- Decides a charge that does not fit: the bucket would exceed its capacity by `over` ticks, more than 0. Returns
   -- allowed, retry_after and delay. The charge is delayed until `over` ticks have drained, if this delay is at most
-  -- max_delay. Otherwise the charge is refused: a retry after retry_after would be delayed by max_delay at most. n
+  -- max_delay. Otherwise the charge is refused, with the time after which a retry is delayed by max_delay at most. n
   -- ticks drain in n / drain clock steps, rounded up, minus `phase`. leaky_bucket.lua does not use this function,
   -- because there a charge that fits may be delayed, too.
   function refuse_or_delay(cost, over, max_delay, phase, clock, drain, burst)
