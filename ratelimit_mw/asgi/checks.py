@@ -11,7 +11,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.rules.deployment_checks import nested_apps
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt, limits_on
-from ratelimit_mw.rules.route_checks import idle_methods_finding, route_findings
+from ratelimit_mw.rules.route_checks import no_effect_methods_finding, route_findings
 from ratelimit_mw.settings import Settings
 
 WRAPPED: Final = WeakSet[Any]()  # functions that `limit` has wrapped; only the wrapper enforces the limit
@@ -69,7 +69,7 @@ def check_routes(app: Any, settings: Settings) -> None:
     if foreign := [text for info in infos for text in _foreign_limits(info)]:
         raise ConfigError(*foreign, code="RL-063")
     unenforced = [finding for info in infos for finding in _unenforced(info, around_all=around_all)]
-    warn_or_fail([*unenforced, *_idle_methods(infos), *_rule_findings(infos, settings)], strict=settings.strict)
+    warn_or_fail([*unenforced, *_no_effect_methods(infos), *_rule_findings(infos, settings)], strict=settings.strict)
 
 
 def _foreign_limits(info: RouteInfo) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _unenforced(info: RouteInfo, *, around_all: bool) -> Iterator[Finding]:
         )
 
 
-def _idle_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
+def _no_effect_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
     """Yield a finding for each limit whose `methods` do not occur in any of its routes."""
     routes: dict[EndpointLimit, list[RouteInfo]] = {}
     for info in infos:
@@ -111,7 +111,7 @@ def _idle_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
         # a mounted app, a websocket and a class of endpoints have no methods of their own
         if methods and all(info.methods and methods.isdisjoint(info.methods) for info in limited):
             accepted = {method for info in limited for method in info.methods}
-            yield idle_methods_finding(f"{limited[0].template}: its limit", limit.rule, "its routes", accepted)
+            yield no_effect_methods_finding(f"{limited[0].template}: its limit", limit.rule, "its routes", accepted)
 
 
 def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from ratelimit_mw.core.signatures import callable_name, check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
-from ratelimit_mw.rules.route_checks import idle_methods_finding
+from ratelimit_mw.rules.route_checks import no_effect_methods_finding
 from ratelimit_mw.rules.rule_table import EndpointLevel
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
@@ -156,7 +156,7 @@ def enforcement_findings() -> Sequence[Finding]:
         Finding(f"{name}: {_NOT_ENFORCED}", code="RL-109", weakens_limits=weakens_limits)
         for name, weakens_limits in idle
     ]
-    findings += [finding for app in list(_limited_apps) for finding in _idle_methods(app)]
+    findings += [finding for app in list(_limited_apps) for finding in _no_effect_methods(app)]
     return findings + [_NO_APP] * bool(_without_app)
 
 
@@ -165,7 +165,7 @@ def is_strict(app: Flask) -> bool:
     return _is_strict(app) or any(_without_app.values())
 
 
-def _idle_methods(app: Flask) -> Iterator[Finding]:
+def _no_effect_methods(app: Flask) -> Iterator[Finding]:
     """Yield a finding for each unchecked limit whose `methods` do not occur in any of its routes."""
     methods: dict[EndpointLimit, set[str]] = {}
     for rule in app.url_map.iter_rules():
@@ -177,7 +177,7 @@ def _idle_methods(app: Flask) -> Iterator[Finding]:
         own = endpoint_limit.rule.all_methods
         if own and endpoint_limit in _unchecked and own.isdisjoint(present):
             accepted = present - _IMPLICIT_METHODS
-            yield idle_methods_finding(_unchecked[endpoint_limit], endpoint_limit.rule, "its routes", accepted)
+            yield no_effect_methods_finding(_unchecked[endpoint_limit], endpoint_limit.rule, "its routes", accepted)
 
 
 def _is_strict(app: Flask) -> bool:

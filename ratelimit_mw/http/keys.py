@@ -65,7 +65,7 @@ class Key:
     `callables`: the callables whose results it needs. `headers`, `cookies`: the names of those that it reads.
     `is_shared`: all clients have the same identity. `is_ip_without_user`: for a request with an address and without a
     user, it reads only the address. `prefix`: the bits of an IPv6 address that it reads; 0 without `ip`. `place`: its
-    text, or for a callable the name, with file and line of a lambda. `idle`: the parts behind one that practically
+    text, or for a callable the name, with file and line of a lambda. `no_effect`: the parts behind one that practically
     every request has, that one, and a text in which they come first; None without such parts.
     """
 
@@ -76,10 +76,10 @@ class Key:
         "cookies",
         "headers",
         "identity",
-        "idle",
         "is_all",
         "is_ip_without_user",
         "is_shared",
+        "no_effect",
         "place",
         "prefix",
         "text",
@@ -117,9 +117,11 @@ class Key:
         reachable = certain.index(True) + 1 if True in certain else len(kinds)
         self._reachable = kinds[:reachable]
         texts = self.text.split(" | ")
-        idle = [text for text, sure in zip(texts[reachable:], certain[reachable:], strict=True) if not sure]
-        rest = [text for text in texts if text not in idle]
-        self.idle: Final = (" | ".join(idle), texts[reachable - 1], " | ".join(idle + rest)) if idle else None
+        unread = [text for text, sure in zip(texts[reachable:], certain[reachable:], strict=True) if not sure]
+        rest = [text for text in texts if text not in unread]
+        self.no_effect: Final = (
+            (" | ".join(unread), texts[reachable - 1], " | ".join(unread + rest)) if unread else None
+        )
         self.is_all = self.text == "all"
         self.is_shared: Final = all(kind in ("all", "route") for kinds in self._kinds for kind in kinds)
 

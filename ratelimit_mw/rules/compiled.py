@@ -94,6 +94,11 @@ class CompiledLimit:
 
         self.charge: Final = charge
 
+    @property
+    def can_refuse(self) -> bool:
+        """Whether it can refuse requests. False for a penalty, because another limit has to refuse before it."""
+        return not self.is_penalty and not self.shadow and self.cost != 0
+
     def cost_of(self, results: CallResults) -> int:
         """Return the units that a request costs."""
         return self.cost if isinstance(self.cost, int) else cost_result(self.cost, results, self.min_cost)
@@ -178,8 +183,16 @@ class LimitSet:
     @property
     def keys(self) -> Sequence[Key]:
         """The keys that are known before the first request; with a callable's limits, the rule's key as well."""
-        keys = [self.key] if self.fixed_limits is None and self.tier is None else []
-        return keys + [limit.key for limit in self.known_limits]
+        return self._fallback_keys + [limit.key for limit in self.known_limits]
+
+    @property
+    def refusing_keys(self) -> Sequence[Key]:
+        """Those of `keys` whose limits can refuse requests."""
+        return self._fallback_keys + [limit.key for limit in self.known_limits if limit.can_refuse]
+
+    @property
+    def _fallback_keys(self) -> list[Key]:
+        return [self.key] if self.fixed_limits is None and self.tier is None else []
 
     @property
     def known_limits(self) -> Sequence[CompiledLimit]:

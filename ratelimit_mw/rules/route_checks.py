@@ -124,10 +124,10 @@ def _method_findings(place: str, rule: Rule, routes: Sequence[RouteShape]) -> It
         return
     implicit = {"OPTIONS", *(["HEAD"] if "GET" in accepted else [])}  # middleware may answer OPTIONS
     if rule.all_methods.isdisjoint(accepted | implicit):
-        yield idle_methods_finding(f"{place}: it", rule, "the routes with its path", accepted)
+        yield no_effect_methods_finding(f"{place}: it", rule, "the routes with its path", accepted)
 
 
-def idle_methods_finding(subject: str, rule: Rule, routes: str, accepted: Iterable[str]) -> Finding:
+def no_effect_methods_finding(subject: str, rule: Rule, routes: str, accepted: Iterable[str]) -> Finding:
     """Return the finding on a rule for methods that none of its routes accepts.
 
     `subject`, `routes`: how the text names the rule and its routes. `accepted`: the methods of these routes.

@@ -58,7 +58,7 @@ def startup_findings(
             code="RL-116",
         )
     yield from _exempt_findings(rules, settings)
-    yield from _idle_part_findings([Key(settings.key, ANY_PREFIX)], "key")
+    yield from _no_effect_part_findings([Key(settings.key, ANY_PREFIX)], "key")
     default = compiled[-1]
     if (default.fixed_limits is None or default.fixed_limits) and (wide := exempting_all(rules)) is not None:
         yield Finding(
@@ -69,14 +69,11 @@ def startup_findings(
     for rule in rules:
         yield from _method_findings(rule, f"rule {rule.full_name}")
     is_enforced = any(limit_set.name == "app" and _always_enforced(limit_set) for limit_set in compiled)
-    for limit_set in compiled:
+    for index, limit_set in enumerate(compiled):
         yield from _rule_findings(
             limit_set, "" if is_enforced and limit_set.name != "app" else "add a limit with another key, or app_limits"
         )
-        is_final = limit_set.rule is not None and limit_set.rule.is_final
-        yield from _no_effect_findings(
-            limit_set, f"rule {limit_set.name}", (limit_set, compiled[0]) if is_final else compiled
-        )
+        yield from _no_effect_findings(limit_set, f"rule {limit_set.name}", _limits_beside(compiled, index))
     for limit_set in messages:
         yield from _rule_findings(limit_set, "add a limit with another key")
     if settings.metrics_folder is not None and not settings.metrics:
@@ -104,18 +101,18 @@ def startup_findings(
 
 
 def unused_slot_options(compiled: Sequence[LimitSet]) -> Iterator[Finding]:
-    """Yield a finding on global options of slots that have no effect, for apps whose endpoint limits have no slots.
+    """Yield a finding for the global options of slots that no limit uses. Call it only if no endpoint limit has slots.
 
     `compiled`: all limits of requests.
     """
     settings = compiled[0].settings
     defaults = {field.name: field.default for field in fields(settings)}
-    unused = [option for option in _SLOT_OPTIONS if getattr(settings, option) != defaults[option]]
-    if unused and not any(limit_set.has_slots for limit_set in compiled):
-        pronoun = "it" if len(unused) == 1 else "them"
+    configured = [option for option in _SLOT_OPTIONS if getattr(settings, option) != defaults[option]]
+    if configured and not any(limit_set.has_slots for limit_set in compiled):
+        pronoun = "it" if len(configured) == 1 else "them"
         text = f"no limit here has concurrency slots; set concurrent, or remove {pronoun}"
-        yield Finding(f"{', '.join(unused)}: {text}", code="RL-127")
-    elif "queue_timeout" in unused and not any(settings.for_rule(one.rule, "queue") for one in compiled):
+        yield Finding(f"{', '.join(configured)}: {text}", code="RL-127")
+    elif "queue_timeout" in configured and not any(settings.for_rule(one.rule, "queue") for one in compiled):
         text = "queue_timeout: no limit here has a queue; set queue, or remove it"
         yield Finding(text, weakens_limits=False, code="RL-127")
 
@@ -146,7 +143,7 @@ class EndpointLimitChecks:
 
 
 def _exempt_findings(rules: Sequence[Rule], settings: Settings) -> Iterator[Finding]:
-    """Yield a finding for each rule whose paths are all in `exempt`. Yields one alone if `exempt` has every path."""
+    """Yield a finding for each rule whose paths are all in `exempt`. If `exempt` covers every path, yield only one."""
     if not settings.exempt:
         return
     exempt = Paths("exempt", settings.exempt)
@@ -186,16 +183,17 @@ def _method_findings(rule: Rule, place: str) -> Iterator[Finding]:
 def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Finding]:
     """Yield findings on keys and costs. `fix`: for keys that clients choose; empty if another limit also applies."""
     keys = limit_set.keys
-    if keys and all(key.is_client_controlled for key in keys) and fix:
+    counted_keys = limit_set.refusing_keys or keys
+    if counted_keys and all(key.is_client_controlled for key in counted_keys) and fix:
         yield Finding(
-            f"{place}: its key, {keys[0].text}, is written by the client, which can use a new one for each request; "
-            f"{fix}",
+            f"{place}: its key, {counted_keys[0].text}, is written by the client, which can use a new one for each "
+            f"request; {fix}",
             code="RL-122",
         )
     else:
         yield from _missing_key_findings(limit_set, place)
     inherited = Key(limit_set.settings.key, ANY_PREFIX).text  # reported once, as the setting `key`
-    yield from _idle_part_findings([key for key in keys if key.text != inherited], place)
+    yield from _no_effect_part_findings([key for key in keys if key.text != inherited], place)
     if limit_set.tier is not None and limit_set.tier.is_client_controlled:
         yield Finding(
             f"{place}: its tier, {limit_set.tier.text}, is written by the client, which can choose any tier",
@@ -214,10 +212,10 @@ def _limit_findings(limit_set: LimitSet, fix: str, place: str) -> Iterator[Findi
         )
 
 
-def _idle_part_findings(keys: Iterable[Key], place: str) -> Iterator[Finding]:
-    for text, (idle, certain, fix) in {key.text: key.idle for key in keys if key.idle}.items():
+def _no_effect_part_findings(keys: Iterable[Key], place: str) -> Iterator[Finding]:
+    for text, (part, certain, fix) in {key.text: key.no_effect for key in keys if key.no_effect}.items():
         yield Finding(
-            f"{place}: {idle} has no effect in the key {text}, because nearly every request has {certain}; remove it, "
+            f"{place}: {part} has no effect in the key {text}, because nearly every request has {certain}; remove it, "
             f"or write {fix}",
             weakens_limits=False,
             code="RL-128",
@@ -228,9 +226,7 @@ def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
     """Yield a finding for each key that clients can leave out, because all clients without it share one bucket."""
     if limit_set.settings.missing_key != "shared":
         return
-    fallback_keys = [limit_set.key] if limit_set.fixed_limits is None and limit_set.tier is None else []
-    keys = [*fallback_keys, *(one.key for one in limit_set.known_limits if not one.is_penalty and not one.shadow)]
-    for text in dict.fromkeys(key.text for key in keys if key.needs_header):
+    for text in dict.fromkeys(key.text for key in limit_set.refusing_keys if key.needs_header):
         yield Finding(
             f"{place}: all clients without {text} share one bucket of its limit, so one of them can use it up for the "
             f"others; set the key to {text} | ip, or set missing_key to exempt or deny",
@@ -253,7 +249,7 @@ def _rule_findings(limit_set: LimitSet, fix: str) -> Iterator[Finding]:
 
 def _always_enforced(limit_set: LimitSet) -> bool:
     """Return whether at least one of these limits applies whatever the client sends."""
-    return any(not limit.key.is_client_controlled and not limit.shadow for limit in limit_set.known_limits)
+    return any(not limit.key.is_client_controlled and limit.can_refuse for limit in limit_set.known_limits)
 
 
 def _redundant_limits(limits: Sequence[CompiledLimit]) -> Iterable[tuple[CompiledLimit, CompiledLimit]]:
@@ -285,6 +281,15 @@ def _admits_all_of(limit: Limit, other: Limit) -> bool:
     return 2 * most_per_window + rate * limit.window <= limit.quota
 
 
+def _limits_beside(compiled: Sequence[LimitSet], index: int) -> Sequence[LimitSet]:
+    """Return all limits that can apply to the requests of `compiled[index]`, whatever their paths."""
+    rule = compiled[index].rule
+    if rule is None or not rule.is_final:
+        return compiled
+    earlier = [one for one in compiled[:index] if one.rule is None or not one.rule.is_final]
+    return [*earlier, compiled[index]]
+
+
 def _no_effect_findings(limit_set: LimitSet, place: str, of_request: Sequence[LimitSet]) -> Iterator[Finding]:
     """Yield a finding for each option of a rule that has no effect. `of_request`: all limits of its requests."""
     for text, weakens_limits in _no_effect_texts(limit_set, of_request):
@@ -306,11 +311,11 @@ def _no_effect_texts(limit_set: LimitSet, of_request: Sequence[LimitSet]) -> Ite
     if ban := next((limit for limit in limit_set.known_limits if limit.is_penalty), None):
         if ban.key.is_all:
             yield _BANS_ALL, False
-        elif (text := _idle_penalty(ban, limit_set, of_request)) is not None:
+        elif (text := _no_effect_penalty(ban, limit_set, of_request)) is not None:
             yield text, True
 
 
-def _idle_penalty(ban: CompiledLimit, limit_set: LimitSet, of_request: Sequence[LimitSet]) -> str | None:
+def _no_effect_penalty(ban: CompiledLimit, limit_set: LimitSet, of_request: Sequence[LimitSet]) -> str | None:
     """Return the text on a penalty that never bans any client; None if it may."""
     if not all(one.fixed_limits is not None or one.tier is not None for one in of_request):
         return None

@@ -303,9 +303,11 @@ def idle_part(place: str, part: str, key: str, fix: str, certain: str = "ip") ->
     )
 
 
+ZERO = "rule {}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1"
 HEADER = {"limits": "9/hour", "key": "header:X-Key"}
 TIERS = {"limits": {"free": "5/hour", "pro": "9/hour"}, "key": "ip"}
 RULE = {"path": "/a", "limits": "5/hour", "name": "a"}
+BANS = {**RULE, "key": "ip", "penalty": "3 refusals per minute: 1 hour"}
 
 
 @BOTH
@@ -331,6 +333,14 @@ RULE = {"path": "/a", "limits": "5/hour", "name": "a"}
         ({**HEADER, "key": "header:x+ip", "missing_key": "deny"}, []),
         ({**HEADER, "limits": ["9/hour", {"limit": "5/hour", "key": "ip"}]}, [shared("default", "header:X-Key")]),
         ({**HEADER, "limits": [{"limit": "9/hour", "shadow": True}, {"limit": "5/hour", "key": "ip"}]}, []),
+        ({**HEADER, "limits": ["9/hour", {"limit": "5/hour", "key": "ip", "shadow": True}]},
+         [forgeable("default", "header:X-Key")]),
+        ({**HEADER, "limits": [{"limit": "9/hour", "key": "ip", "cost": 0}, "9/minute"]},
+         [forgeable("default", "header:X-Key"), ZERO.format("default")]),
+        ({"limits": [], "rules": [{**BANS, "limits": {"limit": "5/hour", "key": "header:x | ip"}}]},
+         [forgeable("a", "header:x | ip")]),
+        ({**HEADER, "limits": [], "app_limits": [{"limit": "99/hour", "key": "ip", "cost": 0}], "rules": [RULE]},
+         [ZERO.format("app"), forgeable("a", "header:X-Key")]),
         ({**HEADER, "app_limits": [{"limit": "99/hour", "key": "ip"}]}, [shared("default", "header:X-Key")]),
         ({**HEADER, "app_limits": [{"limit": "99/hour", "key": "ip"}], "missing_key": "exempt"}, []),
         ({**HEADER, "app_limits": "99/hour"}, [forgeable("app", "header:X-Key"), forgeable("default", "header:X-Key")]),
@@ -457,6 +467,15 @@ FOR_ALL = {"limit": "5/minute", "key": "all"}
 WITH_KEY: dict[str, Any] = {"path": "/{x}", "limits": "9/minute", "key": "ip"}
 
 
+@pytest.mark.parametrize(("serve", "mark"), [(in_flask, flask.limit), (in_starlette, starlette.limit)])
+def test_a_penalty_on_an_endpoint_does_not_limit_those_who_write_their_key(
+    serve: Any, mark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = serve(mark({"limit": "5/minute", "key": "header:X | ip"}, **BAN))
+    written = forgeable("a", "header:X | ip").removeprefix("rule a: ").removesuffix(", or app_limits")
+    assert told_of_endpoint(ask, caplog) == [written]
+
+
 def told_of_endpoint(ask: Any, caplog: pytest.LogCaptureFixture) -> list[str]:
     for _ in range(2):
         ask("/a", headers={})
@@ -512,9 +531,6 @@ def exempted(index: int, name: str) -> str:
 
 def odd(method: str, text: str) -> str:
     return f"rule login: methods has {method}, which is not a known HTTP method; {text}"
-
-
-ZERO = "rule {}: a limit with cost = 0 is never charged and never refuses; give it a cost of at least 1"
 
 
 @BOTH
@@ -582,6 +598,8 @@ ALL_SHADOW = (
     "from one of the limits"
 )
 SHADOWED: dict[str, Any] = {"limit": "5/hour", "shadow": True}
+NOT_FINAL = {"path": "/{rest:path}", "limits": "9/hour", "key": "ip", "name": "b", "final": False}
+BANS_BY_IP = {**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "all"}}
 
 
 @BOTH
@@ -608,6 +626,12 @@ SHADOWED: dict[str, Any] = {"limit": "5/hour", "shadow": True}
         ({"rules": [{**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "user"}}],
           "app_limits": "9/day"}, []),
         ({"rules": [{**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "user"}, "final": False}]}, []),
+        ({"rules": [NOT_FINAL, BANS_BY_IP]}, []),
+        ({"rules": [BANS_BY_IP, NOT_FINAL]}, [no_key("a", "ip")]),
+        ({"rules": [{**NOT_FINAL, "path": "/b", "final": True}, BANS_BY_IP]}, [no_key("a", "ip")]),
+        ({"rules": [{**NOT_FINAL, "key": "all"}, BANS_BY_IP]}, [no_key("a", "ip")]),
+        ({"rules": [{**NOT_FINAL, "key": "all", "limits": lambda _: "5/hour"}, BANS_BY_IP]}, []),
+        ({"rules": [NOT_FINAL, {**PENALTY, "limits": SHADOWED}]}, []),
         ({"rules": [{**PENALTY, "key": "user", "limits": lambda _: "5/hour"}]}, []),
         ({"penalty": PENALTY["penalty"]}, []),
         ({"penalty": PENALTY["penalty"], "limits": []}, []),
