@@ -19,16 +19,16 @@ Decide = Callable[[State, int, int, None], tuple[Decision, State]]
 class LastingStore(MemoryStore):
     """A store in memory that forgets nothing. `now`: the time of the log, in microseconds, which is its clock.
 
-    An expired state decides like a new one, so the decisions are the same. All states of a limit stay in one
-    generation, because a lookup in an older generation takes ten times as long. In a log, nearly all requests come long
-    after the last request of their client, so most lookups would be of that kind.
+    An expired state decides like a new one, so the decisions are the same as those of a store that forgets. All
+    states of a limit stay in one generation, because a lookup in an older generation takes ten times as long. In a log,
+    nearly all requests come long after the last request of their client, so most lookups would be of that kind.
     """
 
     def __init__(self) -> None:
         self.now = 0
         super().__init__(max_keys=MAX_KEYS, clock=lambda: self.now / MICROSECONDS)
         # By the id of the limit. Contains the limit, so that no other limit can get its id. Clients share the bound
-        # method, because one more object per client would be one more to load for each request.
+        # method, because with an object for each client, each request would have to load one more object.
         self._shared: Final[dict[int, tuple[Limit, Decide, dict[str, State]]]] = {}
 
     def _find(self, limit: Limit, key: str, now: int) -> Entry:
@@ -40,7 +40,7 @@ class LastingStore(MemoryStore):
         """Drop nothing: `ClientPlan` writes states that are not counted here."""
 
     def bucket_of(self, charge: Charge) -> "Bucket":
-        """Return the bucket that decides a charge. A key without a state has the state None in it."""
+        """Return the bucket that decides a charge. If the key has no state, its state is set to None."""
         limit = charge.limit
         shared = self._shared.get(id(limit))
         if shared is None:
@@ -62,9 +62,12 @@ class Bucket(NamedTuple):
 class ClientPlan:
     """The charges of a client's requests on a route. `reason`: why there are no charges, if there are none.
 
-    `buckets`: set if each charge is a limit in a bucket of its own, so that the rest of a store is not needed. If there
-    is a single bucket, the other fields have its parts, its rule, and the client's name in results, so that there is
-    one object less to load.
+    `appends`: called with the time of each request. `buckets`: the bucket of each charge, if each charge is a limit in
+    a bucket of its own, so that the rest of a store is not needed; else empty.
+
+    The other fields are for a plan with a single bucket, so that a request loads one object less. `decide_one`,
+    `states`, `key`, `cost`: the fields of this bucket. `row`: the counts of its rule; None unless there is a single
+    bucket. `label`: the client's name in results; empty until the first refusal.
     """
 
     __slots__ = ("appends", "buckets", "charges", "cost", "decide_one", "key", "label", "reason", "row", "states")
@@ -89,7 +92,7 @@ class ClientPlan:
         else:
             buckets = {(charge.key, charge.limit.bucket) for charge in charges}
             is_plain = len(buckets) == len(charges) and all(charge.role == "limit" for charge in charges)
-        if is_plain:
+        if is_plain and charges:
             self.buckets = [store.bucket_of(charge) for charge in charges]
             self.decide_one, self.states, self.key, self.cost = self.buckets[0]
 

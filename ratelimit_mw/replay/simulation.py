@@ -74,6 +74,7 @@ class Simulation:
         self._no_request: Final = Route(None, [])
         self._no_request.is_simple = False
         self._remembered = 0
+        self._nameless: Final[set[str]] = set()  # clients without an address
         self._minute = -1
         self.tallies: Final = Tallies()
         self._rows: Final = self.tallies.rules
@@ -250,7 +251,7 @@ class Simulation:
                 return ClientPlan(reason=reason)
             charge_plan = plan(match, request, {})
         if client is None:
-            self.tallies.nameless += 1
+            self._count_nameless(record)
         if not charge_plan.charges:
             return ClientPlan(reason=_reason_without_charges(charge_plan))
         client_plan = ClientPlan(charge_plan.charges, self._appends(charge_plan))
@@ -302,6 +303,8 @@ class Simulation:
         if match is None or reason:
             self._decide_without_store(route, reason, caller, now)
             return
+        if request.client is None:
+            self._count_nameless(record)
         charge_plan = plan(match, request, self._reader.results(match.callables, request))
         if not charge_plan.charges:
             self._decide_without_store(route, _reason_without_charges(charge_plan), caller, now)
@@ -322,6 +325,15 @@ class Simulation:
             self._schedule.add_admitted(match, verdict, status, duration, now, keys)
         if self._watch is not None:
             self._watch(now / 1_000_000, verdict)
+
+    def _count_nameless(self, record: Record) -> None:
+        """Count a client without an address, once while it is remembered."""
+        client = record[CLIENT]
+        if client not in self._nameless:
+            if len(self._nameless) >= _MAX_PLANS:
+                self._nameless.clear()
+            self._nameless.add(client)
+            self.tallies.nameless += 1
 
     def _count_refusal(self, charges: Sequence[Charge], decisions: Sequence[Decision], caller: Caller) -> None:
         """Count a refused request once for each rule with a limit that refuses it, or with a shadow that would."""

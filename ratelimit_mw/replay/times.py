@@ -20,9 +20,10 @@ _CLF: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"\d{1,20}(?:\.\d{1,9})?", re.ASCII)
 _LATEST: Final = 7_258_118_400  # seconds: the year 2200
-_MILLISECONDS_FROM: Final = 100_000_000_000  # larger numbers are milliseconds: as seconds, they are after 5000
+_MILLISECONDS_FROM: Final = 100_000_000_000  # larger numbers are milliseconds: as seconds, after the year 5000
 _MICROSECONDS_FROM: Final = 100_000_000_000_000
 _NANOSECONDS_FROM: Final = 100_000_000_000_000_000
+_DAY: Final = 24 * 60 * 60  # seconds; the offset of a time zone is shorter
 _LONGEST: Final = 64  # characters of a time
 
 
@@ -42,7 +43,10 @@ TimeParser = Callable[[object], LoggedTime | None]
 
 
 class Period(NamedTuple):
-    """The period to replay, in microseconds since 1970; with `is_local`, since 1970 in the time zone of the log."""
+    """The period to replay, in microseconds since 1970.
+
+    `is_local`: for `since` and for `until`, whether it is since 1970 in the time zone of the log.
+    """
 
     since: int
     until: int
@@ -51,8 +55,8 @@ class Period(NamedTuple):
     def contains(self, time: LoggedTime) -> bool:
         """Return whether a time is in the period, which excludes its end."""
         local = time.us + time.offset * MICROSECONDS
-        since, until = (local if is_local else time.us for is_local in self.is_local)
-        return self.since <= since and until < self.until
+        time_for_since, time_for_until = (local if is_local else time.us for is_local in self.is_local)
+        return self.since <= time_for_since and time_for_until < self.until
 
 
 def period_of(since: str | datetime | None, until: str | datetime | None) -> Period:
@@ -83,6 +87,8 @@ def clf_time(value: object) -> LoggedTime | None:
         return None
     day, month, year, hour, minute, second, fraction, sign, hours, minutes = found.groups()
     offset = (int(hours) * 3600 + int(minutes) * 60) * (-1 if sign == "-" else 1) if sign else 0
+    if abs(offset) >= _DAY:
+        return None
     try:
         local = datetime(int(year), _MONTHS[month], int(day), int(hour), int(minute), min(int(second), 59), tzinfo=UTC)
     except (KeyError, ValueError):

@@ -351,6 +351,22 @@ def test_no_time_raises(value: Any) -> None:
     assert duration is None or duration >= 0
 
 
+@pytest.mark.parametrize(
+    ("offset", "shown"),
+    [
+        ("+2359", "2000-10-10T13:55:36+23:59"),
+        ("-2359", "2000-10-10T13:55:36-23:59"),
+        ("+2400", None),
+        ("-2400", None),
+        ("+2360", None),
+        ("+9900", None),
+    ],
+)
+def test_an_offset_is_shorter_than_a_day(offset: str, shown: str | None) -> None:
+    time = clf_time(f"10/Oct/2000:13:55:36 {offset}")
+    assert (None if time is None else str(time)) == shown
+
+
 @many
 @given(st.binary(max_size=300))
 def test_no_file_raises(content: bytes) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ratelimit_mw import ConfigError, SlidingWindowLog, parse
 from ratelimit_mw.cli import main
 from ratelimit_mw.replay import Offender, replay
+from ratelimit_mw.replay.client_plans import ClientPlan, LastingStore
 from ratelimit_mw.replay.suggestions import peak, refusals, widest_gap
 from ratelimit_mw.settings import Settings
 from replay.replayed import FORMAT, combined, crowd, requests, settled, tier_of, write
@@ -70,6 +71,30 @@ def test_preflights_have_buckets_of_their_own(tmp_path: Path) -> None:
         ("preflight", 3, 1),
     ]
     assert not any("preflights" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"limits": "2/minute"},
+        {"limits": "2/minute", "rules": [{"path": "/a", "limits": "1/minute"}]},
+        {"limits": "2/minute", "rules": [{"path": "/a", "limits": "1/minute", "host": "a.example"}]},
+        {"limits": "2/minute", "concurrent": 9},
+    ],
+)
+def test_clients_without_an_address_are_counted_once(settings: dict[str, Any], tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_text(
+        "".join(
+            f'{client} [14/Nov/2023:22:13:0{second} +0000] "GET {path} HTTP/1.1" 200 0.001 a.example\n'
+            for second in range(3)
+            for path in ("/", "/a")
+            for client in ("-", "unix:", "192.0.2.1")
+        )
+    )
+    form = '$remote_addr [$time_local] "$request" $status $request_time $host'
+    report = replay({"key": "ip", **settings}, log, format=form)
+    assert "clients without an address in the log, to which missing_key applies: 2" in report.notes
 
 
 def test_shadow_rules_show_what_they_would_refuse(log: Path) -> None:
@@ -376,3 +401,9 @@ def test_a_period_without_lines(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (report.requests, report.empty_reason) == (1, "")
     assert replay(settings, path).empty_reason == ""
     assert replay(settings, path, until="2026-11-24", jobs=2).empty_reason == reason
+
+
+def test_a_plan_without_charges_has_no_buckets() -> None:
+    client_plan = ClientPlan()
+    client_plan.use(LastingStore())
+    assert client_plan.buckets == ()
