@@ -101,6 +101,7 @@ if decide.concurrency then
   if settle then
     function settle.concurrency(key, now, delta, at, length, quota)
       local used, last, name = read(key, now)
+      -- others may have taken the whole quota since the slots were lost, so twice the quota has room for both
       local room = delta > 0 and at <= MAX_EXACT / 2 and max(0, 2 * quota - used) or 0
       local current, lost = {}, {}
       for i = 1, min(math.abs(delta), MOST) do

@@ -129,6 +129,8 @@ class SlotState:
 
 
 class _SlotLifetime(Limit, frozen=True):
+    """Gives `window` a default. A class of its own, because in `Concurrency` the field would be keyword only."""
+
     window: float = LIFETIME
 
 
@@ -175,7 +177,7 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
         else:
             retry_after = self.retry if cost <= quota else math.inf
             if state is not None and state.last[0] > now + self.window_us:
-                # the clock stepped back: unchanged, the slots would outlive their holders
+                # the clock stepped back; without this, the slots would outlive their holders
                 state = self._with_slots(state, now, ())
         remaining = quota - used if used < quota else 0
         return Decision(allowed, quota, remaining, retry_after, self.retry, self.retry * (used > 0), 0.0, at), state
@@ -184,9 +186,10 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
         used = state.in_use(now) if state is not None else 0
         names = range(max(at, 0), max(at, 0) + min(abs(delta), MAX_SLOTS))
         current = [name for name in names if used and state is not None and state.end(name) > now]
-        if delta > 0 and at <= MAX_EXACT_INT // 2:  # the names after it must be exact
+        if delta > 0 and at <= MAX_EXACT_INT // 2:  # the names after a larger one may not be exact in Lua
             to_hold = set(current)
             lost = (name for name in names if name not in to_hold)
+            # others may have taken the whole quota since the slots were lost, so twice the quota has room for both
             current += islice(lost, max(0, 2 * self.quota - used))
             return self._with_slots(state, now, current) if current else state
         if delta >= 0 or not current:

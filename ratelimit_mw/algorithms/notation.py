@@ -27,9 +27,9 @@ _SHORT: Final = {"s": "second", "sec": "second", "m": "minute", "min": "minute",
 
 _SEPARATORS = re.compile(r"[;,|]")
 _RATE = re.compile(r"\s*([0-9]+)\s*(?:/|per)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-z]+)\b(.*)", re.DOTALL)
+_WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word in algorithm.words)}
 # `100/60`: a number alone means seconds. The empty group is in the place of the missing period. Only the word of an
 # option may follow, so `100/60 minutes` does not match here.
-_WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word in algorithm.words)}
 _IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _ZERO_QUOTA: Final = (
@@ -64,7 +64,7 @@ def parse(text: str) -> tuple[Limit, ...]:
 
 
 def reject_limits(option: str, text: str, expected: str) -> None:
-    """Raise `ConfigError` for a text that `parse` accepts, where `option` is something else."""
+    """Raise `ConfigError` if `text` is a notation of limits, because `option` expects something else."""
     try:
         parse(text)
     except ConfigError:
@@ -185,7 +185,10 @@ def _did_you_mean_algorithm(name: str) -> str:
 
 
 def _algorithm_of(word: str) -> str | None:
-    """Return the first algorithm whose name begins with `word`, or the one that it means elsewhere; else None."""
+    """Return the algorithm that has this name in another library, or else the first whose name begins with `word`.
+
+    None if there is neither.
+    """
     name = word.replace("-", "_")
     if len(name) < _MIN_PREFIX:
         return None
