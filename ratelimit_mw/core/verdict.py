@@ -104,7 +104,7 @@ class Verdict(Struct, frozen=True, gc=False):
         """Return the sort key of a charge. The candidate with the smallest sort key binds."""
         decision = self.decisions[index]
         if not self.allowed:
-            # Headers also compare charges that admit. Those that refuse or start a ban come first, then the longest wait.
+            # Headers also compare charges that admit. Those that refuse or start a ban come first, then longer waits.
             return float(decision.allowed and not self._starts_ban(index)), -self._wait(index)
         return decision.remaining / (decision.limit or 1), -decision.next_after
 
@@ -124,7 +124,7 @@ class Verdict(Struct, frozen=True, gc=False):
 
     @property
     def retry_after(self) -> float:
-        """Seconds until the refused request would be admitted, if no other request is; 0.0 if admitted, inf for never."""
+        """Seconds until the refused request would be admitted if no other is; 0.0 if admitted, inf for never."""
         binding = None if self.allowed else self.binding
         return 0.0 if binding is None else self._wait(binding)
 
