@@ -21,7 +21,7 @@ from awaited import awaited
 from ratelimit_mw import Charge, ConfigError, FixedWindow, Limiter, SlidingWindowLog, StoreError, TokenBucket
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.stores import Store
-from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore, async_transport
+from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore, async_transport, cluster
 from ratelimit_mw.stores.redis.cluster import SlotMap
 from ratelimit_mw.stores.redis.failures import classify_error
 from ratelimit_mw.stores.redis.hash_slots import slot
@@ -468,6 +468,23 @@ def test_a_cluster_that_is_still_moving_a_slot_is_asked_where_it_says() -> None:
         routed_command = steps.throw(Redirected(routed_command.address, asking=False))
     with pytest.raises(StoreError, match="was redirected 5 times"):
         steps.throw(Redirected(routed_command.address, asking=False))
+
+
+def test_a_rejected_argument_does_not_count_as_a_failure_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_REFRESH_INTERVAL", -1.0)
+    slot_map = SlotMap([("h", 1)])
+    command = ("UNLINK", b"{a}")
+    steps = slot_map.route(command, awaited)
+    steps.send(None)
+    steps.send([[0, 16383, [b"h", 7, b"id"]]])
+    with pytest.raises(StoreError, match="argument 8"):
+        steps.throw(StoreError("ResponseError: ratelimit_mw: argument 8 is not a whole number"))
+    assert slot_map.owner(0) == ("h", 7)
+    steps = slot_map.route(command, awaited)
+    assert steps.send(None) == RoutedCommand(("h", 7), command)
+    with pytest.raises(StoreError, match="no answer"):
+        steps.throw(StoreError("no answer within 0.05 seconds"))
+    assert slot_map.owner(0) is None
 
 
 def test_one_node_that_answers_is_enough_to_start(redis_cluster: RedisCluster) -> None:

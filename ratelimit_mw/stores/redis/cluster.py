@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.runtime import run
+from ratelimit_mw.stores.layer import SCRIPT_ERROR
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call, Channel
 from ratelimit_mw.stores.redis.deadline import Deadline
 from ratelimit_mw.stores.redis.hash_slots import slot
@@ -54,8 +55,8 @@ class SlotMap:
                 return await send_to(RoutedCommand(address, command, asking))
             except Redirected as to:
                 address, asking = self.learn(number, to, address), to.asking
-            except StoreError:
-                self.on_node_failure(address)
+            except StoreError as error:
+                self.on_error(address, error)
                 raise
         raise StoreError(f"slot {number} was redirected {_MAX_REDIRECTIONS} times")
 
@@ -74,10 +75,11 @@ class SlotMap:
             try:
                 reply = await send_to(RoutedCommand(address, _SLOTS_COMMAND))
             except StoreError as error:
-                self._nodes.sort(key=address.__eq__)  # moves this node to the end
+                self._move_to_end(address)
                 errors.append(error)
                 continue
-            if self._last_update < since or not self._owners:  # another update is enough, as each takes 1 ms
+            # skip this reply if another refresh has updated the map meanwhile; an update takes 1 ms
+            if self._last_update < since or not self._owners:
                 self._update(address, reply)
             return
         raise next((error for error in errors if error.rejected), errors[-1])
@@ -98,11 +100,18 @@ class SlotMap:
         self._owners = owners  # one assignment, because other threads read it
         self._nodes = list(dict.fromkeys([asked_node, *owners.values(), *self._nodes]))
 
-    def on_node_failure(self, address: Address) -> None:
-        """Forget all owners, because another node may have taken over the slots of the failing one."""
-        if monotonic() - self._last_refresh > _REFRESH_INTERVAL:
+    def on_error(self, address: Address, error: StoreError) -> None:
+        """Forget all owners after a failure of a node, because another node may have taken over its slots.
+
+        If a script rejects its arguments, the node works. Any other rejection counts as a failure, because another
+        server may have the node's address now.
+        """
+        if SCRIPT_ERROR not in str(error) and monotonic() - self._last_refresh > _REFRESH_INTERVAL:
             self._owners = {}
-            self._nodes.sort(key=address.__eq__)
+            self._move_to_end(address)
+
+    def _move_to_end(self, address: Address) -> None:
+        self._nodes.sort(key=address.__eq__)  # the others keep their order
 
 
 class ClusterTransport:
@@ -193,7 +202,7 @@ class AsyncClusterTransport:
             self._spawn_query(call)
             return
         if isinstance(reply, StoreError):
-            self._slot_map.on_node_failure(address)
+            self._slot_map.on_error(address, reply)
         call.on_reply(reply)
 
     def _spawn_query(self, call: Call) -> None:
