@@ -48,7 +48,7 @@ class CircuitBreaker(Layer):
             self._pause_end: float | None = None  # the end of the pause; None while the breaker is closed
             # A call that started before this time is not the probe, and its failure does not count. Set when a failure
             # is counted, and when a probe starts.
-            self._ignore_started_before = 0.0
+            self._earliest_counted_start = 0.0
             self._since = 0.0  # when the first of the consecutive failures was recorded
             self._error = ""
             self._rejected = False  # the latest failure was a rejection
@@ -69,7 +69,7 @@ class CircuitBreaker(Layer):
             if self._pause_end is None:
                 return
             # Other requests skip the store until this probe has a result, or for MAX_PAUSE if it gets none.
-            self._pause_end, self._ignore_started_before = now + MAX_PAUSE, now
+            self._pause_end, self._earliest_counted_start = now + MAX_PAUSE, now
         self._notify("probe", now)
 
     def before_peek(self, now: float) -> None:
@@ -87,14 +87,14 @@ class CircuitBreaker(Layer):
         if not self._failures:
             return
         if isinstance(decisions, Answer):  # made by a layer, without a call of the store
-            self._allow_next_probe(started_at)
+            self._end_probe_without_reply(started_at)
         else:
             self._record_reply(clock())
 
     def on_failure(self, charges: Sequence[Charge], error: BaseException, started_at: float, now: float) -> None:  # noqa: ARG002
         """Count a failure of the store. Canceled requests and invalid charges do not count."""
         if not isinstance(error, StoreError) or isinstance(error, StoreNotQueried):
-            self._allow_next_probe(started_at)
+            self._end_probe_without_reply(started_at)
         elif SCRIPT_ERROR in str(error):
             self._record_reply(now)
         else:
@@ -105,10 +105,10 @@ class CircuitBreaker(Layer):
         if (end := self._pause_end) is not None and end - now <= 2 * MAX_PAUSE and now < end:
             raise StoreNotQueried(f"not queried during a pause: {self._error}", rejected=self._rejected)
 
-    def _allow_next_probe(self, started_at: float) -> None:
-        """Let the next request be the probe, if this one was the probe and got no reply of the store."""
+    def _end_probe_without_reply(self, started_at: float) -> None:
+        """If this request was the probe, let the next request be the probe, as this one got no reply of the store."""
         with self._lock:
-            if self._pause_end is not None and started_at >= self._ignore_started_before:
+            if self._pause_end is not None and started_at >= self._earliest_counted_start:
                 self._pause_end = started_at  # in the past, so the pause is over
 
     def _record_reply(self, now: float) -> None:
@@ -126,10 +126,10 @@ class CircuitBreaker(Layer):
             self._error, self._rejected = error_summary(error), error.rejected
             if not self._failures:
                 self._since = now
-            clock_stepped_back = self._ignore_started_before >= now + MAX_PAUSE
-            if not self._failures or clock_stepped_back or started_at >= self._ignore_started_before:
+            clock_stepped_back = self._earliest_counted_start >= now + MAX_PAUSE
+            if not self._failures or clock_stepped_back or started_at >= self._earliest_counted_start:
                 self._failures += 1
-                self._ignore_started_before = now
+                self._earliest_counted_start = now
                 opens = self._failures >= FAILURES_TO_OPEN
             if opens:
                 pause = self._jitter(self._pause / 2, self._pause)

@@ -19,7 +19,10 @@ _locks: Final[WeakKeyDictionary[Any, Callable[[], Any] | None]] = WeakKeyDiction
 
 
 def after_fork_in_child(method: Callable[[], None]) -> None:
-    """Call this bound method in each forked child, if its object still exists. This module's locks are then free."""
+    """Call this bound method in each forked child, if its object still exists.
+
+    Before the call, all locks of `fork_safe_lock` are freed.
+    """
     number, methods = next(_numbers), _methods  # a local variable, because at exit Python clears module globals first
     methods[number] = _weak(method, lambda _: methods.pop(number, None))
 
@@ -36,7 +39,7 @@ def fork_safe_lock(on_interrupted_write: Callable[[], None] | None = None) -> Lo
 
 def call_at_exit(method: Callable[[], None]) -> None:
     """Call this bound method when the program ends, if its object still exists."""
-    reference = weakref.WeakMethod(method)
+    reference = _weak(method)
     atexit.register(lambda: (bound := reference()) and bound())
 
 
@@ -116,7 +119,8 @@ class PerLoop(Generic[M]):
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The loop that called `get` last, in any thread."""
-        return None if self._last is None else self._last[0]
+        last = self._last  # read once, as in `get`
+        return None if last is None else last[0]
 
     def pop(self) -> M | None:
         """Remove and return the instance of the running loop, or None."""

@@ -173,6 +173,50 @@ def test_an_error_of_one_group_is_of_no_other(
 
 
 @pytest.mark.promise(8)
+def test_an_unreadable_reply_to_a_group_that_is_sent_alone_is_of_no_other(redis_url: str) -> None:
+    async def work(store: AsyncRedisStore) -> list[Any]:
+        inner: Any = store._store
+        send = inner.send
+
+        async def garble(command: Sequence[Any]) -> Any:
+            reply = await send(command)
+            return b"garbled" if any(b":k2:" in key for key in command[3:-1]) and len(command) == 5 else reply
+
+        inner.send = garble
+        groups = [question(1), [spoiled(Charge("bad", WINDOW), cost=0.5)], question(2), question(3)]
+        found: list[Any] = await asyncio.gather(*map(store.atake, groups), return_exceptions=True)
+        return found
+
+    first, rejected, unread, last = run(work, redis_url)
+    assert shown([first, last]) == answers_of([1, 3])
+    assert (type(rejected), type(unread)) == (StoreError, StoreError)
+    assert "ratelimit_mw: argument 8 is not a whole number" in str(rejected)
+    assert str(unread) == "the server answered b'garbled' to take.lua"
+
+
+@pytest.mark.promise(3)
+def test_groups_are_not_sent_again_after_an_unreadable_reply(redis_url: str, client: Redis) -> None:
+    async def work(store: AsyncRedisStore) -> tuple[list[Any], list[str]]:
+        inner: Any = store._store
+        send, sent = inner.send, []
+
+        async def garble(command: Sequence[Any]) -> Any:
+            sent.append(command[0])
+            await send(command)
+            return b"ratelimit_mw: garbled"
+
+        inner.send = garble
+        client.script_flush()  # so that the groups are sent again
+        return await asyncio.gather(
+            *(store.atake(question(number)) for number in range(3)), return_exceptions=True
+        ), sent
+
+    failed, sent = run(work, redis_url)
+    assert sent == ["EVALSHA", "EVAL"]
+    assert [str(error) for error in failed] == ["the server answered b'ratelimit_mw: garbled' to take.lua"] * 3
+
+
+@pytest.mark.promise(8)
 def test_an_error_of_the_server_is_of_all_in_the_call_and_of_none_after_it(redis_server: RedisServer) -> None:
     async def work(store: AsyncRedisStore) -> tuple[list[Any], list[tuple[int, int]]]:
         server.ask("CONFIG SET maxmemory 1")

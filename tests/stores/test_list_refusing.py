@@ -15,7 +15,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.inventory import KeyPage, RefusalFinder
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.stores.redis.hash_slots import slot
-from ratelimit_mw.stores.redis.inventory import Kinds
+from ratelimit_mw.stores.redis.inventory import FoundLimits
 from ratelimit_mw.testing import Clock
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
@@ -42,18 +42,18 @@ def key_of(charge: Charge) -> str:
     return f"{charge.key}:{charge.limit.bucket}"
 
 
-def known(charges: list[Charge]) -> Kinds:
+def known(charges: list[Charge]) -> FoundLimits:
     """Return what a listing has learned after it has found the limits of these charges."""
     limits = {end_of(charge): charge.limit for charge in charges}
-    kinds = Kinds(limits.get)
-    kinds.learn([key_of(charge).encode() for charge in charges])
-    return kinds
+    found_limits = FoundLimits(limits.get)
+    found_limits.learn([key_of(charge).encode() for charge in charges])
+    return found_limits
 
 
-def listed(store: RedisStore, kinds: Kinds) -> list[str]:
+def listed(store: RedisStore, found_limits: FoundLimits) -> list[str]:
     """Return the keys that a listing finds to be refusing."""
     inner: Any = store._store
-    pages: Iterator[KeyPage] = inner._pages(lambda cursor, server: inner._scan_refusing(cursor, kinds, server))
+    pages: Iterator[KeyPage] = inner._pages(lambda cursor, server: inner._scan_refusing(cursor, found_limits, server))
     return sorted({key for page in pages for key in page.keys})
 
 
@@ -132,10 +132,10 @@ def test_more_limits_than_a_call_describes(redis_server: RedisServer) -> None:
         assert isinstance(store, RefusalFinder)
         for start in range(0, 600, 100):
             store.take(charges[start : start + 100])
-        kinds = known(charges)
-        assert len(kinds.charges) == 250
+        found_limits = known(charges)
+        assert len(found_limits.charges) == 250
         full = {key_of(charge) for charge in charges if charge.limit == FULL}
-        found = set(listed(store, kinds))
+        found = set(listed(store, found_limits))
         assert full <= found
         assert len(found) < 600
     limited = admin.keys(Settings(limits="1/minute", store=redis_server.url, store_timeout=PATIENT), limited=True)
@@ -201,5 +201,5 @@ def test_keys_without_text_and_ends_of_others_do_no_harm(redis_server: RedisServ
         assert ask(f"SET {key} x") == "+OK"
     with closing(RedisStore(redis_server.url, timeout=PATIENT)) as store:
         store.take([Charge("{a}}:r", FULL)])
-        kinds = known([Charge("{a}}:r", FULL)])
-        assert listed(store, kinds) == ["{a", "{a}}:r:1/3600s_using_fixed_window", "{}", "{}:}:"]
+        found_limits = known([Charge("{a}}:r", FULL)])
+        assert listed(store, found_limits) == ["{a", "{a}}:r:1/3600s_using_fixed_window", "{}", "{}:}:"]

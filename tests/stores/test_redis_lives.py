@@ -15,6 +15,7 @@ import pytest
 
 import tls
 from ratelimit_mw import Charge, SlidingWindowCounter, StoreError
+from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from redis_servers import RedisServer
 
@@ -148,6 +149,30 @@ def test_loops_of_several_threads_at_once(redis_url: str) -> None:
 
     run_all([partial(work, first) for first in range(0, 400, 100)])
     assert answers == {first: list(range(first, first + 50)) for first in range(0, 400, 100)}
+
+
+def test_the_last_loop_is_read_while_another_thread_closes() -> None:
+    loop = asyncio.new_event_loop()
+    values = iter([(loop, 1), None])  # `pop` in another thread sets None after the first read
+
+    class Popped(PerLoop[int]):
+        _last = property(lambda _: next(values), lambda _, __: None)
+
+    assert Popped(lambda: 1).loop is loop
+    loop.close()
+
+
+def test_a_close_while_another_loop_starts_a_call(redis_url: str) -> None:
+    store = AsyncRedisStore(redis_url, timeout=5)
+    inner: Any = store._store
+
+    class Call:
+        def get_loop(self) -> None:
+            inner._calls.add(Call())  # as the thread of the other loop may do meanwhile
+
+    inner._calls.update([Call(), Call()])
+    asyncio.run(store.aclose())
+    assert len(inner._calls) == 4
 
 
 def run_all(works: list[Callable[[], object]]) -> None:

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ResponseError
 
 import tls
 from ratelimit_mw import Charge, FixedWindow, StoreError
 from ratelimit_mw.core.errors import StoreNotQueried
-from ratelimit_mw.stores.redis.failures import as_store_error
+from ratelimit_mw.stores.redis.failures import as_store_error, classify_error
+from ratelimit_mw.stores.redis.protocol import NoCodec
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from redis_cluster import RedisCluster, free_cluster_port
 from redis_sentinels import SERVICE, SentinelServer
@@ -362,6 +364,18 @@ def test_errors_of_several_requests_agree() -> None:
     assert (str(copy), copy.rejected, copy is error) == ("x", True, False)
     again = StoreNotQueried("closed").copy()
     assert (type(again), str(again), again.rejected) == (StoreNotQueried, "closed", False)
+
+
+@pytest.mark.parametrize("name", ["cmsgpack", "struct"])
+def test_a_server_without_a_codec(name: str) -> None:
+    error = ResponseError(f"Script attempted to access nonexistent global variable '{name}'")
+    assert type(classify_error(error)) is NoCodec
+
+
+@pytest.mark.parametrize("text", ["the structure of the data is broken", "unknown instruction"])
+def test_an_error_that_does_not_name_a_codec(text: str) -> None:
+    error = classify_error(ResponseError(text))
+    assert (type(error), str(error)) == (StoreError, f"ResponseError: {text}")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from ratelimit_mw.stores.redis.inventory import add_refused
 from ratelimit_mw.stores.redis.protocol import Command, Part, T
 from ratelimit_mw.stores.redis.scripts import read_decisions_by_group
 
-_ORPHAN_SLICE: Final = 0.05  # seconds
+_CANCEL_STEP: Final = 0.05  # seconds
 
 
 class AsyncioStore(RedisCommands):
@@ -42,7 +42,7 @@ class AsyncioStore(RedisCommands):
         self._calls: set[asyncio.Task[Any]] = set()
         self.find_lookup: Callable[[], Lookup | None] = lambda: None  # see `Batcher`
         self._batchers = PerLoop(
-            lambda: Batcher(make_transport(), self._take_command, self._send_again, timeout, self.find_lookup)
+            lambda: Batcher(make_transport(), self._take_command, self._resend, timeout, self.find_lookup)
         )
 
     @property
@@ -87,7 +87,7 @@ class AsyncioStore(RedisCommands):
 
     async def aclose(self) -> None:
         """See `RedisStore.close`."""
-        calls = {call for call in self._calls if call.get_loop() is asyncio.get_running_loop()}
+        calls = {call for call in list(self._calls) if call.get_loop() is asyncio.get_running_loop()}
         if calls:  # let refunds in progress complete
             await asyncio.wait(calls, timeout=self._timeout)
         for call in calls:
@@ -97,21 +97,25 @@ class AsyncioStore(RedisCommands):
             batcher.close()
             await batcher.transport.close()
 
-    async def _send_again(self, groups: Sequence[EncodedGroup], mode: TakeMode) -> Sequence[Outcome]:
-        """Return the decisions on each group from one call.
+    async def _resend(self, groups: Sequence[EncodedGroup], mode: TakeMode) -> Sequence[Outcome]:
+        """Send these groups again, in one call, and return the outcome of each. Raises `StoreError`.
 
         If the script rejects an argument, each group is sent alone, so that only invalid ones fail.
         """
         try:
             reply = await self._take_together(groups, mode, self)
         except StoreError as error:
-            if len(groups) == 1:
-                return [error]
-            if SCRIPT_ERROR not in str(error):
-                raise
-            return [outcome for group in groups for outcome in await self._send_again([group], mode)]
+            if len(groups) > 1 and SCRIPT_ERROR in str(error):
+                return [await self._resend_alone(group, mode) for group in groups]
+            raise
         # outside of `try`: a reply that cannot be read must not make the groups be taken again
         return read_decisions_by_group(reply, [len(group.keys) for group in groups])
+
+    async def _resend_alone(self, group: EncodedGroup, mode: TakeMode) -> Outcome:
+        try:
+            return (await self._resend([group], mode))[0]
+        except StoreError as error:
+            return error  # not raised, because groups that were sent before it may have been charged
 
     async def send(self, command: Command) -> Any:
         """See `Sender.send`."""
@@ -156,14 +160,15 @@ class AsyncioStore(RedisCommands):
 def _cancel_later(loop: asyncio.AbstractEventLoop, call: asyncio.Task[Any], seconds: float) -> None:
     """Cancel a call whose request no longer waits, if it has not ended after `seconds`.
 
-    A stall of the loop counts as one slice at most. Otherwise a busy process would lose the refunds that end a call.
+    Waits in steps, so that a stall of the loop uses up one step at most. Otherwise a stall would cancel a call before
+    it sends its refunds.
     """
     if call.done():
         return
     if seconds <= 0:
         call.cancel()
     else:
-        loop.call_later(_ORPHAN_SLICE, _cancel_later, loop, call, seconds - _ORPHAN_SLICE)
+        loop.call_later(_CANCEL_STEP, _cancel_later, loop, call, seconds - _CANCEL_STEP)
 
 
 async def _no_decisions() -> Sequence[Decision]:

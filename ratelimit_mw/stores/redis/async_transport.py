@@ -24,8 +24,8 @@ from ratelimit_mw.stores.redis.failures import (
     ServerKind,
     aconnection_error,
     classify_and_log,
-    is_replica,
-    no_connection_error,
+    error_for_waiting_requests,
+    is_replica_error,
 )
 from ratelimit_mw.stores.redis.protocol import Address, Command
 from ratelimit_mw.stores.redis.scripts import script
@@ -72,7 +72,11 @@ class AsyncTransport(Protocol):
         ...
 
     def retire_late(self, timeout: float) -> None:
-        """Retire each connection whose oldest command has had no reply for `timeout` seconds: send no more on it."""
+        """Retire each connection whose oldest command has had no reply for `timeout` seconds.
+
+        A retired connection gets no further commands, but stays open for `LATE_WORK_TIMEOUT`. Threads close theirs at
+        once.
+        """
         ...
 
     async def close(self) -> None:
@@ -232,7 +236,7 @@ class Channel:
             raise StoreNotQueried("the store was closed")
         error = opening.result()
         if error is not None:
-            raise no_connection_error(error) from error
+            raise error_for_waiting_requests(error) from error
         if not self.is_connected:
             raise StoreError("cannot connect: the server closed the connection")
 
@@ -313,15 +317,15 @@ class Channel:
             next(iter(self._open_connections)).end(StoreError("no answer in time"))
 
     def _convert_error(self, label: str, connection: AsyncConnection, error: Exception) -> Exception:
-        if is_replica(error) and connection is self._connection:
+        if is_replica_error(error) and connection is self._connection:
             self._retire()
             self._on_lost()
         return classify_and_log(label, error, self._server_kind)
 
     def _retire(self) -> None:
-        """Send nothing more on the connection, and close it after `LATE_WORK_TIMEOUT`.
+        """Retire the connection: it gets no further commands, but stays open for `LATE_WORK_TIMEOUT`.
 
-        Until then it delivers the replies that other requests, settlements and refunds still wait for.
+        Until it is closed, it delivers the replies that other requests, settlements and refunds still wait for.
         """
         connection, self._connection = self._connection, None
         if connection is not None:

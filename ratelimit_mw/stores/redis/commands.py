@@ -16,7 +16,7 @@ from ratelimit_mw.metrics.recording import STORE_CALLS, StoreCall
 from ratelimit_mw.stores.group import Group, in_parts, units_that_count
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides
 from ratelimit_mw.stores.redis.hash_slots import slot, split_by_slot, take_by_slot
-from ratelimit_mw.stores.redis.inventory import SCAN_COUNT, Cursor, Kinds, pattern_of
+from ratelimit_mw.stores.redis.inventory import SCAN_COUNT, Cursor, FoundLimits, pattern_of
 from ratelimit_mw.stores.redis.protocol import Command, NoCodec, NoScript, Sender
 from ratelimit_mw.stores.redis.scripts import (
     SCRIPTED_LIMITS,
@@ -205,9 +205,9 @@ class RedisCommands:
         cursor, keys = await sender.send(("SCAN", cursor, "MATCH", pattern_of(self._prefix), "COUNT", SCAN_COUNT))
         return cursor, keys
 
-    async def _scan_refusing(self, cursor: Cursor, kinds: Kinds, sender: Sender) -> tuple[Cursor, list[bytes]]:
-        """Do the same as `_scan`, but omit buckets that would admit one unit. Adds the others' limits to `kinds`."""
-        now, charges = self._now(), kinds.charges
+    async def _scan_refusing(self, cursor: Cursor, found: FoundLimits, sender: Sender) -> tuple[Cursor, list[bytes]]:
+        """Do the same as `_scan`, but omit buckets that would admit one unit. Adds the others' limits to `found`."""
+        now, charges = self._now(), found.charges
 
         def command() -> Command:
             arguments = refusing_arguments(self._codec, now, list(charges.values()), is_cluster=self.is_cluster)
@@ -219,7 +219,7 @@ class RedisCommands:
             cursor, refusing, others = reply
         except (TypeError, ValueError) as error:
             raise StoreError(f"the server answered {reply!r:.200} to refusing.lua") from error
-        kinds.learn(others)
+        found.learn(others)
         return cursor, refusing + others
 
     async def _evaluate(self, driver: Driver, command: Callable[[], Command], sender: Sender) -> object:

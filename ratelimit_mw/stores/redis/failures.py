@@ -133,6 +133,7 @@ _EXPLANATIONS: Final[tuple[tuple[str, frozenset[str], str], ...]] = (
 CALL_ERRORS: Final = (RedisError, RedisClusterException, OSError)  # what redis-py or a socket raises if a call fails
 _REDIRECTIONS: Final[dict[str, type[AskError]]] = {"ASK": AskError, "MOVED": MovedError}
 _ARGUMENTS: Final = re.compile(r",? with args beginning with.*", re.DOTALL)  # one may be a password
+_MISSING_CODEC: Final = re.compile(r"\b(cmsgpack|struct)\b")  # the name of a global in an error of Lua
 _MAX_TEXT: Final = 300  # characters of a server's error
 _NOT_REDIS: Final = "the server on this port does not speak the protocol of Redis; name another host or port"
 _TLS: Final = "the server speaks TLS on this port; begin the store's URL with rediss"
@@ -149,7 +150,7 @@ def classify_error(error: Exception, server_kind: ServerKind = "cluster") -> Exc
         return NoScript()
     if server_kind == "cluster" and isinstance(to := _redirection(error), AskError):
         return Redirected((to.host, to.port), asking=not isinstance(to, MovedError))
-    if isinstance(error, ResponseError) and ("cmsgpack" in str(error) or "struct" in str(error)):
+    if isinstance(error, ResponseError) and _MISSING_CODEC.search(str(error)):
         return NoCodec()
     return as_store_error(error, server_kind)
 
@@ -161,14 +162,17 @@ def classify_and_log(label: str, error: Exception, server_kind: ServerKind) -> E
 
 
 def _redirection(error: Exception) -> Exception:
-    """Return a MOVED or ASK error as its own type. Before redis-py 6.0, only its cluster clients do so."""
+    """Convert a MOVED or ASK reply to `MovedError` or `AskError`; return any other error unchanged.
+
+    Before redis-py 6.0, only the cluster clients of redis-py raise these types.
+    """
     code, _, rest = str(error).partition(" ")
     if type(error) is ResponseError and code in _REDIRECTIONS:
         return _REDIRECTIONS[code](rest)
     return error
 
 
-def is_replica(error: Exception) -> bool:
+def is_replica_error(error: Exception) -> bool:
     """Return whether the server is a read-only replica. If so, the master may now have another address.
 
     Before Redis 7, an error of a script has READONLY only somewhere in its text.
@@ -179,7 +183,8 @@ def is_replica(error: Exception) -> bool:
 def as_store_error(error: BaseException, server_kind: ServerKind = "server") -> StoreError:
     """Return the `StoreError` for an error of the client library or of the network.
 
-    Removes the arguments of a command from the text of both errors, as one may be a password.
+    Removes the arguments of a command from the text of `error` and of the error that is returned, as one may be a
+    password.
     """
     if isinstance(error, StoreError):
         return error
@@ -198,37 +203,40 @@ def as_store_error(error: BaseException, server_kind: ServerKind = "server") -> 
     return StoreError(shown)
 
 
-def _log_and_label(label: str, server_kind: ServerKind, problem: StoreError, *, named: bool = False) -> StoreError:
+def _log_and_label(
+    label: str, server_kind: ServerKind, problem: StoreError, *, always_label: bool = False
+) -> StoreError:
     """Log a rejection, throttled. Return the error, with the label of the server in its text where needed.
 
-    A rejection by a cluster node gets the label. With `named`, so does any other error, except of a Sentinel.
+    A rejection by a cluster node gets the label. `always_label`: add the label to any other error, too, unless a
+    Sentinel sent it.
     """
     if problem.rejected:
         warn_throttled(f"store {label} rejects this app", "%s", problem, code="RL-204")
     if server_kind == "cluster" and problem.rejected:
         return StoreError(f"node {label}: {problem}", rejected=True)
-    if named and server_kind != "sentinel" and label not in str(problem):
+    if always_label and server_kind != "sentinel" and label not in str(problem):
         return StoreError(f"{label}: {problem}", rejected=problem.rejected)
     return problem
 
 
 def connection_error(factory: ConnectionFactory, error: Exception, server_kind: ServerKind) -> StoreError:
     """Return why a connection could not be opened. Logs a rejection. May block for a second."""
-    problem = _connection_error(factory, error, server_kind)
-    if (address := _to_check_for_tls(factory, error, problem)) is not None:
+    problem = _explained_connection_error(factory, error, server_kind)
+    if (address := _address_to_check_for_tls(factory, error, problem)) is not None:
         problem = _tls_mismatch_error(address, problem, tls=factory.tls)
-    return _log_and_label(factory.label, server_kind, problem, named=True)
+    return _log_and_label(factory.label, server_kind, problem, always_label=True)
 
 
 async def aconnection_error(factory: ConnectionFactory, error: Exception, server_kind: ServerKind) -> StoreError:
     """Do the same as `connection_error`, without blocking the event loop."""
-    problem = _connection_error(factory, error, server_kind)
-    if (address := _to_check_for_tls(factory, error, problem)) is not None:
+    problem = _explained_connection_error(factory, error, server_kind)
+    if (address := _address_to_check_for_tls(factory, error, problem)) is not None:
         problem = await asyncio.to_thread(_tls_mismatch_error, address, problem, tls=factory.tls)
-    return _log_and_label(factory.label, server_kind, problem, named=True)
+    return _log_and_label(factory.label, server_kind, problem, always_label=True)
 
 
-def _connection_error(factory: ConnectionFactory, error: Exception, server_kind: ServerKind) -> StoreError:
+def _explained_connection_error(factory: ConnectionFactory, error: Exception, server_kind: ServerKind) -> StoreError:
     problem = as_store_error(error, server_kind)
     if isinstance(error, InvalidResponse) and not problem.rejected:
         return StoreError(f"{_NOT_REDIS} ({problem})", rejected=True)
@@ -242,7 +250,7 @@ def _causes(error: BaseException) -> tuple[BaseException | None, ...]:
     return error, error.__cause__, error.__context__
 
 
-def _to_check_for_tls(factory: ConnectionFactory, error: Exception, problem: StoreError) -> Address | None:
+def _address_to_check_for_tls(factory: ConnectionFactory, error: Exception, problem: StoreError) -> Address | None:
     """Return the address of the server if the cause may be that only one of server and client uses TLS, else None."""
     if problem.rejected or isinstance(error, ResponseError):
         return None
@@ -292,7 +300,7 @@ def _speaks_tls(address: Address) -> bool | None:
             return True if "ALERT" in str(error).upper() else None
 
 
-def no_connection_error(error: Exception) -> StoreError:
+def error_for_waiting_requests(error: Exception) -> StoreError:
     """Return the error for requests that wait for a connection."""
     text = str(error) or type(error).__name__  # a timeout has no text
     return StoreError(f"cannot connect: {text}", rejected=getattr(error, "rejected", False))

@@ -26,7 +26,7 @@ from ratelimit_mw.stores.redis.scripts import read_lua
 SCAN_COUNT: Final = 1000  # keys that the server examines in one call, in about a millisecond
 _ALMOST: Final = 0.999  # the most that `seen` shows before the last page, because the number of keys is an estimate
 _ESCAPES: Final = str.maketrans({char: f"\\{char}" for char in "\\*?[]"})  # the wildcards of a pattern
-_MAX_KINDS: Final = 250  # limits of one call: each is about 100 bytes, and Lua unpacks 8,000 values at most
+_MAX_FOUND_LIMITS: Final = 250  # limits of one call: each is about 100 bytes, and Lua unpacks 8,000 values at most
 _MINUTE: Final = 60  # seconds
 _PER_CALL: Final = 250  # clients or refusals in one call, because nothing interrupts a script on the server
 _KEPT_MS: Final = KEPT_SECONDS * 1000
@@ -36,7 +36,7 @@ Cursor = int | str | bytes
 Scan = Callable[[Cursor, Sender], Coroutine[Any, Any, tuple[Cursor, list[bytes]]]]
 """Reads a page of the keys of a server. Returns the next cursor, and the keys."""
 
-LimitOf = Callable[[str], Limit | None]  # returns the limit of a key by its end, `rule:bucket-id`
+LimitOf = Callable[[str], Limit | None]  # returns the limit of a key by its suffix, `rule:bucket-id`
 
 
 def pattern_of(prefix: str) -> bytes:
@@ -45,7 +45,10 @@ def pattern_of(prefix: str) -> bytes:
 
 
 def list_pages(servers: Sequence[Sender], scan: Scan, prefix: str) -> Iterator[KeyPage]:
-    """Yield the keys with this prefix, without it, in a thread. `servers`: each has a part of the keys."""
+    """Yield pages of the keys that begin with `prefix`, with the prefix removed. Blocks, so call it in a thread.
+
+    `servers`: each has a part of the keys.
+    """
     start = len(_encoded(prefix))
     sizes = [int(run(server.send(("DBSIZE",)))) for server in servers]
     total, before = max(1, sum(sizes)), 0
@@ -63,8 +66,11 @@ def list_pages(servers: Sequence[Sender], scan: Scan, prefix: str) -> Iterator[K
         before += size
 
 
-class Kinds:
-    """The limits that a listing has found so far: a charge of one unit for each end of a key. Keeps the latest 250."""
+class FoundLimits:
+    """The limits of the keys listed so far, by key suffix `rule:bucket-id`, each as a charge of one unit.
+
+    Keeps the latest 250.
+    """
 
     def __init__(self, limit_of: LimitOf) -> None:
         self._limit_of: Final = limit_of
@@ -72,16 +78,16 @@ class Kinds:
 
     def learn(self, keys: Sequence[bytes]) -> None:
         """Add the limits of these keys."""
-        for end in {key.rpartition(b"}:")[2] for key in keys}:
-            text = end.decode("utf-8", "surrogateescape")
+        for suffix in {key.rpartition(b"}:")[2] for key in keys}:
+            text = suffix.decode("utf-8", "surrogateescape")
             if (limit := self._limit_of(text)) is not None:
-                self.charges[end] = Charge(text, limit)
-        for end in list(self.charges)[:-_MAX_KINDS]:
-            del self.charges[end]
+                self.charges[suffix] = Charge(text, limit)
+        for suffix in list(self.charges)[:-_MAX_FOUND_LIMITS]:
+            del self.charges[suffix]
 
 
 def _texts(keys: Sequence[bytes], start: int) -> Iterator[str]:
-    """Yield the keys as text, without the first bytes. Leaves out keys that this package does not write."""
+    """Yield the keys as text, without the first bytes. Leaves out keys of other programs that are not UTF-8."""
     for key in keys:
         try:
             yield key[start:].decode("utf-8", "surrogatepass")

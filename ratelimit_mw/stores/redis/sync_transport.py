@@ -25,8 +25,8 @@ from ratelimit_mw.stores.redis.failures import (
     ServerKind,
     classify_and_log,
     connection_error,
-    is_replica,
-    no_connection_error,
+    error_for_waiting_requests,
+    is_replica_error,
 )
 from ratelimit_mw.stores.redis.protocol import Address, Command, RoutedCommand
 from ratelimit_mw.stores.redis.scripts import script
@@ -161,7 +161,7 @@ class Pool:
                     connection.close()
                 # An attempt to connect has failed after this call began, and no request will release a connection.
                 if self._attempts > before and self._error and not self._in_use:
-                    raise no_connection_error(self._error) from self._error
+                    raise error_for_waiting_requests(self._error) from self._error
                 self._open()
                 if deadline.left <= 0:
                     raise self._timeout_error()
@@ -198,7 +198,7 @@ class Pool:
         """Return the error of a timeout, with the reason why the latest attempt to connect failed."""
         if self._error is None or self._in_use:
             return StoreError("no connection was free in time")
-        problem = no_connection_error(self._error)
+        problem = error_for_waiting_requests(self._error)
         return StoreError(f"no connection was free in time; {problem}", rejected=problem.rejected)
 
     def _open(self, *, only_if_moved: bool = False) -> None:
@@ -294,10 +294,10 @@ class ServerTransport:
         except TimeoutError as error:
             raise StoreError(f"no answer within {self._timeout} seconds") from error
         except CALL_ERRORS as error:
-            if is_replica(error):
+            if is_replica_error(error):
                 self._on_lost()
             # After an error reply the connection is usable, unless a replica sent it: the master is somewhere else.
-            broken = not isinstance(error, ResponseError) or is_replica(error)
+            broken = not isinstance(error, ResponseError) or is_replica_error(error)
             raise classify_and_log(self._label, error, self._server_kind) from error
         finally:
             self._pool.release(connection, broken=broken)

@@ -16,7 +16,7 @@ from ratelimit_mw.stores.lifecycle import after_fork_in_child
 from ratelimit_mw.stores.redis.commands import RedisCommands, settling_calls
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.inventory import (
-    Kinds,
+    FoundLimits,
     LimitOf,
     Scan,
     add_refused,
@@ -146,8 +146,8 @@ class ThreadStore(RedisCommands):
 
     def list_refusing(self, limit_of: LimitOf) -> Iterator[KeyPage]:
         """See `RefusalFinder.list_refusing`."""
-        kinds = Kinds(limit_of)
-        return self._pages(lambda cursor, server: self._scan_refusing(cursor, kinds, server))
+        found_limits = FoundLimits(limit_of)
+        return self._pages(lambda cursor, server: self._scan_refusing(cursor, found_limits, server))
 
     def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
         """See `Inventory.add_refused`."""
