@@ -98,9 +98,9 @@ class StoreError(RateLimitError):
 
 
 class StoreNotQueried(StoreError):
-    """The store was not queried: the circuit breaker is open, the queue is full, or the store was closed.
+    """The store was not queried, because the circuit breaker is open or the queue is full; or it was closed.
 
-    Not counted as a failure of the store.
+    A request in progress during a close may already be counted by the server. Not counted as a failure of the store.
     """
 
 

@@ -18,9 +18,10 @@ from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 
 
 def with_timeout_as_max_delay(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
-    """Return the limits with `timeout` seconds as their `max_delay`; None for no bound. Windows are returned unchanged.
+    """Return the limits with `timeout` seconds as their `max_delay`; None for no bound.
 
-    Raises `ConfigError` if `timeout` is not a number of seconds, or if no limit can delay.
+    Limits that cannot delay are returned unchanged. Raises `ConfigError` if `timeout` is not a number of seconds, or if
+    no limit can delay.
     """
     if timeout is not None:
         check_seconds("timeout", timeout)
@@ -63,7 +64,10 @@ async def _sleep_until_due(runtime: Runtime, verdict: Verdict, held_slots: HeldS
 
 
 class Turn(AbstractAsyncContextManager[Verdict]):
-    """An `async with` block that starts when its units are due. `take`: takes the units. Can be entered once."""
+    """An `async with` block that starts when its units are due. A block can be entered once.
+
+    `take`: takes the units.
+    """
 
     name = "turn"  # the name of the method that returns it, for the error
 

@@ -151,7 +151,7 @@ def _layers(deny_cache: float, *, is_cluster: bool) -> list[Layer]:
     because the other nodes may work while one fails.
     """
     cache = DenyCache(deny_cache)
-    return [*([cache] if deny_cache else []), *([] if is_cluster else [CircuitBreaker()])]
+    return [*([cache] if deny_cache else []), *([CircuitBreaker()] if not is_cluster else [])]
 
 
 def _transport(client_or_url: Any, timeout: float) -> Transport:

@@ -241,6 +241,7 @@ class Batcher:
         `REPLY_GRACE` apart, and the event loop reads the sockets in between. So a reply that has arrived is still used.
         """
         takes, is_late = self._by_deadline, False
+        # here, `_last_check` still is the time of the previous check
         while takes and (not takes[0].is_waiting or takes[0].deadline <= self._last_check):
             take = takes.popleft()
             if take.is_waiting:

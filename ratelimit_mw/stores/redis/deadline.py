@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 CONNECT_TIMEOUT: Final = 1.0  # seconds to open a connection and prepare it
+# The server may still count a take that timed out. Its units are not refunded.
 # Seconds for work that continues after its request has stopped waiting: to read the replies that other requests still
-# wait for, and to finish a refund of a canceled request. The units of a take that timed out are not refunded. In
-# asyncio: how long a retired connection stays open, and how long a task continues after the timeout of its request.
-# In threads: the timeout of each call of a part (`protocol.Part`).
+# wait for, and to finish a refund of a canceled request. In asyncio: how long a retired connection stays open, and how
+# long a task continues after the timeout of its request. In threads: the timeout of each call of a part
+# (`protocol.Part`).
 LATE_WORK_TIMEOUT: Final = 1.0
 REPLY_GRACE: Final = 0.001  # seconds of a last read after the deadline; a reply that arrived during a stall is used
 FIND_INTERVAL: Final = 0.5  # seconds between checks of the address of a server that may move

@@ -22,10 +22,10 @@ class SQLiteStore(LayeredStore):
     """Keeps states in a file that the processes of one host share, for threads (`take`) and for asyncio (`atake`).
 
     `path`: the absolute path of the file, or a URL such as `sqlite:///run/app/limits.db`. The folder must exist, on a
-    disk of this host or in its memory, and the app's user must be able to write in it. `max_keys`: the maximum number
-    of states, at least 1; see `MemoryStore` for what a full store does. `timeout`: seconds for a whole call, more than
-    0. `deny_cache`: seconds for which this process remembers a refusal at most; 0 reads the file every time. `clock`: a
-    callable that returns seconds, for tests; None uses the time of the host.
+    local disk or a tmpfs, not on a network file system, and the app's user must be able to write in it. `max_keys`: the
+    maximum number of states, at least 1; see `MemoryStore` for what a full store does. `timeout`: seconds for a whole
+    call, more than 0. `deny_cache`: seconds for which this process remembers a refusal at most; 0 reads the file every
+    time. `clock`: a callable that returns seconds, for tests; None uses the time of the host.
 
     Raises `ConfigError` for invalid arguments, and for a file or folder that cannot be used. A broken file is moved
     aside, with a warning. The methods raise `StoreError` if the file stays locked until the timeout, or cannot be read
