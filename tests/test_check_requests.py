@@ -96,6 +96,10 @@ def test_it_does_not_connect_to_the_store(check: Check) -> None:
             "--request: got 'GET /a b', expected a method and a path such as 'POST /login'",
         ),
         (
+            ["--request", "/caf\udce9"],
+            "--request: got '/caf\\udce9', expected a path in UTF-8, or with escapes such as %FF\n",
+        ),
+        (
             ["--request", "/", "--header", "X"],
             "--header: got 'X', expected a name and a value such as 'X-Api-Key: ",
         ),

@@ -27,7 +27,7 @@ _MEMORY: Final = (
 )
 
 Endpoint = tuple[EndpointRules, str | None]  # the limits of an endpoint, and the template of its path
-Inner = tuple[RuleSet, EndpointRules]  # limits of an endpoint, and the rules that they were compiled with
+Inner = tuple[RuleSet, EndpointRules]  # limits of an endpoint, after the rules that they were compiled with
 SettingsSource = Settings | Mapping[str, Any] | str | Path  # a text or a Path names a file
 
 
@@ -75,12 +75,18 @@ class DescribedRequest(Struct, frozen=True):
     def request(self, route: str | None = None) -> AsgiRequest:
         """Return the request. `route`: the framework's template of its path, if known."""
         method, target = self.method_and_target
-        if self.ip and parse_address(self.ip) is None:
+        try:
+            raw_target = target.encode()
+        except UnicodeEncodeError:  # the command line had bytes that are not UTF-8
+            raise ConfigError(
+                f"--request: got {self.line!r}, expected a path in UTF-8, or with escapes such as %FF", code="RL-051"
+            ) from None
+        if self.ip and (not isinstance(self.ip, str) or parse_address(self.ip) is None):
             raise ConfigError(
                 f"--ip: got {self.ip!r}, expected an address such as 192.0.2.1 or 2001:db8::1, or ''", code="RL-051"
             )
         client = (self.ip, 0) if self.ip else None
-        scope = scope_from_parts(method, target.encode(), self.raw_headers, client, self.user or "")
+        scope = scope_from_parts(method, raw_target, self.raw_headers, client, self.user or "")
         return AsgiRequest(scope, self.ip or None, route=route)
 
 
@@ -134,7 +140,7 @@ class Target(Struct, frozen=True):
 
 
 def _header(line: str) -> tuple[bytes, bytes]:
-    name, colon, value = line.partition(":")
+    name, colon, value = line.partition(":") if isinstance(line, str) else ("", "", "")
     if not colon or not name.strip():
         raise ConfigError(
             f"--header: got {line!r}, expected a name and a value such as 'X-Api-Key: abc'", code="RL-051"
@@ -143,6 +149,6 @@ def _header(line: str) -> tuple[bytes, bytes]:
 
 
 def _to_bytes(argument: str, text: str) -> bytes:
-    if not text.isprintable():
+    if not isinstance(text, str) or not text.isprintable():
         raise ConfigError(f"{argument}: got {text!r}, expected text without control characters", code="RL-051")
     return text.encode()

@@ -760,11 +760,18 @@ def test_a_store_for_asyncio_only_is_a_mistake(redis_server: RedisServer) -> Non
     [
         ({"request": "login"}, "--request: got 'login'"),
         ({"request": 5}, "--request: got 5"),
+        (
+            {"request": "/caf\udce9"},
+            r"^--request: got '/caf\\udce9', expected a path in UTF-8, or with escapes such as %FF$",
+        ),
         ({"request": "/", "ip": "nobody"}, "--ip: got 'nobody'"),
+        ({"request": "/", "ip": 5}, "--ip: got 5, expected an address such as"),
         ({"request": "/", "headers": ["no colon"]}, "--header: got 'no colon'"),
+        ({"request": "/", "headers": [5]}, "--header: got 5, expected a name and a value such as 'X-Api-Key: abc'"),
         ({"request": "/", "headers": "X: y"}, "--header: got 'X: y', expected a list"),
         ({"request": "/", "headers": {"a\nb": "c"}}, "expected text without control characters"),
         ({"request": "/", "host": "a\tb"}, "--host: got"),
+        ({"request": "/", "host": 5}, "--host: got 5, expected text without control characters"),
         ({"request": "/"}, "the request has no value for the key 'user | ip' of default"),
         ({"request": "/"}, "such as a form, reset the keys that `peek` and `keys` show, with reset --key"),
     ],
