@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from ratelimit_mw.core import log as notices
-from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.log import capture_warnings, logger, warn, warn_throttled
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +90,23 @@ def test_the_text_of_an_error_with_a_traceback_is_left_out(caplog: pytest.LogCap
     assert "in asks" in formatted
     assert "a secret" not in formatted.replace('raise ValueError("a secret of a client")', "")
     assert "192.0.2.1" not in formatted
+
+
+def test_captured_warnings_reach_no_handler(caplog: pytest.LogCaptureFixture) -> None:
+    own: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = own.append  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    before = logger.propagate, logger.level, logger.disabled, logger.filters[:]
+    try:
+        with capture_warnings() as captured:
+            warn("in the\nblock", code="RL-101")
+            warn("in the\nblock", code="RL-101")
+        assert [record.getMessage() for record in own] == []
+        assert lines(caplog) == []
+        assert captured == ["in the block"]
+        assert (logger.propagate, logger.level, logger.disabled, logger.filters) == before
+        warn("after it", code="RL-101")
+        assert [record.getMessage() for record in own] == lines(caplog) == ["ratelimit_mw: after it"]
+    finally:
+        logger.removeHandler(handler)

@@ -79,20 +79,20 @@ def capture_warnings() -> Iterator[list[str]]:
     """Collect the warnings that are logged in the block, each once and on one line, and keep them out of the log."""
     messages: list[str] = []
 
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            message = single_line(record.getMessage().removeprefix("ratelimit_mw: "))
-            if message not in messages:
-                messages.append(message)
+    def collect(record: logging.LogRecord) -> bool:
+        message = single_line(record.getMessage().removeprefix("ratelimit_mw: "))
+        if message not in messages:
+            messages.append(message)
+        return False  # a handler would be too late: those of this logger get each record, too
 
-    collector, previous = Collector(), (logger.propagate, logger.level, logger.disabled)
-    logger.addHandler(collector)
-    logger.propagate, logger.disabled = False, False
+    previous = logger.propagate, logger.level, logger.disabled
+    logger.addFilter(collect)
+    logger.propagate, logger.disabled = False, False  # records of child loggers do not reach the root
     logger.setLevel(logging.WARNING)
     try:
         yield messages
     finally:
-        logger.removeHandler(collector)
+        logger.removeFilter(collect)
         logger.propagate, logger.disabled = previous[0], previous[2]
         logger.setLevel(previous[1])
 
