@@ -9,7 +9,7 @@ from ratelimit_mw.core.limit import request_bucket
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.on_refused import custom_refusal
-from ratelimit_mw.http.response import Response, headers
+from ratelimit_mw.http.response import HeaderList, Response, headers
 from ratelimit_mw.http.views import AsgiRequest
 from ratelimit_mw.rules.plan import Match, Plan, conclude
 from ratelimit_mw.service.answers import finite, numbers
@@ -20,7 +20,7 @@ from ratelimit_mw.stores.group import stored_bucket
 _OK: Final = 200
 
 RequestWithCost = tuple[AsgiRequest, int | None]  # a request, and its cost, which replaces the cost in the rules
-BucketId = tuple[str, str]
+StoredBucket = tuple[str, str]  # the key of a bucket, and its id
 
 
 class Requests:
@@ -32,13 +32,14 @@ class Requests:
     async def check_call(self, call: RequestParts) -> dict[str, Any]:
         """Take what the rules require, and return the status and headers that the middleware would send.
 
-        Does not wait: the caller has to wait for `delay` seconds.
+        Does not wait: the caller has to wait for `delay` seconds. `headers` has one text for each name: several fields
+        of one name are joined by commas. Of several `Set-Cookie`, which cannot be joined, it has the last.
         """
         request = request_of(call.scope())
         verdict, _ = await self.decide([(request, None if call.cost is None else cost_of(call, 0))])
         status, fields, body = await self.response(request, verdict)
         rule, text = None if verdict is None else verdict.rule, body.decode("utf-8", "replace")
-        return {**numbers(verdict), "rule": rule, "status": status, "headers": dict(fields), "body": text}
+        return {**numbers(verdict), "rule": rule, "status": status, "headers": _by_name(fields), "body": text}
 
     async def response(self, request: AsgiRequest, verdict: Verdict | None) -> Response:
         """Return the response to a refused request; for others, a 200 with the headers to add and an empty body."""
@@ -47,26 +48,31 @@ class Requests:
             return Response(_OK, headers(verdict, gate.settings.headers), b"")
         return await custom_refusal(gate.refusal_handler, request, verdict, gate.default_refusal(request, verdict))
 
-    async def decide(self, requests: Sequence[RequestWithCost]) -> tuple[Verdict | None, Sequence[Sequence[BucketId]]]:
+    async def decide(self, requests: Sequence[RequestWithCost]) -> tuple[Verdict | None, list[list[StoredBucket]]]:
         """Return the verdict on some requests, which are decided in one step, and the buckets of each.
 
         The verdict is None if no limit applies. A bucket that several requests have in common is charged once.
         """
         found: list[tuple[AsgiRequest, Match, Plan]] = []
-        buckets: list[list[BucketId]] = []
+        buckets: list[list[StoredBucket]] = []
         for request, cost in requests:
-            one = await self._plan(request)
-            if one is None:
+            planned = await self._plan(request)
+            if planned is None:
                 buckets.append([])
             else:
-                found.append((request, one[0], _at(one[1], cost)))
-                buckets.append([stored_bucket(charge) for charge in one[1].charges])
+                match, charge_plan = planned
+                found.append((request, match, _with_cost(charge_plan, cost)))
+                buckets.append([stored_bucket(charge) for charge in charge_plan.charges])
         if not found:
             return None, buckets
-        denied = [one for one in found if one[2].denied_source is not None]
+        denied = [
+            (request, match, charge_plan)
+            for request, match, charge_plan in found
+            if charge_plan.denied_source is not None
+        ]
         request, match, charge_plan = (denied or found)[0]
         if len(found) > 1 and not denied:
-            charge_plan = _joined([one for *_, one in found])
+            charge_plan = _joined([each_plan for _, _, each_plan in found])
         return await self._gate.decide(match, charge_plan, request, no_sleep), buckets
 
     async def peek_call(self, call: RequestParts) -> dict[str, Any]:
@@ -75,7 +81,7 @@ class Requests:
         if found is None:
             return {**numbers(None), "rule": None, "limits": []}
         match, charge_plan = found
-        charges = _at(charge_plan, None if call.cost is None else cost_of(call, 0)).charges
+        charges = _with_cost(charge_plan, None if call.cost is None else cost_of(call, 0)).charges
         decisions = await answered(self._gate.runtime.peek(charges)) if charges else ()
         verdict = conclude(match, replace(charge_plan, charges=charges), decisions)
         limits = [
@@ -117,12 +123,23 @@ async def no_sleep(_seconds: float, _woken: object = None, /) -> None:
     """Return at once, because the answer contains the delay, and the caller waits."""
 
 
-def _at(charge_plan: Plan, cost: int | None) -> Plan:
+def _with_cost(charge_plan: Plan, cost: int | None) -> Plan:
     """Return the plan with this cost in place of that in the rules; unchanged if `cost` is None."""
     if cost is None:
         return charge_plan
     charges = [one if one.role == "penalty" else replace(one, cost=cost) for one in charge_plan.charges]
     return replace(charge_plan, charges=charges)
+
+
+def _by_name(fields: HeaderList) -> dict[str, str]:
+    """Return header fields as a mapping. Names are compared without case, and keep the case of the first field."""
+    first_names: dict[str, str] = {}
+    values: dict[str, str] = {}
+    for name, value in fields:
+        lower = name.lower()
+        first = first_names.setdefault(lower, name)
+        values[first] = f"{values[first]}, {value}" if first in values and lower != "set-cookie" else value
+    return values
 
 
 def _joined(plans: Sequence[Plan]) -> Plan:

@@ -253,6 +253,19 @@ def test_a_host_that_the_proxy_forwards(ratelimit_clock: None) -> None:
     assert b.headers["ratelimit"].startswith('"host";r=3')
 
 
+def test_check_joins_fields_of_one_name(ratelimit_clock: None) -> None:
+    fields = [("Vary", "Origin"), ("Set-Cookie", "a=1"), ("vary", "Accept"), ("set-cookie", "b=2"), ("Link", "</a>")]
+    app = made(limits="1/day", headers="none", on_refused=lambda _request, _verdict: (429, fields, ""))
+    call(app, "/v1/check", {"path": "/a", "ip": "192.0.2.7"})
+    refused = call(app, "/v1/check", {"path": "/a", "ip": "192.0.2.7"}).json()
+    assert {name: refused["headers"][name] for name in ("Vary", "Set-Cookie", "Link")} == {
+        "Vary": "Origin, Accept",
+        "Set-Cookie": "b=2",
+        "Link": "</a>",
+    }
+    assert {"vary", "set-cookie"}.isdisjoint(refused["headers"])
+
+
 def test_check(ratelimit_clock: None) -> None:
     app = made(
         limits="3/day using fixed_window", key="user | ip", rules=[{"path": "/free", "exempt": True, "name": "free"}]
