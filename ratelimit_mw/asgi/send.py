@@ -1,7 +1,7 @@
 """Sends rate limit headers and refusals to ASGI servers.
 
-The part that refuses a request determines the code that sends the refusal. Under ASGI, and in Django under both ASGI
-and WSGI (for other WSGI apps, see the end):
+This list shows which code sends a refusal, by the part that refused the request. It covers ASGI, and Django under ASGI
+and WSGI. The other WSGI apps, Flask among them, are at the end.
 
 - `RateLimitMiddleware`, Starlette's `RateLimit`, and `limit` on a class call `send_refusal`.
 - `limit` on a function calls `starlette.respond_to_refused`. For HTTP it returns a Starlette response, which outer
@@ -10,7 +10,7 @@ and WSGI (for other WSGI apps, see the end):
   can respond to this error. Without one, the package's own handler calls `starlette.respond_to_refused`.
 - In a websocket that the app has accepted, `limit` on a function and FastAPI's dependency cannot send a response.
   There, `starlette.respond_to_refused` closes the websocket. If Starlette put no table of error handlers into the
-  scope, FastAPI's dependency cannot register a handler that calls this function: `_refusal_error` returns a
+  scope, FastAPI's dependency cannot register a handler that calls `respond_to_refused`: `_refusal_error` returns a
   `WebSocketException`, and Starlette closes the websocket.
 - A limit on messages calls `_close_after_refusal` in `messages.py`.
 - Django's middleware calls `django.responses.to_django`.
@@ -23,8 +23,8 @@ the verdict is known. With the integrations above, each refusing verdict passes 
 - `enforce` (`starlette/enforcement.py`),
 - `_close_after_refusal` (`asgi/messages.py`), the only one that sees nothing but refusals,
 - `_conclude` (`django/middleware.py`),
-- `allow_request` (`django/throttle.py`). The view's first throttle decides for all. The others return its result,
-  but one whose own `allow_request` calls `super()` sees the same refusal again.
+- `allow_request` (`django/throttle.py`). The first throttle of a view decides. The other throttles of the view return
+  its result. So an override of `allow_request` that calls `super()` can see one refusal several times.
 
 Without a `DisconnectWatcher` (`asgi/disconnect.py`), a delay continues after the client has disconnected.
 `RateLimitMiddleware._on_general_path` makes a watcher only for requests that the gate may delay, and not for a refusal

@@ -43,7 +43,10 @@ def _bytes(value: str) -> bytes:
 
 
 def bucket_key(identity: str, rule: str) -> str:
-    """Return the `Charge.key` of an encoded identity under a rule, with a tag as of `key_tagger`: `{hash}:rule`."""
+    """Return the `Charge.key` of an encoded identity under a rule: `{hash}:rule`.
+
+    The tag `{hash}` is the one that `key_tagger` makes without a secret.
+    """
     return f"{{{identity_hash('')(identity)}}}:{rule}"
 
 

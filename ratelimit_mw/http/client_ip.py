@@ -108,8 +108,8 @@ def _member_start(text: str, floor: int, end: int) -> int:
 
 def _for_value(element: str) -> str | None:
     """Return the value of an element's only `for`; None if the element is malformed."""
-    # A `for=` inside quotes counts, too: an unbalanced quote may have joined two elements, and it may belong to the
-    # other.
+    # A `for=` inside quotes counts, too: an unbalanced quote may have joined two elements, and this `for=` may belong
+    # to the second element.
     if element.lower().count("for=") != 1:
         return None
     value, end = None, 0
@@ -194,7 +194,9 @@ class ClientIPResolver:
         return list(islice(self._parse_list(",".join(values)), _MAX_PROXIES + 1))
 
     def forwarding_client(self, members: Sequence[Address | None]) -> Address | None:
-        """Return the client's address if it may be a proxy that is missing in `trusted_proxies`; None otherwise.
+        """Return the address that counts as the client, if it may be a proxy that is missing in `trusted_proxies`.
+
+        Returns None otherwise.
 
         It may be one if the header has another address to its left, for which this client forwarded the request.
         `members`: the result of `members` for the header of a trusted peer.

@@ -219,10 +219,12 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         env_problems: Mapping[str, str],
         path: Path | None = None,
     ) -> "Settings":
-        """Build settings from `values`. `env_values`: values from the environment. `path`: the file with the others.
+        """Build settings from `values`.
 
-        Raises one `ConfigError` for all problems, each with its location. `env_problems`: the problems of unreadable
-        variables, by option, which it includes.
+        `env_values`: values from the environment. `path`: the file that the other values come from.
+
+        Raises one `ConfigError` for all problems, each with its location. The error includes `env_problems`: the
+        problems of unreadable variables, by option.
         """
         mistakes = ErrorCollector()
         mistakes.add(env_problems.values())
