@@ -229,7 +229,7 @@ def refusals_charge_nothing(make: Make, _: RedisServer) -> str:
         assert [get("/").status in REFUSED for _ in range(3)] == [True] * 3
         time.sleep(2 * STRICT[1] + 0.1)
         left.append(get("/").status == 200)
-    return "no limit" if all(left) else "the other limits" if not any(left) else "limits checked earlier"
+    return "nothing" if all(left) else "the other limits" if not any(left) else "the limits checked before"
 
 
 def calls_of_redis(make: Make, server: RedisServer) -> str:
@@ -309,7 +309,7 @@ def hanging() -> Iterator[str]:
 
 
 QUESTIONS: dict[str, Callable[[Make, RedisServer], str]] = {
-    "a refused request uses quota of": refusals_charge_nothing,
+    "a refused request is charged to": refusals_charge_nothing,
     "Redis calls per request, 3 limits": calls_of_redis,
     "nothing listens at Redis' port": redis_is_away,
     "Redis hangs": redis_hangs,
