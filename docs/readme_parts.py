@@ -39,7 +39,9 @@ _BARS: Final = {  # title of a group: what is drawn, its row and which of its ti
 def table(found: dict[str, Any]) -> str:
     """The answers of each library, one row for each question."""
     names = list(found["versions"])
-    lines = [f"| measured {found['date']} | " + " | ".join(f"{name} {found['versions'][name]}" for name in names) + " |"]
+    lines = [
+        f"| measured {found['date']} | " + " | ".join(f"{name} {found['versions'][name]}" for name in names) + " |"
+    ]
     lines.append("|---" * (len(names) + 1) + "|")
     for question, answers in found["answers"].items():
         lines.append(f"| {question} | " + " | ".join(answers[name] for name in names) + " |")
