@@ -15,7 +15,7 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.options import Options
 
 with require("flask"):
-    from flask import Flask, got_request_exception, request_finished
+    from flask import Flask, got_request_exception
 
 __all__ = ["RateLimiter", "exempt", "limit"]
 
@@ -72,7 +72,6 @@ class RateLimiter:
             app.before_request(hooks.before)
             app.after_request(hooks.after)
             got_request_exception.connect(hooks.failed, app)
-            request_finished.connect(hooks.finished, app)
         app.extensions["ratelimit_mw"] = hooks
         app.cli.add_command(ratelimit_command)
         register_app(app, self)
