@@ -4,17 +4,16 @@ Exit code 1 when a row counted something else than its scenario says, 0 otherwis
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import against, trees
+from benchmarks import against, results, trees
 from benchmarks.chart import chart
 from benchmarks.lab import Lab
-from benchmarks.line import Line, as_data
+from benchmarks.line import Line
 from benchmarks.machine import machine, versions
 from benchmarks.rows import ROWS
 from benchmarks.runner import Row
@@ -29,6 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     about: dict[str, Any] = {"versions": versions(), "machine": machine(), "rounds": given.rounds}
     rows, names = ROWS, ("ours", "peer")
+    before = None
+    if given.update and given.against:
+        parser.error("--update: it does not go with --against, which has other rows")
+    if given.update:
+        try:
+            before = results.read(given.update, about)
+        except results.OtherRun as error:
+            parser.error(f"--update {given.update}: {error}")
     with ExitStack() as closing:
         if given.against:
             try:
@@ -38,13 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ours = closing.enter_context(trees.here())
             rows, names = against.races(ours, peer), (ours.name, peer.name)
             about["against"] = peer.title
-        lines = _measured(_chosen(rows, given.only, parser), given)
+        lines: list[Line] = []
+        for measured in _measured(_chosen(rows, given.only, parser), given):
+            lines += measured
+            if before is not None:  # after each row, so that an interrupted run keeps what it has measured
+                results.write(given.update, results.updated(before, results.results(about, lines)))
     print(heading(about))
     print()
     print(table(lines, *names))
-    found = {**about, "rows": [as_data(line) for line in lines]}
+    found = results.results(about, lines)
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+        results.write(given.json, found)
     if given.svg:
         given.svg.write_text(chart(found), "utf-8")
     return 1 if any(line.problems for line in lines) else 0
@@ -57,14 +68,12 @@ def _chosen(rows: Sequence[Row], only: Sequence[str], parser: argparse.ArgumentP
     return [row for row in rows if not only or any(_meant(row, name) for name in only)]
 
 
-def _measured(rows: Sequence[Row], given: argparse.Namespace) -> list[Line]:
-    lines: list[Line] = []
+def _measured(rows: Sequence[Row], given: argparse.Namespace) -> Iterator[Sequence[Line]]:
     with Lab(given.rounds, given.calls, sys.stderr) as lab:
         for index, row in enumerate(rows, 1):
             lab.begin(f"[{index}/{len(rows)}] {row.name}: {row.what}")
-            lines += row.run(lab)
+            yield row.run(lab)
         lab.end()
-    return lines
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=_positive, default=_ROUNDS, help="turns of each contender (%(default)s)")
     parser.add_argument("--calls", type=_positive, help="calls in a turn, instead of what each row finds enough")
     parser.add_argument("--against", metavar="COMMIT", help="this package against the one of a commit; other rows")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything here too, round by round")
+    files = parser.add_mutually_exclusive_group()
+    files.add_argument("--json", type=Path, metavar="FILE", help="write everything here too, round by round")
+    files.add_argument("--update", type=Path, metavar="FILE", help="replace the measured rows in a file of --json")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the rows that have a target")
     return parser
 

@@ -24,14 +24,16 @@ class Lab(AbstractContextManager["Lab", None]):
     def __init__(self, rounds: int, calls: int | None, progress: TextIO) -> None:
         self.rounds = rounds
         self.calls = calls
-        self.closing = ExitStack()  # closes at the end of the run what contenders opened
+        self.closing = ExitStack()  # closes at the end of a row what its contenders opened
         self._progress = progress
         self._title = ""
-        self._loop = self.closing.enter_context(asyncio.Runner())
+        self._shared = ExitStack()  # closes at the end of the run
+        self._loop = self._shared.enter_context(asyncio.Runner())
         self._redis: RedisServer | None = None
 
     def __exit__(self, *_: object) -> None:
-        self.closing.close()
+        with self._shared:
+            self.closing.close()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` in the event loop that all rows share."""
@@ -42,13 +44,14 @@ class Lab(AbstractContextManager["Lab", None]):
         package("redis")
         if self._redis is None:
             try:
-                self._redis = self.closing.enter_context(RedisServer())
+                self._redis = self._shared.enter_context(RedisServer())
             except FileNotFoundError:
                 raise Missing("redis-server: not on PATH") from None
         return self._redis.url
 
     def begin(self, title: str) -> None:
-        """Show which row runs."""
+        """Close what the row before opened, so that nothing of it runs beside this one. Show which row runs."""
+        self.closing.close()
         self._title = title
         self._tell(title)
 

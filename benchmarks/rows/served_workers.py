@@ -17,7 +17,7 @@ from typing import Final
 import ratelimit_mw
 from benchmarks.lab import Lab, Missing, package
 from benchmarks.line import Line
-from benchmarks.ours.workers import STORE
+from benchmarks.ours.workers import STORE, UPDATE
 from benchmarks.runner import Batch, Contender, Row, turns
 from benchmarks.served import bursts, wrk_program
 from benchmarks.trees import ROOT
@@ -91,13 +91,17 @@ class Workers(AbstractContextManager["Workers", None]):
 
 @dataclass(frozen=True, kw_only=True)
 class ServedByWorkers:
-    """Rows of the requests per second with a store in a file, and in Redis, over those without limits."""
+    """Rows of the requests per second with a store in a file, and in Redis, over those without limits.
+
+    `updates`: a row of an app that only updates a row of a file, too.
+    """
 
     name: str
     server: str
     app: str
     target: float  # of the file
     redis_target: float | None = None
+    updates: bool = False
 
     @property
     def what(self) -> str:
@@ -106,11 +110,13 @@ class ServedByWorkers:
 
     def run(self, lab: Lab) -> Sequence[Line]:
         """Return a line for each store."""
-        targets = {"file": self.target, "redis": self.redis_target}
+        targets = {"file": self.target, "redis": self.redis_target} | ({"update": None} if self.updates else {})
         try:
             wrk_program()
             folder = lab.closing.enter_context(TemporaryDirectory())
             stores = {"bare": "", "file": f"sqlite://{folder}/limits.db", "redis": lab.redis_url()}
+            if self.updates:
+                stores["update"] = f"{UPDATE}{folder}/update.db"
             contenders: dict[str, Contender] = {
                 name: bursts(lab.closing.enter_context(Workers(self.server, store))) for name, store in stores.items()
             }
@@ -146,6 +152,6 @@ def _each(batches: Sequence[Batch]) -> float | None:
 
 
 ROWS: Final[Sequence[Row]] = [
-    ServedByWorkers(name="workers-flask", server="gunicorn", app="Flask", target=0.75, redis_target=0.75),
+    ServedByWorkers(name="workers-flask", server="gunicorn", app="Flask", target=0.75, redis_target=0.75, updates=True),
     ServedByWorkers(name="workers-starlette", server="uvicorn", app="Starlette", target=0.55),
 ]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,26 @@ from benchmarks.__main__ import main
 sys.exit(main(["--only", "served-memory", "--rounds", "1", "--json", "it.json"]))
 """
 LUA = {"sliding_window_counter": 1.6, "sliding_window_log": 2.4, "sliding_window_log-by-log": 2.0, "smooth": 2.1}
+UPDATED = """
+import json, sys
+from benchmarks.results import updated
+
+print(json.dumps(updated(*map(json.loads, sys.argv[1:]))))
+"""
+TWO_ROWS = """
+import asyncio, sys
+from benchmarks.lab import Lab
+
+opened = []
+with Lab(1, 1, sys.stderr) as lab:
+    for name in ("first", "second"):
+        lab.begin(name)
+        print("begins with", opened)
+        opened.append(name)
+        lab.closing.callback(opened.remove, name)
+    print(lab.wait(asyncio.sleep(0, "the loop runs")))
+print("ends with", opened)
+"""
 WITHOUT_LIMITS = """
 import sys
 sys.modules["limits"] = None
@@ -348,6 +369,87 @@ def test_unknown_row_is_an_error_that_names_the_rows(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "benchmarks", "--only", "memory-tokn")
     assert done.returncode == 2
     assert "memory-token" in done.stderr
+
+
+def test_update_replaces_the_measured_rows_in_a_file(tmp_path: Path) -> None:
+    names, file = ("memory-token", "memory-refused"), tmp_path / "it.json"
+    done = run(tmp_path, "-m", "benchmarks", "--only", *names, *SMALL, "--json", "it.json")
+    assert done.returncode == 0, done.stderr
+    before = written(file)
+    more = ("--only", "memory-token", "--rounds", "3", "--calls", "20")
+    done = run(tmp_path, "-m", "benchmarks", *more, "--update", "it.json")
+    assert done.returncode == 0, done.stderr
+    after = written(file)
+    measured = [name for name in before if name.startswith("memory-token")]
+    assert [*after] == [*before]
+    assert {name: one["admitted"] for name, one in after.items() if name in measured} == dict.fromkeys(measured, 60)
+    others = [name for name in before if name not in measured]
+    assert others
+    assert [after[name] for name in others] == [before[name] for name in others]
+    assert json.loads(file.read_text())["rounds"] == "2 to 3"
+
+
+def test_updated_results_keep_their_order(tmp_path: Path) -> None:
+    def found(rounds: int | str, *rows: tuple[str, int]) -> dict[str, Any]:
+        return {"rounds": rounds, "rows": [{"row": name, "value": value} for name, value in rows]}
+
+    def updated(before: dict[str, Any], now: dict[str, Any]) -> Any:
+        done = run(tmp_path, "-c", UPDATED, json.dumps(before), json.dumps(now))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    before = found("4 to 9", ("a", 1), ("b", 1), ("c", 1))
+    now = found(9, ("b", 2), ("b-new", 2), ("d", 2))
+    assert updated(before, now) == found("4 to 9", ("a", 1), ("b", 2), ("b-new", 2), ("d", 2), ("c", 1))
+    assert updated(before, found(50, ("e", 2))) == found("4 to 50", ("a", 1), ("b", 1), ("c", 1), ("e", 2))
+    assert updated(found(9, ("a", 1)), found(9, ("a", 2))) == found(9, ("a", 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "not a file that --json wrote: [Errno 2]"),
+        ("[]", "not a file that --json wrote"),
+        (
+            '{"rounds": 1, "rows": [], "machine": {}, "versions": {"python": "2.7"}}',
+            "measured with cpu None, cores None, system None, python 2.7, ",
+        ),
+    ],
+)
+def test_update_of_a_file_of_another_run_is_an_error(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "it.json").write_text(text)
+    done = run(tmp_path, "-m", "benchmarks", "--only", "memory-token", *SMALL, "--update", "it.json")
+    assert done.returncode == 2
+    assert f"--update it.json: {message}" in " ".join(done.stderr.split())
+
+
+def test_update_of_a_comparison_with_a_commit_is_an_error(tmp_path: Path) -> None:
+    done = run(tmp_path, "-m", "benchmarks", "--against", "HEAD", "--update", "it.json")
+    assert done.returncode == 2
+    assert "--update: it does not go with --against" in done.stderr
+
+
+def test_a_row_closes_what_it_opened_before_the_next_begins(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", TWO_ROWS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["begins with []", "begins with []", "the loop runs", "ends with []"]
+
+
+def test_rows_of_workers_count_what_wrk_was_answered(tmp_path: Path, redis_server: RedisServer) -> None:
+    put_wrk(tmp_path)
+    (tmp_path / "redis-server").symlink_to(redis_server.binary)
+    only = ("--only", "workers-flask", "--rounds", "1", "--json", "it.json")
+    done = run(tmp_path, "-m", "benchmarks", *only, PATH=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = written(tmp_path / "it.json")
+    targets = {name: (one["target"], one["refused"], one["problems"], one["notes"]) for name, one in rows.items()}
+    assert targets == {
+        "workers-flask-file": (0.75, 0, [], []),
+        "workers-flask-redis": (0.75, 0, [], []),
+        "workers-flask-update": (None, 0, [], []),
+    }
+    assert min(one["admitted"] for one in rows.values()) > 100
 
 
 @pytest.mark.parametrize("options", [(), ("--memory",)])
