@@ -314,8 +314,8 @@ def _add_headers(response: Response, fields: HeaderList, state: RateLimitState |
         of_response[_ATTRIBUTE] = None
         response.headers = Headers([line for line in response.headers if line not in before])
     if fields:
-        theirs = list(response.headers)
-        names = dict(theirs)
-        selected = addable_to_refusal(fields, names) if state is None else addable(state.verdict, fields, names)
-        of_response[_ATTRIBUTE] = added = [line for line in selected if line not in theirs]
-        response.headers[len(theirs) :] = added  # takes a third of the time of `headers.add` for each field
+        theirs = response.headers
+        names = theirs.keys()
+        added = addable_to_refusal(fields, names) if state is None else addable(state.verdict, fields, names)
+        of_response[_ATTRIBUTE] = added
+        theirs[len(theirs) :] = added  # takes a third of the time of `headers.add` for each field
