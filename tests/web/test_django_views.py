@@ -1,4 +1,4 @@
-"""Django: limits that are attached to views."""
+"""Tests limits that are attached to Django views."""
 
 import asyncio
 import logging
@@ -85,7 +85,7 @@ class Inherits(Marked):
 
 
 class Feed:
-    """An instance as a view, as django.contrib.syndication's are; it cannot be hashed."""
+    """A view that is an unhashable instance, like the views of django.contrib.syndication."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -120,7 +120,7 @@ VIEWS: list[tuple[str, Any, list[str]]] = [
 @BOTH
 @pytest.mark.promise(1, 9)
 @pytest.mark.parametrize(("view", "buckets"), [row[1:] for row in VIEWS], ids=[row[0] for row in VIEWS])
-def test_a_limit_is_found_wherever_it_stands(site: Site, store: RecordingStore, view: Any, buckets: list[str]) -> None:
+def test_limits_apply_to_every_kind_of_view(site: Site, store: RecordingStore, view: Any, buckets: list[str]) -> None:
     ask = site([path("view", view), path("other", OnClass.as_view())], settings(store))
     ask("/view")
     ask("/view", "HEAD")
@@ -132,7 +132,7 @@ def test_a_limit_is_found_wherever_it_stands(site: Site, store: RecordingStore, 
 
 
 @BOTH
-def test_a_limit_on_a_method_is_for_that_method(site: Site, store: RecordingStore) -> None:
+def test_a_limit_on_a_method_applies_to_that_method_only(site: Site, store: RecordingStore) -> None:
     ask = site([path("view", Marked.as_view())], settings(store), CSRF_COOKIE_NAME="x")
     for method in ("GET", "POST", "BREW"):
         ask("/view", method)
@@ -140,7 +140,7 @@ def test_a_limit_on_a_method_is_for_that_method(site: Site, store: RecordingStor
     assert taken(store) == [[own], [own, f"{CLIENT}@{ME}.Marked.post() 3"], [own]]
 
 
-def test_views_that_are_made_alike_have_buckets_of_their_own(store: RecordingStore) -> None:
+def test_views_from_one_factory_have_separate_buckets(store: RecordingStore) -> None:
     def make() -> Any:
         def view(request: HttpRequest) -> HttpResponse:
             return hello(request)
@@ -162,7 +162,7 @@ def test_a_view_at_several_routes_has_one_bucket(store: RecordingStore) -> None:
 
 
 @BOTH
-def test_limits_on_views_go_beside_rules_and_app_limits(site: Site, store: RecordingStore) -> None:
+def test_view_limits_apply_in_addition_to_rules_and_app_limits(site: Site, store: RecordingStore) -> None:
     rules = [{"path": "/view", "limits": "7/minute", "name": "rule"}]
     ask = site([path("view", limited), path("free", free)], settings(store, rules=rules, app_limits="8/minute"))
     ask("/view")
@@ -171,7 +171,7 @@ def test_limits_on_views_go_beside_rules_and_app_limits(site: Site, store: Recor
     assert taken(store) == [[app, f"{CLIENT}rule 7", f"{CLIENT}@{ME}.limited() 5"], [app]]
 
 
-def test_what_is_wrong_is_told_where_it_stands() -> None:
+def test_invalid_limits_and_targets_raise_at_decoration() -> None:
     with pytest.raises(ConfigError, match="unknown period 'minut', did you mean 'minute'"):
         limit("5/minut")
     with pytest.raises(TypeError, match="a limit is attached to a function or a class; got"):
@@ -182,7 +182,7 @@ async def told_later(request: Request) -> str:
     return request.header("x-token") or "nobody"
 
 
-def test_async_callables_on_views_are_awaited_under_asgi_and_free_nobody_under_wsgi(
+def test_async_keys_are_awaited_under_asgi_and_share_one_bucket_under_wsgi(
     store: RecordingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     view = limit("1/minute", key=told_later)(keeping(hello))
@@ -196,7 +196,7 @@ def test_async_callables_on_views_are_awaited_under_asgi_and_free_nobody_under_w
     assert f"ratelimit_mw: {told}" in caplog.messages
 
 
-def test_a_request_that_waits_for_a_slot_of_an_async_view_leaves_the_event_loop_to_others() -> None:
+def test_waiting_for_an_async_views_slot_does_not_block_the_event_loop() -> None:
     @limit([], concurrent=1, queue=1)
     async def view(_: Any) -> HttpResponse:
         await asyncio.sleep(0.01)

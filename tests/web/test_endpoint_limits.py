@@ -1,4 +1,4 @@
-"""Limits that are attached to endpoints, without any framework."""
+"""Tests limits that are attached to endpoints, without any framework."""
 
 import functools
 import logging
@@ -41,7 +41,7 @@ def taken(store: RecordingStore) -> list[list[str]]:
     return [[f"{charge.key} {charge.limit.quota}" for charge in charges] for _, charges in store.calls]
 
 
-def test_a_mark_is_found_whatever_stands_around_it() -> None:
+def test_limits_on_finds_a_limit_through_wrappers() -> None:
     def plain() -> None: ...
 
     mark = EndpointLimit("5/minute")
@@ -49,7 +49,7 @@ def test_a_mark_is_found_whatever_stands_around_it() -> None:
     assert limits_on(keeping(keeping(plain))) == (mark,)
 
 
-def test_a_mark_is_found_on_what_a_framework_kept_before_it_was_wrapped() -> None:
+def test_a_limit_attached_to_a_wrapper_is_found_on_the_wrapped_function() -> None:
     def plain() -> None: ...
 
     mark = EndpointLimit("5/minute")
@@ -57,7 +57,7 @@ def test_a_mark_is_found_on_what_a_framework_kept_before_it_was_wrapped() -> Non
     assert limits_on(plain) == (mark,)
 
 
-def test_marks_are_in_the_order_in_which_they_read() -> None:
+def test_limits_are_listed_outermost_first() -> None:
     def plain() -> None: ...
 
     lower, upper = EndpointLimit("5/minute"), EndpointLimit("50/hour")
@@ -66,7 +66,7 @@ def test_marks_are_in_the_order_in_which_they_read() -> None:
     assert limits_on(view) == limits_on(7) == ()
 
 
-def test_a_class_hands_its_marks_down_and_adds_its_own() -> None:
+def test_a_subclass_inherits_limits_and_lists_its_own_first() -> None:
     class Base: ...
 
     class View(Base): ...
@@ -78,7 +78,7 @@ def test_a_class_hands_its_marks_down_and_adds_its_own() -> None:
     assert limits_on(View) == (own, base)
 
 
-def test_a_mark_on_one_view_of_a_class_is_not_on_its_others() -> None:
+def test_a_limit_on_one_view_of_a_class_does_not_apply_to_its_other_views() -> None:
     class View:
         """A view of Flask or Django."""
 
@@ -95,8 +95,8 @@ def test_a_mark_on_one_view_of_a_class_is_not_on_its_others() -> None:
     assert (limits_on(one), limits_on(other)) == ((shared, own), (shared,))
 
 
-def test_decorators_that_merge_attributes_lose_no_mark() -> None:
-    """As Django's method_decorator does: it copies attributes of a stand-in, then those of the method over them."""
+def test_decorators_that_merge_attributes_keep_all_limits() -> None:
+    """Django's method_decorator copies the attributes of a placeholder, then those of the method over them."""
 
     def method() -> None: ...
 
@@ -112,7 +112,7 @@ def test_decorators_that_merge_attributes_lose_no_mark() -> None:
     assert limits_on(wrapper) == (upper, lower)
 
 
-def test_a_mark_that_is_put_on_again_stands_there_once() -> None:
+def test_attaching_a_limit_again_adds_nothing() -> None:
     def plain() -> None: ...
 
     mark = EndpointLimit("5/minute")
@@ -120,7 +120,7 @@ def test_a_mark_that_is_put_on_again_stands_there_once() -> None:
     assert attributes == [1, 1, 1]
 
 
-def test_a_mark_that_is_not_deep_stays_off_what_is_wrapped() -> None:
+def test_a_limit_with_deep_false_does_not_apply_to_the_wrapped_function() -> None:
     def plain() -> None: ...
 
     mark = EndpointLimit("5/minute")
@@ -128,7 +128,7 @@ def test_a_mark_that_is_not_deep_stays_off_what_is_wrapped() -> None:
     assert (limits_on(outer), limits_on(plain)) == ((mark,), ())
 
 
-def test_a_mark_is_found_through_a_partial_a_method_and_an_instance() -> None:
+def test_limits_on_finds_limits_through_partials_methods_and_instances() -> None:
     class View:
         def method(self) -> None: ...
 
@@ -140,7 +140,7 @@ def test_a_mark_is_found_through_a_partial_a_method_and_an_instance() -> None:
 
 
 @pytest.mark.parametrize("endpoint", [len, int, Clock().advance, 5], ids=["built in", "a built-in class", "bound", "5"])
-def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
+def test_attaching_a_limit_to_an_unsupported_object_raises_a_type_error(endpoint: Any) -> None:
     with pytest.raises(TypeError, match="a limit is attached to a function or a class; got "):
         EndpointLimit("5/minute").attach(endpoint)
 
@@ -158,7 +158,9 @@ def test_what_cannot_bear_a_mark_is_told(endpoint: Any) -> None:
         ("5/minute", {"name": "default"}, "name: got 'default'"),
     ],
 )
-def test_what_is_wrong_is_told_where_the_mark_is_made(limits: Any, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_raise_config_errors_at_construction(
+    limits: Any, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as told:
         EndpointLimit(limits, **options)
     assert message in str(told.value)
@@ -169,14 +171,14 @@ async def later(_: Request) -> str:
 
 
 @pytest.mark.parametrize("options", [{"key": later}, {"cost": later}])
-def test_what_is_async_is_told_where_nothing_awaits(options: dict[str, Any]) -> None:
+def test_reject_async_callables_raises_for_async_options(options: dict[str, Any]) -> None:
     mark = EndpointLimit("5/minute", **options)
     with pytest.raises(ConfigError, match="got later, which is async"):
         mark.reject_async_callables()
     assert EndpointLimit("5/minute").reject_async_callables().rule.limits == "5/minute"
 
 
-def test_it_replaces_the_default_limits_and_goes_beside_rules_and_app_limits(store: RecordingStore) -> None:
+def test_endpoint_limits_replace_default_limits_but_not_rules_or_app_limits(store: RecordingStore) -> None:
     rule = {"path": "/", "limits": "7/minute", "name": "root"}
     one = gate(store, app_limits="8/minute", rules=[rule])
     ask(gate(store), (EndpointLimit("5/minute"),))
@@ -186,7 +188,7 @@ def test_it_replaces_the_default_limits_and_goes_beside_rules_and_app_limits(sto
     assert taken(store) == [[own], [f"{client}app 8", f"{client}root 7", own]]
 
 
-def test_one_that_is_not_final_leaves_the_default_limits(store: RecordingStore) -> None:
+def test_non_final_and_shadow_limits_keep_the_default_limits(store: RecordingStore) -> None:
     ask(gate(store), (EndpointLimit("5/minute", final=False),))
     ask(gate(store), (EndpointLimit("5/minute", shadow=True),))
     own, default = "{ip=192.0.2.1}:@shop.views.login() 5", "{ip=192.0.2.1}:default 9"
@@ -194,14 +196,14 @@ def test_one_that_is_not_final_leaves_the_default_limits(store: RecordingStore) 
 
 
 @pytest.mark.promise(9)
-def test_exempt_skips_the_default_limits_and_no_others(store: RecordingStore) -> None:
+def test_an_exemption_skips_only_the_default_limits(store: RecordingStore) -> None:
     assert ask(gate(store), (EndpointLimit.exemption(),)) is None
     ask(gate(store, app_limits="8/minute"), (EndpointLimit.exemption(), EndpointLimit("5/minute")))
     assert taken(store) == [["{ip=192.0.2.1}:app 8", "{ip=192.0.2.1}:@shop.views.login() 5"]]
 
 
 @pytest.mark.promise(1, 2)
-def test_all_marks_of_an_endpoint_are_asked_in_one_step(store: RecordingStore) -> None:
+def test_all_limits_of_an_endpoint_are_decided_in_one_store_call(store: RecordingStore) -> None:
     marks = (
         EndpointLimit("3/minute"),
         EndpointLimit("3/minute", key="all"),
@@ -212,7 +214,7 @@ def test_all_marks_of_an_endpoint_are_asked_in_one_step(store: RecordingStore) -
     verdicts = [ask(one, marks) for _ in range(2)]
     assert [verdict is not None and verdict.allowed for verdict in verdicts] == [True, False]
     names = ["{ip=192.0.2.1}:@shop.views.login()", "{all=all}:@shop.views.login()+"]
-    names += ["{ip=192.0.2.1}:@login"]  # an equal limit with the same name is the same limit
+    names += ["{ip=192.0.2.1}:@login"]  # equal limits with the same name are one limit
     assert [[text.partition(" ")[0] for text in call] for call in taken(store)] == [names] * 2
     assert verdicts[1] is not None
     assert [policy.name for policy in verdicts[1].policies] == ["shop.views.login", "shop.views.login-2", "login"]
@@ -233,7 +235,7 @@ def test_equal_limits_of_one_name_with_different_options_both_apply(
     assert keys == {"{ip=192.0.2.1}:@login", "{ip=192.0.2.1}:@login+"}
 
 
-def test_one_for_other_methods_does_not_apply(store: RecordingStore) -> None:
+def test_a_limit_with_methods_applies_only_to_those_methods(store: RecordingStore) -> None:
     one, marks = gate(store), (EndpointLimit("5/minute", methods=["POST"]),)
     ask(one, marks, PlainRequest("/", "GET"))
     ask(one, marks, PlainRequest("/", "POST"))
@@ -250,7 +252,7 @@ def test_one_for_other_methods_does_not_apply(store: RecordingStore) -> None:
     ],
     ids=["no", "yes", "raises"],
 )
-def test_when_says_whether_it_applies(store: RecordingStore, when: Any, name: str) -> None:
+def test_a_limit_applies_unless_its_when_callable_returns_false(store: RecordingStore, when: Any, name: str) -> None:
     ask(gate(store), (EndpointLimit("5/minute", when=when),))
     assert taken(store)[0][0].rpartition(":")[2] == name
 
@@ -270,7 +272,7 @@ NEAREST: list[tuple[Any, list[str]]] = [
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(("near", "expected"), NEAREST)
-def test_of_marks_further_out_those_count_that_none_further_in_ends(
+def test_outer_limits_apply_unless_an_inner_limit_ends_the_search(
     store: RecordingStore, near: EndpointLimit, expected: list[str]
 ) -> None:
     one = gate(store)
@@ -281,7 +283,7 @@ def test_of_marks_further_out_those_count_that_none_further_in_ends(
     assert [text.rpartition(":")[2] for call in taken(store) for text in call] == expected
 
 
-def test_of_marks_at_one_distance_all_count(store: RecordingStore) -> None:
+def test_all_limits_at_the_same_level_apply(store: RecordingStore) -> None:
     one = gate(store)
     outer = (EndpointLimit("7/minute", final=False), EndpointLimit("8/minute", name="api")), "items", ""
     marked = one.compile_endpoint_limits((), "items.GET", "", outer)
@@ -289,13 +291,13 @@ def test_of_marks_at_one_distance_all_count(store: RecordingStore) -> None:
     assert [text.rpartition(":")[2] for text in taken(store)[0]] == ["@items() 7", "@api 8"]
 
 
-def test_what_is_exempt_or_safe_by_the_settings_stays_so(store: RecordingStore) -> None:
+def test_exempt_safelisted_and_disabled_requests_skip_endpoint_limits(store: RecordingStore) -> None:
     for settings in ({"exempt": ["/"]}, {"safelist": ["192.0.2.1"]}, {"enabled": False}):
         assert ask(gate(store, **settings), (EndpointLimit("5/minute"),)) is None
     assert store.calls == []
 
 
-def test_an_async_callable_in_a_gate_that_awaits_nothing_frees_nobody(
+def test_a_sync_gate_enforces_a_limit_with_an_async_key(
     store: RecordingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, marks = gate(store), (EndpointLimit("1/minute", key=later),)
@@ -316,12 +318,12 @@ def test_an_async_callable_in_a_gate_that_awaits_nothing_frees_nobody(
         ("a" * 65, "a" * 55 + "-a3889889"),
     ],
 )
-def test_names_of_endpoints_are_names_of_limits(text: str, name: str) -> None:
+def test_name_for_turns_endpoint_names_into_limit_names(text: str, name: str) -> None:
     assert name_for(text) == name
 
 
 @pytest.mark.promise(10)
-def test_endpoints_whose_names_meet_have_buckets_of_their_own() -> None:
+def test_endpoints_with_colliding_names_have_separate_buckets() -> None:
     texts = ["GET /items/{item}", "GET /items/item", "GET /items_item", "GET/items/item", "GET_items_item", "a" * 65]
     assert len({bucket_for(text) for text in texts}) == len(texts)
     assert {name_for(text) for text in texts[:5]} == {"GET_items_item"}
@@ -330,7 +332,7 @@ def test_endpoints_whose_names_meet_have_buckets_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("answer", [True, False, None])
-def test_enabled_may_be_asked_of_each_request(answer: Any) -> None:
+def test_an_enabled_callable_is_called_for_each_request(answer: Any) -> None:
     asked: list[str] = []
 
     def enabled(request: Request) -> Any:
@@ -347,7 +349,7 @@ def test_enabled_may_be_asked_of_each_request(answer: Any) -> None:
 
 
 @pytest.mark.promise(10)
-def test_a_name_is_one_bucket_wherever_it_stands_among_others(store: RecordingStore) -> None:
+def test_a_named_limit_keeps_its_bucket_next_to_others_of_that_name(store: RecordingStore) -> None:
     one, shared = gate(store), EndpointLimit("2/minute", name="n")
     for marks in ((), (EndpointLimit("30/hour", name="n"),), (EndpointLimit("2/minute", name="n", shadow=True),)):
         ask(one, (*marks, shared))
@@ -360,7 +362,7 @@ def test_a_name_is_one_bucket_wherever_it_stands_among_others(store: RecordingSt
 
 
 @pytest.mark.promise(10)
-def test_an_endpoint_shares_no_bucket_with_a_name_that_is_alike(store: RecordingStore) -> None:
+def test_an_endpoint_shares_no_bucket_with_a_limit_of_the_same_name(store: RecordingStore) -> None:
     one = gate(store)
     for marks in ((EndpointLimit("5/minute"),), (EndpointLimit("5/minute", name="shop.views.login"),)):
         ask(one, marks)
