@@ -109,17 +109,19 @@ KINDS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "text", "value"), KINDS)
-def test_each_kind(name: str, text: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_setting_is_parsed_from_its_variable(
+    name: str, text: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     more = {} if name == "LIMITS" else {"limits": "9/hour"}
     found = getattr(of(monkeypatch, {name: text}, **more), name.lower())
     assert (found, type(found)) == (value, type(value))
 
 
-def test_there_is_a_row_for_each_setting() -> None:
+def test_every_setting_has_a_parsing_case() -> None:
     assert {name.lower() for name, _, _ in KINDS} == set(Settings.__struct_fields__)
 
 
-def test_limits_by_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_by_tier_are_parsed_from_json(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"LIMITS": '{"free": "9/hour", "pro": ["99/hour"]}', "TIER": "header:x-tier", "DEFAULT_TIER": "pro"}
     assert of(monkeypatch, variables).limits == {"free": "9/hour", "pro": ["99/hour"]}
 
@@ -136,7 +138,7 @@ def test_limits_by_tier(monkeypatch: pytest.MonkeyPatch) -> None:
          "RATELIMIT_MW_SAFELIST: got invalid JSON: JSON is malformed: invalid character (byte 11)"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_names_its_variable(
+def test_errors_for_unreadable_variables_name_the_variable(
     name: str, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -172,7 +174,7 @@ def test_what_cannot_be_read_names_its_variable(
         ("KEY_SECRET", "x" * 65, "import secrets; print(secrets.token_urlsafe(32))'"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_as_it_is_of_other_settings(
+def test_invalid_values_raise_the_error_of_their_setting(
     name: str, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = {} if name == "LIMITS" else {"limits": "9/hour"}
@@ -187,7 +189,9 @@ LISTS = ("rules", "exempt", "safelist", "blocklist", "trusted_proxies", "count_s
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("text", ["", " "])
 @pytest.mark.parametrize("name", Settings.__struct_fields__)
-def test_an_empty_variable_is_a_mistake(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_raises_a_config_error(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fix = "; [] is an empty list" if name in LISTS else ""
     message = f"{P}{name.upper()}: got an empty value; set the variable, or remove it{fix}"
     with pytest.raises(ConfigError) as caught:
@@ -200,7 +204,7 @@ def test_an_empty_variable_is_a_mistake(name: str, text: str, tmp_path: Path, mo
     assert caught.value.problems == (message,)
 
 
-def test_an_unknown_variable_hides_no_other_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_variable_hides_no_other_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "limits.toml"
     file.write_text('key = "nobody"', "utf-8")
     values = {"STROE": "x", "HEADERS": "yes", "STRICT": "ja", "LIMITS": "["}
@@ -226,9 +230,7 @@ def test_an_unknown_variable_hides_no_other_mistake(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.promise(9)
-def test_a_wrong_value_of_the_environment_is_not_blamed_on_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_a_variable_is_not_attributed_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "limits.toml"
     file.write_text('limits = "9/hour"\nheaders = "both"\n', "utf-8")
     monkeypatch.setenv(P + "HEADERS", "some")
@@ -238,7 +240,7 @@ def test_a_wrong_value_of_the_environment_is_not_blamed_on_the_file(
     assert not str(caught.value).startswith(str(file))
 
 
-def test_all_that_cannot_be_read_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_unreadable_variables_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(P + "LIMITS", "[")
     monkeypatch.setenv(P + "STORES", "memory://")
     monkeypatch.setenv(P + "NOTHING_LIKE_IT", "1")
@@ -252,7 +254,7 @@ def test_all_that_cannot_be_read_is_told_at_once(monkeypatch: pytest.MonkeyPatch
     assert problems[2] == f"{P}STORES: unknown setting `stores`: did you mean `store`?"
 
 
-def test_a_secret_of_the_environment_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_contain_no_secret_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "t0p-s3cret"
     for name, text in (
         ("SAFELIST", f'[{{"header": "X-Token", "value": "{secret}"'),
@@ -291,7 +293,7 @@ SHADOW = (
     ],
 )
 @pytest.mark.parametrize("by", ["arguments", "object", "object and arguments"])
-def test_what_turns_all_limits_off_is_told(
+def test_a_variable_that_turns_all_limits_off_is_logged(
     by: str,
     variables: dict[str, str],
     given: dict[str, Any],
@@ -306,7 +308,7 @@ def test_what_turns_all_limits_off_is_told(
     assert caplog.messages == [f"ratelimit_mw: {text}" for text in texts] * len(made)
 
 
-def test_a_file_whose_limits_a_variable_turns_off(
+def test_a_variable_that_turns_off_the_limits_of_a_file_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "limits.toml"
@@ -322,7 +324,7 @@ def test_a_file_whose_limits_a_variable_turns_off(
 # precedence
 
 
-def test_code_goes_before_the_environment_and_that_before_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_overrides_the_environment_which_overrides_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(P + "LIMITS", "1/hour")
     monkeypatch.setenv(P + "HEADERS", "legacy")
     monkeypatch.setenv(P + "SHADOW", "yes")
@@ -336,7 +338,7 @@ def test_code_goes_before_the_environment_and_that_before_the_defaults(monkeypat
             assert (found.limits, found.headers, found.shadow) == (limits, "both", True)
 
 
-def test_a_settings_object_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_settings_object_ignores_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(P + "HEADERS", "legacy")
     monkeypatch.setenv(P + "NO_SUCH", "1")
     settings = Settings(limits="9/hour")
@@ -363,13 +365,13 @@ def test_a_misspelled_prefix_is_an_error(name: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["RATELIMIT_LIMITS", "RATELIMITMW", "RATELIMITMW_IMAGE", "MY_RATELIMIT_MW_LIMITS"])
-def test_variables_of_others_are_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrelated_variables_are_ignored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "5/minute")
     assert Settings.of({"limits": "9/hour"}, {}).limits == "9/hour"
 
 
 @pytest.mark.parametrize("ending", ["toml", "json"])
-def test_the_environment_goes_before_a_file(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_a_file(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / f"limits.{ending}"
     text = 'limits = "9/hour"\nheaders = "both"\nexempt = ["/a"]\n'
     file.write_text(text if ending == "toml" else '{"limits": "9/hour", "headers": "both", "exempt": ["/a"]}', "utf-8")
@@ -384,7 +386,7 @@ def test_the_environment_goes_before_a_file(ending: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_an_app_that_has_its_settings_from_the_environment_alone(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_from_the_environment_apply_to_requests(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = '[{"path": "/login", "methods": ["POST"], "limits": "1/hour", "key": "ip"}]'
     for name, text in (("LIMITS", "9/hour"), ("RULES", rules), ("EXEMPT", "/health"), ("SAFELIST", "10.0.0.0/8")):
         monkeypatch.setenv(P + name, text)
@@ -413,7 +415,7 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def test_json_says_the_same_as_arguments(tmp_path: Path) -> None:
+def test_a_json_file_gives_the_same_settings_as_arguments(tmp_path: Path) -> None:
     file = tmp_path / "limits.json"
     file.write_bytes(json.encode(DOCUMENT))
     assert Settings.load(file) == Settings.load(str(file)) == Settings(**DOCUMENT)
@@ -435,7 +437,7 @@ def test_json_says_the_same_as_arguments(tmp_path: Path) -> None:
         (b'limits = "5/minute"', "invalid JSON: JSON is malformed: invalid character (byte 0)"),
     ],
 )  # fmt: skip
-def test_a_wrong_json_file_is_named(text: bytes, message: str, tmp_path: Path) -> None:
+def test_errors_in_a_json_file_name_the_file(text: bytes, message: str, tmp_path: Path) -> None:
     file = tmp_path / "limits.json"
     file.write_bytes(text)
     with pytest.raises(ConfigError) as caught:
@@ -443,7 +445,7 @@ def test_a_wrong_json_file_is_named(text: bytes, message: str, tmp_path: Path) -
     assert str(caught.value) == f"{file}: {message}"
 
 
-def test_all_that_is_wrong_in_a_file_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_in_a_file_are_reported_together(tmp_path: Path) -> None:
     file = tmp_path / "limits.json"
     file.write_text('{"limits": "lots", "headers": "some", "rules": [{"path": "x", "limits": []}], "stor": 1}', "utf-8")
     with pytest.raises(ConfigError) as caught:

@@ -29,7 +29,7 @@ def charges_of(limits: Any, step: Step = Step(), face: str = "wsgi", **settings:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_what_is_an_items_own_is_charged(face: str) -> None:
+def test_each_limit_is_charged_with_its_own_options(face: str) -> None:
     limits: list[Any] = [
         "9/hour",
         {"limit": "8/hour", "key": "all"},
@@ -55,7 +55,7 @@ def test_what_is_an_items_own_is_charged(face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_lease_is_an_items_own(face: str) -> None:
+def test_each_limit_has_its_own_lease(face: str) -> None:
     hot = {"limit": "900/hour", "key": "all", "lease": 100, "lease_time": 2.5}
     found = charges_of(["9/hour", hot], face=face)
     assert [(one.limit.quota, one.lease, one.lease_time) for one in found] == [(9, 0, 1.0), (900, 100, 2.5)]
@@ -74,7 +74,7 @@ def test_a_lease_is_an_items_own(face: str) -> None:
         ({"lease_time": -1.0}, "lease_time: got -1.0, expected a finite number of seconds, 0 or more"),
     ],
 )
-def test_a_wrong_lease_is_told_with_its_place(item: dict[str, Any], said: str) -> None:
+def test_errors_for_invalid_leases_name_the_setting(item: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as told:
         Settings(limits=[{"limit": "9/hour", **item}])
     assert str(told.value) == f"limits[0].{said}"
@@ -83,7 +83,7 @@ def test_a_wrong_lease_is_told_with_its_place(item: dict[str, Any], said: str) -
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("name", ["default", "app", "unmatched", "preflight", "blocklist"])
 @pytest.mark.parametrize("named", [lambda name: {"limit": "5/hour", "name": name}, partial(FixedWindow, 5, 3600)])
-def test_a_limit_bears_no_name_of_ours(named: Any, name: str) -> None:
+def test_a_limit_cannot_have_a_reserved_name(named: Any, name: str) -> None:
     limit = named(name=name)
     with pytest.raises(ConfigError) as told:
         Settings(limits=["9/hour", limit])
@@ -93,7 +93,7 @@ def test_a_limit_bears_no_name_of_ours(named: Any, name: str) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("algorithm", BUCKETS + WINDOWS)
-def test_a_max_delay_of_nothing_holds_nobody_back(face: str, algorithm: str) -> None:
+def test_a_max_delay_of_zero_delays_no_request(face: str, algorithm: str) -> None:
     (charge,) = charges_of([{"limit": f"5/hour using {algorithm}", "max_delay": 0}], face=face)
     assert (charge.max_delay, charge.effective_max_delay_us, charge.cost) == (None, 0, 1)
     (plain,) = charges_of(f"5/hour using {algorithm}", face=face)
@@ -115,7 +115,7 @@ def test_a_max_delay_of_nothing_holds_nobody_back(face: str, algorithm: str) -> 
         (LimitSpec(limit=TokenBucket(5, 60), max_delay=0.000001), 1, None),
     ],
 )
-def test_how_long_a_request_may_be_held_back(limit: Any, patience: int, at_once: int | None) -> None:
+def test_a_charge_has_the_max_delay_of_its_table_or_limit(limit: Any, patience: int, at_once: int | None) -> None:
     (charge,) = charges_of([limit])
     assert (charge.effective_max_delay_us, charge.max_delay) == (patience, None)
     if isinstance(charge.limit, LeakyBucket):
@@ -155,7 +155,7 @@ NOT_BY_TIER = "there are no limits by tier; expected limits such as {free = '60/
         ),
     ],
 )
-def test_what_cannot_be_held_back(item: dict[str, Any], said: str) -> None:
+def test_invalid_max_delays_raise_config_errors(item: dict[str, Any], said: str) -> None:
     assert message_of(limits=["9/day", item]) == f"limits[1].{said}"
     assert message_of(limits=[], rules=[{"path": "/", "limits": [item]}]) == f"rules[0].limits[0].{said}"
     assert message_of(limits={"a": [item]}, tier="user") == f"limits.a[0].{said}"
@@ -184,7 +184,7 @@ def test_what_cannot_be_held_back(item: dict[str, Any], said: str) -> None:
           "limits[0].shadow: got 1, expected true or false"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], problems: list[str]) -> None:
+def test_all_errors_in_one_limit_are_reported_together(item: dict[str, Any], problems: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(limits=[item])
     assert [*caught.value.problems] == problems
@@ -203,7 +203,7 @@ def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], p
         (["5/minute", "5/minute"],
          f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
         ("5/minute; 5/minute", f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
-        ("5/second using smooth; 100/minute using smooth",  # the rate is not part of its bucket's id
+        ("5/second using smooth; 100/minute using smooth",  # the rate is not part of the bucket's id
          "limits[1]: 100/60s using smooth can count in the same bucket as limits[0]; give one of them a name"),
         (["5/minute", {"limit": "5/minute", "cost": 2}],
          f"limits[1]: {FIVE} can count in the same bucket as limits[0]; give one of them a name"),
@@ -213,7 +213,7 @@ def test_what_is_wrong_in_an_item_is_told_of_all_at_once(item: dict[str, Any], p
          "limits[1].name: 'a' is also the name of limits[0]; choose another name"),
     ],
 )  # fmt: skip
-def test_what_is_no_list_of_limits(given: Any, message: str) -> None:
+def test_invalid_lists_of_limits_raise_config_errors(given: Any, message: str) -> None:
     assert message_of(limits=given) == message
 
 
@@ -227,7 +227,7 @@ def test_what_is_no_list_of_limits(given: Any, message: str) -> None:
         ["5/minute", {"limit": "5/minute", "key": "header:x"}],
     ],
 )
-def test_what_is_two_buckets(given: Any) -> None:
+def test_limits_that_differ_have_separate_buckets(given: Any) -> None:
     found = charges_of(given, Step(headers={"X": "1"}))
     assert len({(charge.key, charge.limit.bucket) for charge in found}) == 2
 
@@ -244,12 +244,12 @@ def test_what_is_two_buckets(given: Any) -> None:
         ("8/hour", ""),
     ],
 )
-def test_the_parameter_of_the_burst(face: str, limit: str, parameter: str) -> None:
+def test_policy_fields_show_a_burst_that_differs_from_the_quota(face: str, limit: str, parameter: str) -> None:
     answer = FACES[face]({"limits": limit, "store": RecordingStore(clock=Clock())})(Step())
     assert answer.field("ratelimit-policy") == [f'"default";q=8;w=3600{parameter}']
 
 
-# tiers and rules, with their places
+# errors in tiers and rules, with their places
 
 
 @pytest.mark.promise(9)
@@ -295,7 +295,7 @@ def test_the_parameter_of_the_burst(face: str, limit: str, parameter: str) -> No
           "jitter: got -1, expected a finite number of seconds, 0 or more"]),
     ],
 )  # fmt: skip
-def test_all_that_is_wrong_is_told_at_once_each_once_and_with_its_place(
+def test_all_errors_are_reported_together_each_once_with_its_place(
     settings: dict[str, Any], problems: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -305,7 +305,7 @@ def test_all_that_is_wrong_is_told_at_once_each_once_and_with_its_place(
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("path", ["/LOGIN", "/login", "/LoGiN", "/login/"])
-def test_rules_match_in_any_case_and_exemptions_in_their_own(face: str, path: str) -> None:
+def test_ignore_case_applies_to_rules_but_not_to_exemptions(face: str, path: str) -> None:
     rules = [{"path": "/Login", "limits": "5/hour", "name": "login"}]
     settings: dict[str, Any] = {"rules": rules, "exempt": ["/Health"]}
     found = charges_of("9/hour", Step(path=path), face, ignore_case=True, **settings)
@@ -318,7 +318,7 @@ def test_rules_match_in_any_case_and_exemptions_in_their_own(face: str, path: st
         assert len(charges_of("9/hour", Step(path="/health"), face, ignore_case=ignore_case, **settings)) == 1
 
 
-def test_a_limit_of_another_kind_is_a_limit() -> None:
+def test_a_custom_limit_class_is_accepted() -> None:
     class Mine(SlidingWindowCounter, frozen=True):
         """A limit class of an app."""
 
