@@ -49,7 +49,7 @@ def app_of(*dependencies: RateLimit, endpoint: Any = hello, **settings: Any) -> 
     return app
 
 
-# refusing
+# refusals
 
 
 def plain() -> str:
@@ -74,7 +74,7 @@ ENDPOINTS = [hello, plain, with_a_response, its_own_response, streaming]
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.__name__)
 @pytest.mark.parametrize("outside", [True, False], ids=["inside of the middleware", "alone"])
-def test_refuses(endpoint: Any, *, outside: bool) -> None:
+def test_requests_over_the_limit_are_refused(endpoint: Any, *, outside: bool) -> None:
     store, settings = recording()
     one = RateLimit("2/minute", name="own", store=None if outside else store)
     app = app_of(one, endpoint=endpoint, **(settings if outside else {}))
@@ -90,7 +90,7 @@ def test_refuses(endpoint: Any, *, outside: bool) -> None:
     assert [len(charges) for charges in taken(store)] == [1, 1, 1]
 
 
-def test_alone_the_body_is_byte_for_byte_the_middlewares() -> None:
+def test_refusals_without_middleware_equal_those_of_the_middleware() -> None:
     behind = FastAPI()
     behind.add_api_route("/", hello)
     behind.add_middleware(RateLimitMiddleware, limits=[{"limit": "1/minute", "name": "own"}], store=recording()[0])
@@ -99,7 +99,7 @@ def test_alone_the_body_is_byte_for_byte_the_middlewares() -> None:
     assert sorted(ours.headers) == sorted(theirs.headers)
 
 
-def test_a_refused_endpoint_is_not_called_nor_are_its_tasks_run() -> None:
+def test_a_refusal_runs_neither_the_endpoint_nor_its_background_tasks() -> None:
     done: list[str] = []
 
     async def endpoint(tasks: BackgroundTasks) -> str:
@@ -111,7 +111,7 @@ def test_a_refused_endpoint_is_not_called_nor_are_its_tasks_run() -> None:
     assert done == ["called", "task"]
 
 
-def test_a_request_that_is_not_valid_is_charged_too() -> None:
+def test_invalid_requests_are_charged() -> None:
     app = FastAPI()
 
     @app.get("/{item}", dependencies=[Depends(RateLimit("1/minute"))])
@@ -121,7 +121,7 @@ def test_a_request_that_is_not_valid_is_charged_too() -> None:
     assert statuses(app, "/x", "/x") == [422, 429]
 
 
-def test_the_endpoint_finds_the_verdict() -> None:
+def test_the_endpoint_can_read_the_verdict() -> None:
     async def endpoint(request: Request) -> int:
         left: int = request.state.ratelimit.verdict.remaining
         return left
@@ -131,7 +131,7 @@ def test_the_endpoint_finds_the_verdict() -> None:
 
 
 @pytest.mark.promise(8)
-def test_a_store_that_fails_answers_no_500() -> None:
+def test_a_failing_store_causes_no_500_response() -> None:
     store, settings = recording()
     store.error = ConnectionError("down")
     denied = answers(app_of(RateLimit("1/minute", on_store_error="deny"), **settings), "/")[0]
@@ -141,29 +141,29 @@ def test_a_store_that_fails_answers_no_500() -> None:
 
 
 @pytest.mark.promise(8)
-def test_a_store_that_fails_is_not_asked_again_by_the_next_dependency() -> None:
+def test_a_failing_store_is_called_once_for_all_dependencies() -> None:
     store, settings = recording(on_store_error="allow")
     store.error = ConnectionError("down")
     assert statuses(app_of(RateLimit("1/minute"), RateLimit("2/hour"), **settings), "/") == [200]
     assert [len(charges) for charges in taken(store)] == [2]
 
 
-def test_who_has_no_key_gets_a_403() -> None:
+def test_requests_without_a_key_get_403_under_missing_key_deny() -> None:
     _, settings = recording(missing_key="deny")
     refused = answers(app_of(RateLimit("1/minute", key="header:x-key"), **settings), "/")[0]
     assert (refused.status, json.decode(refused.body)["type"]) == (403, "about:blank")
 
 
-def test_a_refused_head_has_no_body() -> None:
+def test_a_refused_head_request_has_no_body() -> None:
     refused = answers(app_of(RateLimit("1/minute")), ("HEAD", "/"), ("HEAD", "/"))[1]
     assert (refused.status, refused.body) == (429, b"")
 
 
-# several
+# several limits
 
 
 def app_with_all(**settings: Any) -> FastAPI:
-    """Return an app with limits on the app, a router, a route, and in its signature. Two of them are used twice."""
+    """Return an app with limits on the app, a router, a route and its signature. Two limits are used twice."""
     whole, part = RateLimit("9/minute", name="whole"), RateLimit("8/minute", name="part")
     app = FastAPI(dependencies=[Depends(whole)])
     router = APIRouter(dependencies=[Depends(part), Depends(whole)])
@@ -181,14 +181,14 @@ def app_with_all(**settings: Any) -> FastAPI:
 
 
 @pytest.mark.promise(1, 2)
-def test_all_of_a_route_are_decided_in_one_step() -> None:
+def test_all_limits_of_a_route_are_decided_in_one_store_call() -> None:
     store, settings = recording()
     paths = ["/outer/inner/items/1", "/outer/inner/items/2"]
     first, second = answers(app_with_all(**settings), *paths)
     assert (first.status, second.status) == (200, 429)
     assert taken(store) == [[f"{IP}@whole 9", f"{IP}@part 8", "{all=all}:@narrow 1", f"{IP}@own 7"]] * 2
     whole = [("whole", {"r": 8, "t": 60}), ("part", {"r": 7, "t": 60}), ("own", {"r": 6, "t": 60})]
-    assert items(first) == [whole[2], whole[0], whole[1]]  # most restrictive first; a shared one is shown if it refuses
+    assert items(first) == [whole[2], whole[0], whole[1]]  # most restrictive first; shared limits only in refusals
     assert items(second) == [("narrow", {"r": 0, "t": 60}), *whole]  # a refused request charges nothing
 
 
@@ -200,7 +200,7 @@ def by_who(request: Any) -> Any:
     return request.raw["state"].get("who")
 
 
-def test_what_stands_behind_another_dependency_is_decided_after_it() -> None:
+def test_limits_after_another_dependency_are_decided_after_it() -> None:
     store, settings = recording()
     app = FastAPI(
         dependencies=[Depends(RateLimit("9/minute", name="first")), Depends(RateLimit("8/minute", name="second"))]
@@ -218,7 +218,7 @@ def test_what_stands_behind_another_dependency_is_decided_after_it() -> None:
     assert [call[1] for call in found[1::2]] == [f"{IP}@last 7"] * 4
 
 
-def test_one_that_was_reached_already_is_not_charged_again() -> None:
+def test_a_repeated_limit_is_charged_once_per_request() -> None:
     store, settings = recording()
     one = RateLimit("9/minute", name="one")
 
@@ -231,7 +231,7 @@ def test_one_that_was_reached_already_is_not_charged_again() -> None:
     assert taken(store) == [[f"{IP}@one 9"]]
 
 
-def test_what_the_middleware_charged_is_not_charged_again() -> None:
+def test_a_dependency_does_not_repeat_the_charge_of_the_middleware() -> None:
     store, settings = recording(limits="9/minute")
     app = app_of(RateLimit("2/minute", name="own"), **settings)
     first, _, third = answers(app, "/", "/", "/")
@@ -240,7 +240,7 @@ def test_what_the_middleware_charged_is_not_charged_again() -> None:
     assert taken(store) == [[f"{IP}default 9"], [f"{IP}@own 2"]] * 3
 
 
-def test_stores_of_their_own_are_asked_each_once() -> None:
+def test_each_store_is_called_once_per_request() -> None:
     store, settings = recording()
     own = RecordingStore(clock=Clock())
     shared = [RateLimit("9/minute", name=name) for name in ("one", "two")]
@@ -255,7 +255,7 @@ def test_stores_of_their_own_are_asked_each_once() -> None:
 
 
 @pytest.mark.usefixtures("at_first_and_settled")
-def test_the_key_route_is_the_full_template() -> None:
+def test_the_route_key_is_the_full_path_template() -> None:
     own = RecordingStore(clock=Clock())
     app = FastAPI(dependencies=[Depends(RateLimit("1/minute", name="own", key="route", store=own))])
     for path in ("/items/{item}", "/other"):
@@ -264,7 +264,7 @@ def test_the_key_route_is_the_full_template() -> None:
 
 
 @pytest.mark.promise(10)
-def test_without_a_name_each_route_has_a_bucket_of_its_own() -> None:
+def test_an_unnamed_limit_has_one_bucket_per_route() -> None:
     _, settings = recording()
     app = FastAPI(dependencies=[Depends(RateLimit("1/minute"))])
     for path in ("/items/{item}", "/items", "/items/item/more", "/items_item_more", "/items/{a}/{b}"):
@@ -278,20 +278,20 @@ def test_without_a_name_each_route_has_a_bucket_of_its_own() -> None:
     assert names == ["GET_items_item"]
 
 
-def test_two_of_one_route_have_names_of_their_own() -> None:
+def test_limits_of_one_route_have_different_policy_names() -> None:
     _, settings = recording()
     refused = answers(app_of(RateLimit("9/minute"), RateLimit("1/minute; 8/minute"), **settings), "/", "/")[1]
     check_refusal(refused, [("GET-2", 1, 0), ("GET", 9, 8), ("GET-2-2", 8, 7)], ["GET-2"])
 
 
-def test_with_a_name_all_its_routes_share_one_bucket() -> None:
+def test_a_named_limit_has_one_bucket_for_all_routes() -> None:
     app = FastAPI(dependencies=[Depends(RateLimit("2/minute", name="api"))])
     app.add_api_route("/a", hello)
     app.add_api_route("/b", hello)
     assert statuses(app, "/a", "/b", "/a") == [200, 200, 429]
 
 
-def test_an_app_that_is_mounted_twice_has_a_bucket_for_each_place() -> None:
+def test_an_app_mounted_twice_has_one_bucket_per_mount() -> None:
     app, mounted = FastAPI(), app_of(RateLimit("1/minute"))
     app.mount("/a", mounted)
     app.mount("/b", mounted)
@@ -301,7 +301,7 @@ def test_an_app_that_is_mounted_twice_has_a_bucket_for_each_place() -> None:
 # without a middleware
 
 
-def test_alone_it_counts_in_this_process_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_without_middleware_count_in_one_process_and_warn_once(caplog: pytest.LogCaptureFixture) -> None:
     mounted = app_of(RateLimit("1/minute"))
     app = app_of(RateLimit("2/minute"), RateLimit("9/minute"))
     app.mount("/mounted", mounted)
@@ -311,13 +311,13 @@ def test_alone_it_counts_in_this_process_and_says_so_once(caplog: pytest.LogCapt
     assert message.startswith("ratelimit_mw: limits on endpoints count in this process alone; add RateLimitMiddleware")
 
 
-def test_two_apps_do_not_share_what_they_count() -> None:
+def test_two_apps_do_not_share_counts() -> None:
     one = RateLimit("1/minute", name="one")
     first, second = app_of(one), app_of(one)
     assert [statuses(app, "/", "/") for app in (first, second)] == [[200, 429]] * 2
 
 
-def test_alone_every_group_that_was_decided_is_shown() -> None:
+def test_header_fields_show_limits_before_and_after_another_dependency() -> None:
     store, _ = recording()
     app = FastAPI()
     dependencies: list[Any] = [
@@ -330,7 +330,7 @@ def test_alone_every_group_that_was_decided_is_shown() -> None:
     assert items(answer) == [("two", {"r": 1, "t": 60}), ("one", {"r": 8, "t": 60})]
 
 
-def test_where_fastapi_hides_its_routes_each_is_decided_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_decided_separately_if_fastapi_hides_its_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ratelimit_mw.fastapi.matched_route", lambda _: None)
     monkeypatch.setattr("ratelimit_mw.asgi.routes.matched_route", lambda _: None)
     store, settings = recording()
@@ -340,7 +340,7 @@ def test_where_fastapi_hides_its_routes_each_is_decided_alone(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("handlers", [None, (MappingProxyType({}), MappingProxyType({}))], ids=["none", "frozen"])
-def test_called_by_hand_it_raises_what_says_all(handlers: Any) -> None:
+def test_a_refused_direct_call_raises_an_http_or_websocket_exception(handlers: Any) -> None:
     one = RateLimit("1/minute", name="own")
     app = app_of()
 
@@ -367,7 +367,7 @@ def test_called_by_hand_it_raises_what_says_all(handlers: Any) -> None:
 # custom responses to refusals
 
 
-def test_a_handler_of_the_app_for_our_error_goes_first() -> None:
+def test_an_app_handler_for_rate_limited_answers_refusals() -> None:
     app = app_of(RateLimit("1/minute"))
 
     @app.exception_handler(RateLimited)
@@ -381,7 +381,7 @@ def test_a_handler_of_the_app_for_our_error_goes_first() -> None:
 
 
 @pytest.mark.parametrize("key", [429, HTTPException, StarletteHTTPException, RateLimited], ids=str)
-def test_a_handler_of_the_app_for_what_it_is_goes_first(key: Any) -> None:
+def test_app_handlers_for_the_status_or_exception_class_answer_refusals(key: Any) -> None:
     async def mine(_: Request, error: Any) -> Response:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
@@ -394,7 +394,7 @@ def test_a_handler_of_the_app_for_what_it_is_goes_first(key: Any) -> None:
     assert items(refused) == [("own", {"r": 0, "t": 60})]
 
 
-def test_fastapis_own_handler_does_not() -> None:
+def test_the_default_handler_of_fastapi_does_not_answer_refusals() -> None:
     app = app_of(RateLimit("1/minute", name="own"), **recording()[1])
     app.add_exception_handler(StarletteHTTPException, http_exception_handler)  # type: ignore[arg-type]  # FastAPI's own
     check_refusal(answers(app, "/", "/")[1], [("own", 1, 0)], ["own"])
@@ -412,7 +412,7 @@ async def by_an_app(scope: Any, receive: Any, send: Any) -> None:
     [(lambda _, verdict: (418, {}, f"no: {verdict.limit}"), 418, b"no: 1"), (by_an_app, 420, b"by an app")],
     ids=["plain", "asgi"],
 )
-def test_on_refused_answers(on_refused: Any, status: int, body: bytes, *, generic: bool) -> None:
+def test_on_refused_answers_refusals(on_refused: Any, status: int, body: bytes, *, generic: bool) -> None:
     app = app_of(RateLimit("1/minute", name="own"), **recording(on_refused=on_refused)[1])
     if generic:
         app.add_exception_handler(HTTPException, lambda _, __: PlainTextResponse("generic", 400))
@@ -421,7 +421,7 @@ def test_on_refused_answers(on_refused: Any, status: int, body: bytes, *, generi
     assert items(refused) == [("own", {"r": 0, "t": 60})]
 
 
-def test_dependencies_that_yield_are_closed() -> None:
+def test_yield_dependencies_see_the_refusal_and_are_closed() -> None:
     seen: list[str] = []
 
     def session() -> Iterator[str]:
@@ -439,10 +439,10 @@ def test_dependencies_that_yield_are_closed() -> None:
     assert seen == ["closed", "refused by 1", "closed"]
 
 
-# overrides, exemptions, mistakes, the schema
+# overrides, exemptions, errors, the schema
 
 
-def test_overridden_it_limits_nothing_nor_with_others() -> None:
+def test_an_overridden_limit_is_not_charged() -> None:
     store, settings = recording()
     one, two, three = (RateLimit(f"{quota}/minute", name=f"of-{quota}") for quota in (1, 2, 3))
 
@@ -462,7 +462,7 @@ def test_overridden_it_limits_nothing_nor_with_others() -> None:
     assert taken(store)[5:] == [[f"{IP}@of-1 1", f"{IP}@of-2 2", f"{IP}@of-3 3"]]
 
 
-def test_exempt_endpoints_pass() -> None:
+def test_exempt_endpoints_are_not_limited() -> None:
     app = FastAPI(dependencies=[Depends(RateLimit("1/minute", name="all"))])
     app.get("/above")(exempt(hello_again))
 
@@ -475,7 +475,7 @@ def test_exempt_endpoints_pass() -> None:
     assert statuses(app, "/above", "/above", "/below", "/below", "/taken", "/taken") == [200] * 5 + [429]
 
 
-def test_what_is_added_after_the_first_request_is_found() -> None:
+def test_routes_and_exemptions_added_after_the_first_request_apply() -> None:
     store, settings = recording()
     app = FastAPI(dependencies=[Depends(RateLimit("9/minute", name="all"))])
 
@@ -497,7 +497,7 @@ def test_what_is_added_after_the_first_request_is_found() -> None:
     assert taken(store)[3:] == [[f"{IP}@all 9"]]
 
 
-def test_an_exemption_that_nothing_heeds_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exemption_without_effect_is_logged_at_startup(caplog: pytest.LogCaptureFixture) -> None:
     held, free = APIRouter(dependencies=[Depends(RateLimit("1/minute"))]), APIRouter()
     held.add_api_route("/held", exempt(hello_again))
     free.add_api_route("/free", hello_again)
@@ -515,7 +515,7 @@ async def hello_again() -> str:
     return "hello"
 
 
-def test_limit_holds_what_has_a_request() -> None:
+def test_the_limit_decorator_applies_to_an_endpoint_with_a_request() -> None:
     _, settings = recording()
     app = FastAPI()
 
@@ -531,7 +531,7 @@ def test_limit_holds_what_has_a_request() -> None:
     assert app.openapi()["paths"]["/{item}"]["get"]["parameters"][0]["name"] == "item"
 
 
-def test_limit_on_what_has_none_names_the_dependency() -> None:
+def test_limit_on_an_endpoint_without_a_request_suggests_a_dependency() -> None:
     with pytest.raises(TypeError, match=r"hello has no parameter for the request, .*Depends\(RateLimit\(\.\.\.\)\)"):
         limit("1/minute")(hello)
 
@@ -544,13 +544,15 @@ def test_limit_on_what_has_none_names_the_dependency() -> None:
         ("5/minute", {"store": 5}, "store: got int, expected a URL or an AsyncStore"),
     ],
 )
-def test_mistakes_are_told_where_they_are_made(limits: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_raise_config_errors_at_construction(
+    limits: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as told:
         RateLimit(limits, **options)
     assert message in str(told.value)
 
 
-def test_the_schema_says_what_a_refusal_is() -> None:
+def test_the_openapi_schema_describes_refusals() -> None:
     app = FastAPI(responses=RateLimit.responses, dependencies=[Depends(RateLimit("1/minute"))])
 
     @app.post("/{item}")
@@ -583,7 +585,7 @@ async def socket(websocket: WebSocket) -> None:
 
 @pytest.mark.parametrize("outside", [True, False], ids=["inside of the middleware", "alone"])
 @pytest.mark.parametrize("included", [True, False], ids=["in a router", "on the app"])
-def test_websockets_are_refused_as_the_middleware_does(*, outside: bool, included: bool) -> None:
+def test_refused_websockets_are_closed_or_answered_with_429(*, outside: bool, included: bool) -> None:
     store, settings = recording()
     one, two = (RateLimit("2/minute", name=name, store=None if outside else store) for name in ("one", "two"))
     app, router = FastAPI(dependencies=[Depends(one)]), APIRouter()
@@ -603,7 +605,7 @@ def test_websockets_are_refused_as_the_middleware_does(*, outside: bool, include
     assert [[charge.key.partition("@")[2] for charge in call] for _, call in store.calls] == [["one", "two"]] * 4
 
 
-def test_a_websocket_that_was_accepted_already_is_closed() -> None:
+def test_a_refused_websocket_is_closed_if_already_accepted() -> None:
     async def accepting(websocket: WebSocket) -> None:
         await websocket.accept()
 
@@ -619,7 +621,7 @@ async def closing(websocket: WebSocket) -> None:
     await websocket.close()
 
 
-def test_headers_of_another_dependency_stay_beside_ours() -> None:
+def test_header_fields_of_another_dependency_are_kept() -> None:
     app = FastAPI()
 
     def theirs(response: Response) -> None:
