@@ -1,4 +1,4 @@
-"""Tests RateLimiter, the Flask extension: the limits that it finds in an app, and its responses."""
+"""Tests RateLimiter, the Flask extension: the limits that RateLimiter finds in an app, and its responses."""
 
 import functools
 import gc
@@ -84,7 +84,7 @@ def keeping(view: Callable[..., Any]) -> Callable[..., Any]:
 # responses
 
 
-def test_counts_down_and_refuses_with_the_bytes_of_the_middleware() -> None:
+def test_refusals_equal_those_of_the_wsgi_middleware() -> None:
     app = limited()
     admitted = app.test_client().get("/")
     assert (admitted.status, admitted.data) == ("200 OK", b"home")
@@ -109,7 +109,7 @@ def test_counts_down_and_refuses_with_the_bytes_of_the_middleware() -> None:
     assert (answer.data, list(answer.headers)) == (refused.data, list(refused.headers))
 
 
-def test_a_refused_head_has_no_body_but_says_how_long_it_would_be() -> None:
+def test_a_refused_head_request_has_a_content_length_but_no_body() -> None:
     app = limited()
     app.test_client().head("/")
     refused = app.test_client().head("/")
@@ -128,7 +128,7 @@ def test_a_refused_head_has_no_body_but_says_how_long_it_would_be() -> None:
         ("/", "GET", 200),
     ],
 )
-def test_whatever_flask_answers_is_limited_and_says_so(path: str, method: str, status: int) -> None:
+def test_every_flask_response_is_limited_and_has_rate_limit_fields(path: str, method: str, status: int) -> None:
     app = limited()
     app.add_url_rule("/slash/", "slash", lambda: "slash")
     first, second = (app.test_client().open(path, method=method) for _ in range(2))
@@ -136,7 +136,7 @@ def test_whatever_flask_answers_is_limited_and_says_so(path: str, method: str, s
     assert [line for line in first.headers if line in OWN] == OWN
 
 
-def test_an_error_of_a_view_is_answered_with_our_headers(app: Flask) -> None:
+def test_error_responses_of_views_have_rate_limit_fields(app: Flask) -> None:
     RateLimiter(app)
     app.add_url_rule("/fails", "fails", lambda: abort(int("no number")))
     app.add_url_rule("/aborts", "aborts", lambda: abort(418))
@@ -149,7 +149,7 @@ def test_an_error_of_a_view_is_answered_with_our_headers(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("style", ["ietf", "legacy", "both"])
-def test_an_apps_own_fields_stand_first(style: Any) -> None:
+def test_rate_limit_fields_of_the_app_are_kept_and_come_first(style: Any) -> None:
     app = limited(headers=style)
     own = Headers([("RateLimit", '"daily";r=8;t=80000'), ("X-RateLimit-Remaining", "77")])
     app.add_url_rule("/own", "own", lambda: Response("own", headers=own))
@@ -160,7 +160,7 @@ def test_an_apps_own_fields_stand_first(style: Any) -> None:
     assert answer.headers.getlist("X-RateLimit-Limit") == []
 
 
-def test_a_response_that_requests_share_has_our_fields_once(app: Flask) -> None:
+def test_a_response_object_shared_by_requests_gets_its_fields_once(app: Flask) -> None:
     RateLimiter(app)
     shared = Response("same", headers=[("X-Own", "1")])
     app.add_url_rule("/shared", "shared", lambda: shared)
@@ -170,7 +170,7 @@ def test_a_response_that_requests_share_has_our_fields_once(app: Flask) -> None:
 
 
 @pytest.mark.promise(11)
-def test_streams_and_files_pass_through_untouched(app: Flask) -> None:
+def test_streams_and_files_pass_through_unchanged(app: Flask) -> None:
     RateLimiter(app)
     closed: list[str] = []
 
@@ -213,7 +213,7 @@ def test_streams_and_files_pass_through_untouched(app: Flask) -> None:
     assert len(seen[0][1]) == 2
 
 
-def test_the_verdict_is_in_g_and_is_of_this_request(app: Flask) -> None:
+def test_g_holds_the_verdict_of_the_current_request(app: Flask) -> None:
     RateLimiter(app)
     left: list[Any] = []
 
@@ -228,7 +228,7 @@ def test_the_verdict_is_in_g_and_is_of_this_request(app: Flask) -> None:
         left.append(g.ratelimit.verdict)
         return ""
 
-    with app.app_context():  # the requests in it share its `g`
+    with app.app_context():  # requests in one app context share its `g`
         for path in ("/left", "/free", "/left"):
             app.test_client().get(path)
     assert left == [8, None, 7]
@@ -239,7 +239,7 @@ def test_the_verdict_is_in_g_and_is_of_this_request(app: Flask) -> None:
 
 @pytest.mark.parametrize("above", [True, False], ids=["above the route", "below the route"])
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_limit_counts_above_and_below_the_route(
+def test_a_limit_applies_above_and_below_the_route_decorator(
     app: Flask, store: RecordingStore, *, above: bool, kept: bool
 ) -> None:
     RateLimiter(app)
@@ -255,7 +255,7 @@ def test_a_limit_counts_above_and_below_the_route(
     assert taken(store) == [["@login() 2"]] * 3 + [["default 9"]]
 
 
-def test_an_async_view_has_a_limit_too(app: Flask) -> None:
+def test_a_limit_applies_to_an_async_view(app: Flask) -> None:
     RateLimiter(app)
 
     @app.get("/later")
@@ -267,7 +267,7 @@ def test_an_async_view_has_a_limit_too(app: Flask) -> None:
 
 
 @pytest.mark.usefixtures("at_first_and_settled")
-def test_the_route_of_a_key_is_flasks_own_with_its_prefix(app: Flask, store: RecordingStore) -> None:
+def test_the_route_key_is_the_flask_rule_with_the_blueprint_prefix(app: Flask, store: RecordingStore) -> None:
     app.config["RATELIMIT_MW"] |= {"key": "route"}
     blueprint = Blueprint("api", __name__, url_prefix="/api")
     blueprint.add_url_rule("/users/<int:user>", "user", lambda user: f"user {user}")
@@ -284,7 +284,9 @@ def test_the_route_of_a_key_is_flasks_own_with_its_prefix(app: Flask, store: Rec
     ]
 
 
-def test_without_a_name_each_endpoint_has_its_bucket_with_one_they_share(app: Flask, store: RecordingStore) -> None:
+def test_unnamed_limits_have_one_bucket_per_endpoint_and_named_limits_share_one(
+    app: Flask, store: RecordingStore
+) -> None:
     RateLimiter(app)
     own, shared = limit("5/minute"), limit("4/minute", name="logins")
     for endpoint, mark in (("a", own), ("b", own), ("c", shared), ("d", shared)):
@@ -293,7 +295,7 @@ def test_without_a_name_each_endpoint_has_its_bucket_with_one_they_share(app: Fl
     assert taken(store) == [["@a() 5"], ["@b() 5"], ["@logins 4"], ["@logins 4"]]
 
 
-def test_marks_that_are_put_somewhere_after_the_first_request_hold(app: Flask, store: RecordingStore) -> None:
+def test_limits_attached_after_the_first_request_apply(app: Flask, store: RecordingStore) -> None:
     RateLimiter(app)
     shop = Blueprint("shop", __name__)
     shop.add_url_rule("/b", "b", lambda: "ok")
@@ -305,7 +307,7 @@ def test_marks_that_are_put_somewhere_after_the_first_request_hold(app: Flask, s
     assert taken(store) == [["default 9"]] * 2 + [["@home() 5"], ["@shop.b() 4"]]
 
 
-def test_app_limits_and_rules_of_the_settings_stand_beside_a_limit(app: Flask, store: RecordingStore) -> None:
+def test_app_limits_and_rules_apply_in_addition_to_endpoint_limits(app: Flask, store: RecordingStore) -> None:
     app.config["RATELIMIT_MW"] |= {
         "app_limits": "8/minute",
         "rules": [{"path": "/a", "limits": "7/minute"}, {"path": "/c", "limits": "7/minute", "final": False}],
@@ -317,7 +319,7 @@ def test_app_limits_and_rules_of_the_settings_stand_beside_a_limit(app: Flask, s
     assert taken(store) == [["app 8", "a 7", "@a() 5"], ["app 8"], ["app 8", "c 7", "@c() 5", "default 9"]]
 
 
-def test_classes_their_methods_and_what_as_view_made(app: Flask, store: RecordingStore) -> None:
+def test_limits_apply_to_view_classes_their_methods_and_as_view_functions(app: Flask, store: RecordingStore) -> None:
     RateLimiter(app)
 
     @limit("6/minute")
@@ -362,7 +364,7 @@ def test_classes_their_methods_and_what_as_view_made(app: Flask, store: Recordin
     assert taken(store) == [*items, ["@page() 3"], ["@other() 2"], ["@one() 7", "@one()+ 6"]]
 
 
-def test_a_limit_on_get_is_for_head_and_a_head_of_its_own_has_its_own(app: Flask, store: RecordingStore) -> None:
+def test_a_limit_on_get_applies_to_head_unless_head_has_its_own(app: Flask, store: RecordingStore) -> None:
     RateLimiter(app)
 
     class Items(MethodView):
@@ -382,9 +384,7 @@ def test_a_limit_on_get_is_for_head_and_a_head_of_its_own_has_its_own(app: Flask
     assert taken(store) == [["@Items.GET() 6"], ["@Items.GET() 6"], ["@Pages.GET() 6"], ["@Pages.HEAD() 5"]]
 
 
-def test_blueprints_hand_their_limits_down_until_something_nearer_ends_the_search(
-    app: Flask, store: RecordingStore
-) -> None:
+def test_blueprint_limits_apply_unless_an_inner_limit_ends_the_search(app: Flask, store: RecordingStore) -> None:
     limiter = RateLimiter()
     api, admin, free = Blueprint("api", "api"), Blueprint("admin", "admin"), Blueprint("free", "free")
     assert limiter.limit("6/minute")(api) is api
@@ -416,7 +416,7 @@ def test_blueprints_hand_their_limits_down_until_something_nearer_ends_the_searc
     ]
 
 
-def test_limits_of_a_blueprint_are_one_bucket_for_each_endpoint_or_with_a_name_one(app: Flask) -> None:
+def test_a_blueprint_limit_has_one_bucket_per_endpoint_unless_named(app: Flask) -> None:
     limiter = RateLimiter(app)
     each, together = Blueprint("each", "each"), Blueprint("together", "together")
     limiter.limit("1/minute")(each)
@@ -433,7 +433,7 @@ async def later(_: Request) -> str:
     return "x"
 
 
-def test_what_is_wrong_is_told_where_the_limit_stands() -> None:
+def test_invalid_limits_and_targets_raise_at_decoration() -> None:
     with pytest.raises(ConfigError, match="limits: '5/minut': unknown period 'minut'"):
         limit("5/minut")
     with pytest.raises(ConfigError, match="got later, which is async"):
@@ -442,7 +442,7 @@ def test_what_is_wrong_is_told_where_the_limit_stands() -> None:
         limit("5/minute")(7)  # type: ignore[type-var]  # wrong on purpose
 
 
-# limits and exemptions that nothing enforces
+# limits and exemptions without effect
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -458,9 +458,7 @@ def idle(name: str) -> str:
 
 
 @pytest.mark.promise(9)
-def test_marks_that_nothing_enforces_are_told_once_at_the_first_request(
-    app: Flask, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unenforced_limits_are_logged_once_at_the_first_request(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     RateLimiter(app)
 
     @limit("5/minute")
@@ -493,23 +491,23 @@ def test_marks_that_nothing_enforces_are_told_once_at_the_first_request(
     exempt(lost)
     for _ in range(2):
         app.test_client().get("/")
-    here = f"{__name__}.test_marks_that_nothing_enforces_are_told_once_at_the_first_request.<locals>"
+    here = f"{__name__}.test_unenforced_limits_are_logged_once_at_the_first_request.<locals>"
     names = [f"{here}.{name}" for name in ("Items.helper", "helper", "hidden")]
     assert warnings(caplog) == [idle("@exempt on blueprint lost"), *(idle(f"@limit on {name}") for name in names)]
 
 
-def test_an_app_without_a_rate_limiter_is_told(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_in_an_app_without_a_rate_limiter_is_logged(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     @app.get("/login")
     @limit("1/minute")
     def login() -> str:
         return ""
 
     assert statuses(app, "/login", 2) == [200, 200]
-    name = f"{__name__}.{test_an_app_without_a_rate_limiter_is_told.__name__}.<locals>.login"
+    name = f"{__name__}.{test_a_limit_in_an_app_without_a_rate_limiter_is_logged.__name__}.<locals>.login"
     assert warnings(caplog) == [idle(f"@limit on {name}")]
 
 
-def test_an_app_that_is_switched_off_is_not_told(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_in_an_app_with_enabled_false_is_not_logged(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     app.config["RATELIMIT_MW"] |= {"enabled": False}
     RateLimiter(app)
     app.add_url_rule("/login", "login", limit("1/minute")(lambda: ""))
@@ -517,7 +515,7 @@ def test_an_app_that_is_switched_off_is_not_told(app: Flask, caplog: pytest.LogC
     assert warnings(caplog) == []
 
 
-def test_an_app_that_is_asked_later_is_not_told(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_in_an_app_that_serves_later_is_not_logged(app: Flask, caplog: pytest.LogCaptureFixture) -> None:
     other = limited()
     other.add_url_rule("/login", "login", limit("1/minute")(lambda: ""))
     RateLimiter(app)
@@ -534,7 +532,7 @@ NO_APP = "ratelimit_mw: a RateLimiter has settings and no app, so it limits noth
     ("words", "warned"),
     [({"limits": "5/minute"}, [NO_APP]), ({"limits": "5/minute", "enabled": False}, []), ({}, [])],
 )
-def test_an_extension_without_an_app_is_told_once_at_the_first_request(
+def test_an_extension_without_an_app_is_logged_once_at_the_first_request(
     app: Flask, words: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     forgotten = RateLimiter(**words)
@@ -543,7 +541,7 @@ def test_an_extension_without_an_app_is_told_once_at_the_first_request(
     del forgotten
 
 
-def test_an_extension_that_has_its_app_at_the_first_request_is_not_told(
+def test_an_extension_with_an_app_by_the_first_request_is_not_logged(
     app: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
     RateLimiter(key="ip").init_app(app)
@@ -551,7 +549,7 @@ def test_an_extension_that_has_its_app_at_the_first_request_is_not_told(
     assert warnings(caplog) == []
 
 
-def test_with_strict_an_extension_without_an_app_is_an_error(app: Flask) -> None:
+def test_an_extension_without_an_app_is_an_error_under_strict(app: Flask) -> None:
     forgotten = RateLimiter(limits="5/minute")
     app.config["RATELIMIT_MW"] |= {"strict": True}
     app.testing = True
@@ -561,7 +559,7 @@ def test_with_strict_an_extension_without_an_app_is_an_error(app: Flask) -> None
     assert statuses(app, "/", 1) == [200]
 
 
-def test_once_all_is_said_nothing_listens(app: Flask) -> None:
+def test_the_first_request_disconnects_the_check_for_unenforced_limits(app: Flask) -> None:
     from flask import request_started  # noqa: PLC0415  # only this test needs it
 
     def listens() -> bool:
@@ -579,7 +577,7 @@ def test_once_all_is_said_nothing_listens(app: Flask) -> None:
 # users
 
 
-def test_the_user_is_that_of_flask_login_else_of_the_server(app: Flask, store: RecordingStore) -> None:
+def test_the_user_comes_from_flask_login_or_else_from_remote_user(app: Flask, store: RecordingStore) -> None:
     from flask_login import LoginManager, UserMixin, login_user  # type: ignore[import-untyped]  # noqa: PLC0415  # untyped
 
     class User(UserMixin):  # type: ignore[misc]  # see above
@@ -623,7 +621,7 @@ def test_the_user_is_that_of_flask_login_else_of_the_server(app: Flask, store: R
     app.extensions["ratelimit_mw"].close()
 
 
-def test_a_request_without_cookie_and_credentials_reads_no_session(app: Flask, store: RecordingStore) -> None:
+def test_a_request_without_session_cookie_or_credentials_reads_no_session(app: Flask, store: RecordingStore) -> None:
     from flask_login import LoginManager, UserMixin  # noqa: PLC0415  # untyped
 
     class User(UserMixin):  # type: ignore[misc]  # untyped
@@ -648,7 +646,7 @@ def test_a_request_without_cookie_and_credentials_reads_no_session(app: Flask, s
     assert store.calls[-1][1][0].key == "{user=7}:default"
 
 
-def test_a_user_is_not_loaded_where_no_key_needs_it(app: Flask) -> None:
+def test_the_user_is_not_loaded_if_no_key_needs_it(app: Flask) -> None:
     class Manager:
         def _load_user(self) -> None:
             raise AssertionError("asked")
@@ -682,7 +680,7 @@ def test_an_error_handler_of_the_app_writes_the_refusal(by: Any) -> None:
 
 
 @pytest.mark.parametrize("write", [lambda error: error, lambda error: error.get_response()], ids=["it", "its"])
-def test_a_handler_may_answer_with_the_error_itself(write: Callable[[Any], Any]) -> None:
+def test_a_handler_may_return_the_error_or_its_response(write: Callable[[Any], Any]) -> None:
     app = limited()
     app.register_error_handler(429, write)
     app.test_client().get("/")
@@ -694,7 +692,7 @@ def test_a_handler_may_answer_with_the_error_itself(write: Callable[[Any], Any])
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("status", [None, 200, 302, 400])
-def test_a_handler_whose_answer_looks_like_an_admission_is_logged(
+def test_a_handler_that_answers_with_a_status_below_400_is_logged(
     status: int | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flask sends 200 if a handler returns only a body. The client would take the refusal for the view's response."""
@@ -709,7 +707,7 @@ def test_a_handler_whose_answer_looks_like_an_admission_is_logged(
     assert [text in message for message in caplog.messages] == ([] if status == 400 else [True])
 
 
-def test_a_handler_of_a_blueprint_is_for_its_views() -> None:
+def test_a_blueprint_handler_answers_only_for_its_views() -> None:
     app = limited()
     blueprint = Blueprint("api", "api")
     blueprint.add_url_rule("/api", "api", lambda: "api")
@@ -719,21 +717,21 @@ def test_a_handler_of_a_blueprint_is_for_its_views() -> None:
     assert answers == [b"home", REFUSED, b"api's"]
 
 
-def test_handlers_of_all_errors_are_left_alone() -> None:
+def test_handlers_for_all_errors_are_not_called_for_refusals() -> None:
     app = limited()
     app.register_error_handler(Exception, lambda _: ("oops", 500))
     app.register_error_handler(HTTPException, lambda _: ("oops", 400))
     assert statuses(app, "/", 2) == [200, 429]
 
 
-def test_a_handler_of_403_writes_what_the_blocklist_refuses() -> None:
+def test_a_handler_for_403_answers_blocklist_refusals() -> None:
     assert statuses(limited(blocklist=["127.0.0.1"]), "/", 1) == [403]
     app = limited(blocklist=["127.0.0.1"])
     app.register_error_handler(403, lambda _: ("go away", 403))
     assert app.test_client().get("/").data == b"go away"
 
 
-def test_on_refused_goes_before_an_error_handler() -> None:
+def test_on_refused_takes_precedence_over_an_error_handler() -> None:
     app = limited(on_refused=lambda _, verdict: (429, {"X-Left": str(verdict.remaining)}, "later"))
     app.register_error_handler(429, lambda _: ("handler", 429))
     app.test_client().get("/")
@@ -741,7 +739,7 @@ def test_on_refused_goes_before_an_error_handler() -> None:
     assert (refused.data, refused.headers["X-Left"], refused.headers["Retry-After"]) == (b"later", "0", "60")
 
 
-def test_on_refused_may_be_a_wsgi_app_that_streams_and_is_closed() -> None:
+def test_on_refused_may_be_a_streaming_wsgi_app_and_is_closed() -> None:
     closed: list[bool] = []
 
     def stream(environ: Any, start_response: Any) -> Iterator[bytes]:
@@ -776,7 +774,7 @@ def never_starts(environ: Any, start_response: Any) -> Iterable[bytes]:
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("answer", [fails, fails_late, never_starts, lambda _, __: 1 / 0, lambda _, __: "nonsense"])
-def test_an_on_refused_that_fails_leaves_the_refusal_to_us(answer: Any) -> None:
+def test_a_failing_on_refused_causes_the_default_refusal(answer: Any) -> None:
     app = limited(on_refused=answer)
     app.test_client().get("/")
     refused = app.test_client().get("/")
@@ -786,7 +784,7 @@ def test_an_on_refused_that_fails_leaves_the_refusal_to_us(answer: Any) -> None:
 # combined with other code
 
 
-def test_functions_registered_earlier_run_earlier_and_free_nothing(app: Flask, store: RecordingStore) -> None:
+def test_earlier_before_request_functions_run_first_but_bypass_no_limit(app: Flask, store: RecordingStore) -> None:
     order: list[str] = []
 
     def first() -> Any:
@@ -810,7 +808,7 @@ def test_functions_registered_earlier_run_earlier_and_free_nothing(app: Flask, s
     assert len(store.calls) == 4
 
 
-def test_what_a_preprocessor_of_urls_aborts_is_charged_and_handled(app: Flask) -> None:
+def test_requests_aborted_by_a_url_preprocessor_are_charged(app: Flask) -> None:
     @app.url_value_preprocessor
     def language(endpoint: str | None, values: Any) -> None:
         abort(404)
@@ -834,7 +832,7 @@ def test_a_request_that_is_preprocessed_twice_is_charged_once(app: Flask, store:
     assert len(store.calls) == 2
 
 
-def test_an_app_that_hands_its_request_on_charges_once(app: Flask, store: RecordingStore) -> None:
+def test_a_request_forwarded_within_the_app_is_charged_once(app: Flask, store: RecordingStore) -> None:
     RateLimiter(app)
 
     @app.get("/forward")
@@ -848,9 +846,7 @@ def test_an_app_that_hands_its_request_on_charges_once(app: Flask, store: Record
 
 
 @pytest.mark.promise(2)
-def test_inside_of_the_middleware_nothing_is_charged_twice_and_headers_stand_once(
-    app: Flask, store: RecordingStore
-) -> None:
+def test_limits_inside_the_middleware_are_charged_and_shown_once(app: Flask, store: RecordingStore) -> None:
     RateLimiter(app)
     app.wsgi_app = RateLimitMiddleware(app.wsgi_app, app.config["RATELIMIT_MW"])  # type: ignore[method-assign]
     app.add_url_rule("/login", "login", limit("1/minute")(lambda: "in"))
@@ -865,7 +861,7 @@ def test_inside_of_the_middleware_nothing_is_charged_twice_and_headers_stand_onc
     ]
 
 
-def test_inside_of_a_middleware_that_shows_nothing_it_shows_all(app: Flask) -> None:
+def test_endpoint_limits_show_all_limits_inside_a_middleware_without_headers(app: Flask) -> None:
     RateLimiter(app)
     app.wsgi_app = RateLimitMiddleware(app.wsgi_app, app.config["RATELIMIT_MW"], headers="none")  # type: ignore[method-assign]
     app.add_url_rule("/login", "login", limit("1/minute")(lambda: "in"))
@@ -873,7 +869,7 @@ def test_inside_of_a_middleware_that_shows_nothing_it_shows_all(app: Flask) -> N
     assert app.test_client().get("/login").headers.getlist("RateLimit") == ['"GET_login";r=0;t=60, "default";r=7;t=60']
 
 
-def test_a_server_of_several_processes_is_told_once(
+def test_a_memory_store_in_a_multiprocess_server_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
@@ -888,7 +884,7 @@ def test_a_server_of_several_processes_is_told_once(
 
 
 @pytest.mark.promise(3)
-def test_threads_are_admitted_exactly_as_often_as_the_limit_says(app: Flask) -> None:
+def test_threads_are_admitted_exactly_up_to_the_limit(app: Flask) -> None:
     RateLimiter(app)
     app.add_url_rule("/login", "login", limit("50/minute")(lambda: "in"))
     with ThreadPoolExecutor(32) as pool:
@@ -923,7 +919,7 @@ def test_one_extension_serves_several_apps_each_with_its_own_settings() -> None:
         ({"headers": "both"}, None, {}, 7),
     ],
 )
-def test_where_settings_come_from(
+def test_options_override_settings_then_config_then_environment(
     config: Any, given: Any, options: Any, quota: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RATELIMIT_MW_LIMITS", "7/minute")
@@ -953,7 +949,7 @@ PLACED = "app.config['RATELIMIT_MW']: "
         (None, {}, "limits: required, such as '100/minute'"),
     ],
 )
-def test_wrong_settings_are_told_with_their_place(config: Any, options: Any, message: str) -> None:
+def test_errors_name_the_app_config_if_it_holds_the_invalid_setting(config: Any, options: Any, message: str) -> None:
     app = Flask("shop")
     app.config["RATELIMIT_MW"] = config
     with pytest.raises(ConfigError) as told:
@@ -961,13 +957,13 @@ def test_wrong_settings_are_told_with_their_place(config: Any, options: Any, mes
     assert str(told.value).startswith(message)
 
 
-def test_a_second_one_on_an_app_is_told(app: Flask) -> None:
+def test_a_second_init_app_on_an_app_raises_a_config_error(app: Flask) -> None:
     limiter = RateLimiter(app)
     with pytest.raises(ConfigError, match="app 'shop' has a RateLimiter already"):
         limiter.init_app(app)
 
 
-def test_switched_off_it_registers_nothing(app: Flask, store: RecordingStore) -> None:
+def test_an_extension_with_enabled_false_registers_nothing(app: Flask, store: RecordingStore) -> None:
     app.config["RATELIMIT_MW"] |= {"enabled": False}
     RateLimiter(app)
     assert (app.before_request_funcs, app.after_request_funcs) == ({}, {})
@@ -975,7 +971,7 @@ def test_switched_off_it_registers_nothing(app: Flask, store: RecordingStore) ->
     assert store.calls == []
 
 
-def test_it_closes_the_store_that_it_made() -> None:
+def test_an_extension_that_created_its_store_can_be_closed() -> None:
     app = Flask("shop")
     RateLimiter(app, limits="1/minute")
     app.extensions["ratelimit_mw"].close()

@@ -41,13 +41,13 @@ def served(app: Flask) -> list[int]:
     return [app.test_client().get("/").status_code for _ in range(3)]
 
 
-def test_the_flask_app_as_a_keyword() -> None:
+def test_flask_accepts_the_app_as_a_keyword() -> None:
     app = Flask(__name__)
     RateLimiter(app=app, limits="2/minute", strict=True)
     assert served(app) == [200, 200, 429]
 
 
-def test_the_flask_settings_as_a_keyword() -> None:
+def test_flask_accepts_the_settings_as_a_keyword() -> None:
     app = Flask(__name__)
     RateLimiter(app, settings={"limits": "2/minute"})
     assert served(app) == [200, 200, 429]
@@ -74,7 +74,7 @@ def test_flask_settings_are_checked_at_construction(words: dict[str, Any], begin
     assert [problem[: len(start)] for problem, start in zip(problems, begins, strict=True)] == begins
 
 
-def test_flask_settings_that_need_others_wait_for_them() -> None:
+def test_incomplete_flask_settings_are_accepted_until_init_app() -> None:
     limiter = RateLimiter(limits={"free": "2/minute", "pro": "9/minute"}, queue=5)
     app = Flask(__name__)
     app.config["RATELIMIT_MW"] = {"tier": "header:x-plan", "concurrent": 3}
@@ -94,7 +94,7 @@ def test_flask_settings_that_need_others_wait_for_them() -> None:
         ("1/minute", "app: got '1/minute', expected a Flask app: RateLimiter(app, limits='100/minute')"),
     ],
 )  # fmt: skip
-def test_what_is_no_flask_app(found: Any, begins: str) -> None:
+def test_an_app_argument_of_a_wrong_type_raises_a_config_error(found: Any, begins: str) -> None:
     assert problems_of(RateLimiter, found, limits="1/minute") == [begins]
     assert problems_of(RateLimiter(limits="1/minute").init_app, found) == [begins]
 
@@ -109,7 +109,7 @@ def test_what_is_no_flask_app(found: Any, begins: str) -> None:
     ],
     ids=["asgi", "wsgi", "flask", "flask later"],
 )
-def test_limits_in_place_of_the_settings(face: Any) -> None:
+def test_limits_in_place_of_the_settings_suggest_the_limits_keyword(face: Any) -> None:
     (problem,) = problems_of(face, "1/minute")
     assert problem == (
         "settings: got '1/minute', expected Settings or a mapping; limits='1/minute' sets limits; "
@@ -118,7 +118,7 @@ def test_limits_in_place_of_the_settings(face: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [Settings, Rule])
-def test_settings_by_position(kind: Any) -> None:
+def test_settings_by_position_raise_a_config_error(kind: Any) -> None:
     name = kind.__name__
     assert problems_of(kind, {"limits": "1/minute"}) == [
         f"got dict by position, expected keyword arguments: {name}(limits='100/minute'), or {name}(**mapping)"
@@ -126,13 +126,13 @@ def test_settings_by_position(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(("found", "shown"), [("s.toml", "'s.toml'"), (PurePath("a/s.json"), "PurePosixPath")])
-def test_a_file_in_place_of_the_settings(found: Any, shown: str) -> None:
+def test_a_file_in_place_of_the_settings_suggests_settings_load(found: Any, shown: str) -> None:
     assert problems_of(asgi.RateLimitMiddleware, App200(), found) == [
         f"settings: got {shown}, expected Settings or a mapping; Settings.load({str(found)!r}) reads a file"
     ]
 
 
-# options and arguments that do not fit
+# wrong options and arguments
 
 LIMITS = {
     "starlette": starlette.limit,
@@ -151,7 +151,7 @@ ON_ENDPOINTS = (
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_options_that_an_endpoint_cannot_have(name: str) -> None:
+def test_options_that_endpoints_do_not_support_raise_config_errors(name: str) -> None:
     slots = (
         "concurrent, queue, queue_timeout, " if name in ("flask", "django") else ""
     )  # other integrations do not see the end of a request
@@ -165,7 +165,7 @@ def test_options_that_an_endpoint_cannot_have(name: str) -> None:
 
 
 @pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
-def test_the_words_of_django_ratelimit_and_fastapi_limiter(limit: Any) -> None:
+def test_options_of_django_ratelimit_and_fastapi_limiter_get_suggestions(limit: Any) -> None:
     problems = problems_of(limit, key="ip", rate="5/m", method="POST")
     assert [problem[:52] for problem in problems] == [
         "unknown setting `rate`: here it is `limits`: text su",
@@ -186,13 +186,13 @@ def test_the_words_of_django_ratelimit_and_fastapi_limiter(limit: Any) -> None:
     assert problem.endswith("limits")
 
 
-def test_flask_limiters_key_and_app() -> None:
+def test_a_flask_limiter_call_with_key_and_app_suggests_the_key_option() -> None:
     assert problems_of(RateLimiter, get_remote_address, app=Flask(__name__)) == [
         "app: given twice, get_remote_address by position and `app=`; a callable that gives the key goes into `key`"
     ]
 
 
-def test_a_fastapi_limit_without_depends() -> None:
+def test_a_fastapi_limit_without_depends_raises_a_config_error() -> None:
     with pytest.raises(ConfigError, match=r'did you mean Depends\(RateLimit\("5/minute"\)\)\?'):
         FastAPI().get("/", dependencies=[RateLimit("1/minute")])(lambda: 1)
 
@@ -209,12 +209,12 @@ def test_a_fastapi_limit_without_depends() -> None:
         ("stroe", "unknown setting `stroe`: did you mean `store`?"),
     ],
 )
-def test_the_words_of_other_limiters(limiter: Any, word: str, begins: str) -> None:
+def test_unknown_options_of_a_limiter_get_suggestions(limiter: Any, word: str, begins: str) -> None:
     (problem,) = problems_of(limiter, **{word: "x"})
     assert problem.startswith(begins)
 
 
-def test_where_the_key_of_a_limiter_goes() -> None:
+def test_key_func_on_a_limiter_suggests_a_key_in_each_call() -> None:
     (problem,) = problems_of(Limiter, key_func=get_remote_address)
     assert problem.endswith(
         "; it goes into each call: hit(limits, key); for web endpoints use `limit` of ratelimit_mw.fastapi, "
@@ -223,7 +223,7 @@ def test_where_the_key_of_a_limiter_goes() -> None:
 
 
 @pytest.mark.parametrize("limit", IN_CALLS, ids=["threads", "asyncio"])
-def test_the_words_of_other_limiters_on_a_function(limit: Any) -> None:
+def test_wrong_arguments_of_the_limit_decorator_get_suggestions(limit: Any) -> None:
     (problem,) = problems_of(limit, limit_value="1/minute")
     assert problem.startswith("unknown setting `limit_value`: here it is `limits`: ")
     (problem,) = problems_of(limit, "1/minute", key_func=get_remote_address)
@@ -237,7 +237,7 @@ def test_the_words_of_other_limiters_on_a_function(limit: Any) -> None:
     assert problems_of(limit) == ["limits: required, such as '100/minute'"]
 
 
-def test_a_type_error_inside_stays_what_it_is() -> None:
+def test_a_type_error_inside_a_checked_function_is_not_changed() -> None:
     @check_arguments()
     def function(limits: str) -> None:
         raise TypeError(limits)
@@ -266,26 +266,28 @@ DJANGO_VIEW = convert_exception_to_response(django_view)
          "Flask.wsgi_app is called with environ, start_response", "wsgi"),
     ],
 )  # fmt: skip
-def test_middleware_of_another_kind(middleware: Any, app: Any, found: str, fix: str) -> None:
+def test_middleware_around_another_kind_of_app_raises_a_config_error(
+    middleware: Any, app: Any, found: str, fix: str
+) -> None:
     kind = "ASGI" if middleware is asgi.RateLimitMiddleware else "WSGI"
     message = f"app: {found}, and this is the middleware for {kind}; use ratelimit_mw.{fix}.RateLimitMiddleware"
     assert problems_of(middleware, app, limits="1/minute") == [message]
     assert problems_of(middleware, app) == [message]
 
 
-def test_wsgi_middleware_in_the_settings_of_django() -> None:
+def test_wsgi_middleware_in_django_settings_suggests_django_middleware() -> None:
     with pytest.raises(ConfigError, match=r"use ratelimit_mw\.django\.RateLimitMiddleware"):
         wsgi_site([], {"limits": "1/minute"}, ["ratelimit_mw.wsgi.RateLimitMiddleware"])
 
 
-def test_wsgi_middleware_in_fastapi() -> None:
+def test_wsgi_middleware_in_fastapi_suggests_asgi_middleware() -> None:
     app = FastAPI()
     app.add_middleware(wsgi.RateLimitMiddleware, limits="1/minute")  # type: ignore[arg-type]  # on purpose
     with pytest.raises(ConfigError, match=r"use ratelimit_mw\.asgi\.RateLimitMiddleware"):
         app.build_middleware_stack()
 
 
-def test_django_middleware_in_fastapi() -> None:
+def test_django_middleware_in_fastapi_suggests_asgi_middleware() -> None:
     app = FastAPI()
     app.add_middleware(DjangoMiddleware, limits="1/minute")  # type: ignore[arg-type]  # on purpose
     with pytest.raises(
@@ -303,7 +305,7 @@ ADD_THE_CLASS = (
 )
 
 
-def test_an_object_as_a_function_of_request_and_call_next() -> None:
+def test_a_middleware_object_as_a_function_suggests_add_middleware() -> None:
     app = FastAPI()
     middleware: Any = asgi.RateLimitMiddleware(app, limits="1/minute")
     app.middleware("http")(middleware)
@@ -353,7 +355,9 @@ CONFIGS = pytest.mark.parametrize("configured", [flask_with, django_with])
 @CONFIGS
 @pytest.mark.usefixtures("_without_peers")
 @pytest.mark.parametrize(("name", "fix"), UNREAD)
-def test_names_that_nothing_reads(configured: Any, name: str, fix: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_unread_configuration_names_are_logged_or_an_error_under_strict(
+    configured: Any, name: str, fix: str, caplog: pytest.LogCaptureFixture
+) -> None:
     setting = configured(name)
     (message,) = caplog.messages
     assert message.startswith(f"ratelimit_mw: {name} is not read here; {fix}{setting}")
@@ -363,7 +367,7 @@ def test_names_that_nothing_reads(configured: Any, name: str, fix: str, caplog: 
 
 @CONFIGS
 @pytest.mark.usefixtures("_without_peers")
-def test_names_that_something_reads(
+def test_configuration_names_for_other_readers_are_not_logged(
     configured: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configured("RATELIMIT_OF_MY_OWN")
@@ -437,7 +441,7 @@ def named(*, strict: bool) -> Flask:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_is_written_later_is_told_once_at_the_first_request(
+def test_configuration_written_too_late_is_logged_once_at_the_first_request(
     written: Any, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, strict_app = written(strict=False), written(strict=True)
@@ -451,7 +455,7 @@ def test_what_is_written_later_is_told_once_at_the_first_request(
         assert str(caught.value).startswith(text)
 
 
-def test_a_config_beside_a_settings_object_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_config_beside_a_settings_object_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     app = Flask(__name__)
     app.config["RATELIMIT_MW"] = {"limits": "1/minute"}
     RateLimiter(app, Settings(limits="9/minute"))
@@ -459,7 +463,7 @@ def test_a_config_beside_a_settings_object_is_told_at_once(caplog: pytest.LogCap
     assert [message[: len(BESIDE) + 14] for message in caplog.messages] == [f"ratelimit_mw: {BESIDE}"]
 
 
-def test_what_is_written_before_is_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_configuration_written_before_init_app_applies(caplog: pytest.LogCaptureFixture) -> None:
     limiter, app = RateLimiter(key="ip"), Flask(__name__)
     app.config["RATELIMIT_MW"] = {"limits": "1/minute"}
     limiter.init_app(app)

@@ -1,4 +1,4 @@
-"""Tests that `Limiter.limit`, which is for jobs, is reported on an endpoint, where another `limit` is meant."""
+"""Tests that `Limiter.limit`, which is for jobs, is reported on an endpoint, which needs another `limit`."""
 # The decorators are parameters, so mypy does not know their types.
 # mypy: disable-error-code="untyped-decorator"
 
@@ -141,7 +141,7 @@ MISUSES = [
 
 
 @pytest.mark.parametrize("make", MISUSES, ids=lambda make: make.__name__)
-def test_an_endpoint_whose_clients_share_one_bucket(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limiter_without_a_key_on_an_endpoint_is_logged_once(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     ask, endpoint = make(Limiter().limit("9/minute"))
     assert warnings(caplog) == []
     assert [ask(), ask()] == [200, 200]
@@ -149,13 +149,13 @@ def test_an_endpoint_whose_clients_share_one_bucket(make: Any, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("make", [starlette_plain, flask_view, django_view], ids=lambda one: one.__name__)
-def test_a_key_is_meant(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limiter_with_a_key_on_an_endpoint_is_not_logged(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     ask, _ = make(Limiter().limit("9/minute", key="page"))
     assert ask() == 200
     assert warnings(caplog) == []
 
 
-def test_functions_that_are_no_endpoints(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limiter_on_a_function_that_an_endpoint_calls_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Functions that an endpoint calls directly, in a thread, or after the response are not reported."""
     done: list[int] = []
 
@@ -209,7 +209,7 @@ def above_flask() -> Any:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("make", [above_fastapi, above_a_router, above_flask], ids=lambda make: make.__name__)
-def test_above_what_registers_the_route_it_is_an_error(make: Callable[[], Any]) -> None:
+def test_a_limiter_above_the_route_decorator_raises_a_config_error(make: Callable[[], Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
     assert str(caught.value) == (
@@ -218,7 +218,7 @@ def test_above_what_registers_the_route_it_is_an_error(make: Callable[[], Any]) 
     )
 
 
-def test_another_function_of_an_app_is_limited(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limiter_on_a_function_that_is_no_endpoint_is_accepted(caplog: pytest.LogCaptureFixture) -> None:
     app = FastAPI()
     app.get("/home")(lambda: "x")
     with caplog.at_level(logging.WARNING):
