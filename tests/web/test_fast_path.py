@@ -132,7 +132,7 @@ def both(rules: RuleSet, face: str, request: tuple[str, str, str | None, str, li
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("face", ["asgi", "wsgi"])
 @pytest.mark.parametrize("seed", range(12))
-def test_its_plan_is_that_of_the_general_path(face: str, seed: int) -> None:
+def test_the_fast_path_gives_the_plan_of_the_general_path(face: str, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311  # not for cryptography
     made = 0
     for _ in range(12):
@@ -164,7 +164,7 @@ def test_its_plan_is_that_of_the_general_path(face: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("face", ["asgi", "wsgi"])
-def test_the_usual_request_takes_it(face: str) -> None:
+def test_usual_requests_take_the_fast_path(face: str) -> None:
     rules = done(RuleSet(Settings(**compiled(RULES[:2] + RULES[6:8], ["10.0.0.0/8"], "x-forwarded-for"))))
     found = {}
     for path, method in product(["/login", "/users/7", "/static/a/b.css", "/static", "/things/1/parts/2"], METHODS[:2]):
@@ -188,13 +188,13 @@ def test_the_usual_request_takes_it(face: str) -> None:
 
 @pytest.mark.parametrize("face", ["asgi", "wsgi"])
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule["path"] in ("/hosted", "/when", "/by-key", "/slash/")])
-def test_a_rule_that_needs_more_than_address_method_and_path_has_none(face: str, rule: dict[str, Any]) -> None:
+def test_rules_by_host_when_header_key_or_final_slash_skip_the_fast_path(face: str, rule: dict[str, Any]) -> None:
     rules = done(RuleSet(Settings(**compiled([rule], [], "x-forwarded-for"))))
     assert both(rules, face, (rule["path"], "GET", "192.0.2.1", "x-forwarded-for", []))[0] is None
 
 
 @pytest.mark.parametrize("face", ["asgi", "wsgi"])
-def test_it_ends_at_a_final_rule(face: str) -> None:
+def test_the_fast_path_stops_at_a_final_rule(face: str) -> None:
     rules = done(RuleSet(Settings(**compiled([RULES[6], RULES[-3]], [], "x-forwarded-for"))))
     fast, slow = both(rules, face, ("/static/a", "GET", "192.0.2.1", "x-forwarded-for", []))
     assert fast is not None
@@ -204,12 +204,12 @@ def test_it_ends_at_a_final_rule(face: str) -> None:
 
 
 @pytest.mark.parametrize("gate", [Gate, AsyncGate])
-def test_a_gate_with_a_hook_for_decisions_has_none(gate: type[Gate] | type[AsyncGate]) -> None:
+def test_a_gate_with_on_decision_has_no_fast_path(gate: type[Gate] | type[AsyncGate]) -> None:
     assert gate(Settings(limits="5/minute")).fast_rules is not None
     assert gate(Settings(limits="5/minute", on_decision=lambda _event: None)).fast_rules is None
 
 
-def test_a_header_that_is_sent_twice_in_other_case_is_not_read() -> None:
+def test_a_repeated_proxy_header_in_other_case_skips_the_fast_path() -> None:
     rules = done(RuleSet(Settings(**compiled([], ["10.0.0.0/8"], "x-forwarded-for"))))
     raw = scope("/", "GET", "10.0.0.1", "x-forwarded-for", ["192.0.2.1"])
     assert asgi._fast_plan(rules, raw) is not None
@@ -217,7 +217,7 @@ def test_a_header_that_is_sent_twice_in_other_case_is_not_read() -> None:
     assert asgi._fast_plan(rules, raw) is None
 
 
-def test_a_server_that_merges_underscores_takes_the_general_path() -> None:
+def test_a_server_that_merges_header_underscores_skips_the_fast_path() -> None:
     rules = done(RuleSet(Settings(**compiled([], ["10.0.0.0/8"], "x-forwarded-for"))))
     raw = environ("/", "GET", "10.0.0.1", "x-forwarded-for", ["192.0.2.1"])
     assert wsgi._fast_plan(rules, raw) is not None
@@ -225,8 +225,7 @@ def test_a_server_that_merges_underscores_takes_the_general_path() -> None:
 
 
 @pytest.mark.promise(2)
-def test_a_refusal_is_final_though_another_rule_may_delay(caplog: pytest.LogCaptureFixture) -> None:
-    """Each request takes from the store once, and the refusal is logged once."""
+def test_a_refusal_is_decided_and_logged_once_if_another_rule_may_delay(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "ratelimit_mw.refusals")
     takes: list[Any] = []
 
@@ -248,7 +247,7 @@ def test_a_refusal_is_final_though_another_rule_may_delay(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("face", ["asgi", "wsgi"])
-def test_who_answers_a_refusal_sees_the_client_behind_the_proxy(face: str) -> None:
+def test_on_refused_receives_the_client_behind_the_proxy(face: str) -> None:
     seen: list[str | None] = []
 
     def refused(request: Request, _verdict: Verdict) -> Any:
@@ -305,7 +304,9 @@ STYLES: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("face", ["asgi", "wsgi"])
-def test_each_style_of_headers_takes_it(face: str, style: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_path_sends_the_same_fields_in_each_header_style(
+    face: str, style: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first request takes the general path, the second the fast path. Both get the same header fields."""
     names: list[list[str]] = []
     states: list[Any] = []

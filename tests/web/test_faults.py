@@ -41,7 +41,9 @@ def until_the_store_answers(send: Send) -> Answer:
 
 @pytest.mark.parametrize("mode", ANSWERS)
 @pytest.mark.parametrize("fault", ["frozen", "ended"])
-def test_a_fault_is_answered_and_ends(mode: Mode, fault: str, serving: Serving, redis_server: RedisServer) -> None:
+def test_on_store_error_decides_until_the_store_recovers(
+    mode: Mode, fault: str, serving: Serving, redis_server: RedisServer
+) -> None:
     settings = {"limits": "1000/hour", "store": redis_server.url, "on_store_error": mode, "store_timeout": IN_TIME}
     with serving(**settings) as send:
         assert until_the_store_answers(send)[0] == 200
@@ -57,9 +59,7 @@ def test_a_fault_is_answered_and_ends(mode: Mode, fault: str, serving: Serving, 
         assert until_the_store_answers(send)[0] == 200
 
 
-def test_local_refuses_too_and_the_store_decides_again_when_it_is_back(
-    serving: Serving, redis_server: RedisServer
-) -> None:
+def test_local_mode_enforces_limits_until_the_store_recovers(serving: Serving, redis_server: RedisServer) -> None:
     redis_server.kill()
     with serving(limits="3/hour", store=redis_server.url) as send:
         assert [send()[:2] for _ in range(5)] == [(200, "local")] * 3 + [(429, "")] * 2
@@ -67,7 +67,7 @@ def test_local_refuses_too_and_the_store_decides_again_when_it_is_back(
         assert until_the_store_answers(send)[0] == 200
 
 
-def test_forgotten_scripts_and_data_cost_no_request(serving: Serving, redis_server: RedisServer) -> None:
+def test_flushed_scripts_and_data_fail_no_request(serving: Serving, redis_server: RedisServer) -> None:
     with serving(limits="1000/hour", store=redis_server.url, store_timeout=2.0) as send:
         assert send()[:2] == (200, "store")
         for command in ("SCRIPT FLUSH", "FLUSHALL"):
@@ -75,7 +75,7 @@ def test_forgotten_scripts_and_data_cost_no_request(serving: Serving, redis_serv
             assert send()[:2] == (200, "store")
 
 
-def test_a_server_that_takes_no_more_writes(serving: Serving, redis_server: RedisServer) -> None:
+def test_on_store_error_decides_while_redis_is_out_of_memory(serving: Serving, redis_server: RedisServer) -> None:
     settings: dict[str, Any] = {"limits": "1000/hour", "on_store_error": "deny", "store_timeout": 2.0}
     with RedisServer(redis_server.binary) as full, serving(store=full.url, **settings) as send:
         assert send()[:2] == (200, "store")
@@ -86,7 +86,7 @@ def test_a_server_that_takes_no_more_writes(serving: Serving, redis_server: Redi
 
 
 @pytest.mark.parametrize("mode", ANSWERS)
-def test_nobody_listens_from_the_first_request_on(mode: Mode, serving: Serving) -> None:
+def test_on_store_error_decides_if_connections_are_refused(mode: Mode, serving: Serving) -> None:
     with socket.socket() as taken:  # bound, but not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
         url = f"redis://127.0.0.1:{taken.getsockname()[1]}"
@@ -95,7 +95,7 @@ def test_nobody_listens_from_the_first_request_on(mode: Mode, serving: Serving) 
 
 
 @pytest.mark.parametrize("mode", ANSWERS)
-def test_nobody_answers_from_the_first_request_on(mode: Mode, serving: Serving) -> None:
+def test_on_store_error_decides_if_redis_never_replies(mode: Mode, serving: Serving) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel connects, but no server accepts
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         with serving(limits="1000/hour", store=url, on_store_error=mode) as send:

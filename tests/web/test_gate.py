@@ -60,7 +60,7 @@ class Anything:
     ],
     ids=repr,
 )  # fmt: skip
-def test_a_store_that_answers_nonsense_or_raises_has_failed(answer: Any, admit: Admit) -> None:
+def test_an_invalid_store_reply_or_exception_is_a_store_failure(answer: Any, admit: Admit) -> None:
     for mode, allowed, source in [
         ("allow", True, "allowed_on_error"),
         ("deny", False, "denied_on_error"),
@@ -71,7 +71,7 @@ def test_a_store_that_answers_nonsense_or_raises_has_failed(answer: Any, admit: 
 
 
 @pytest.mark.promise(8)
-def test_a_store_that_hangs_is_given_up_in_time() -> None:
+def test_a_hanging_store_times_out() -> None:
     class Hangs:
         async def atake(self, _: Sequence[Charge]) -> Sequence[Decision]:
             await asyncio.sleep(3600)
@@ -87,7 +87,7 @@ def test_a_store_that_hangs_is_given_up_in_time() -> None:
 
 
 @pytest.mark.promise(8)
-def test_a_cancelled_request_is_cancelled() -> None:
+def test_a_canceled_request_propagates_its_cancellation() -> None:
     class Waits(MemoryStore):
         async def atake(self, _: Sequence[Charge]) -> Sequence[Decision]:
             await asyncio.sleep(3600)
@@ -105,7 +105,7 @@ def test_a_cancelled_request_is_cancelled() -> None:
 
 
 @BOTH
-def test_a_failing_store_is_logged_once_a_minute(admit: Admit, caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_store_failures_are_logged_once(admit: Admit, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(5):
         admit(store=Answers(OSError("down")))
     assert caplog.messages == ["ratelimit_mw: store: failed (OSError); on_store_error decides"]
@@ -134,7 +134,7 @@ class AsyncObject:
 
 
 @pytest.mark.parametrize("key", [sync_key, async_key, partial(async_key), AsyncObject(), hands_on])
-def test_under_asyncio_a_key_may_be_awaited_or_not(key: Any) -> None:
+def test_an_async_gate_accepts_sync_and_async_keys(key: Any) -> None:
     verdict = tasks(key=key, plain_keys=True)
     assert verdict is not None
     ((charge,), _) = (verdict.charges, verdict.decisions)
@@ -143,7 +143,7 @@ def test_under_asyncio_a_key_may_be_awaited_or_not(key: Any) -> None:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("missing_key", ["shared", "deny", "exempt"])
-def test_an_awaited_key_that_raises_frees_nobody(missing_key: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_async_key_that_raises_bypasses_no_limit(missing_key: Any, caplog: pytest.LogCaptureFixture) -> None:
     verdict = tasks(key=async_raises, missing_key=missing_key, plain_keys=True)
     assert verdict is not None
     if missing_key == "deny":
@@ -184,7 +184,7 @@ class Asked(PlainRequest):
     ],
     ids=str,
 )
-def test_nobody_asks_who_is_logged_in_unless_a_key_needs_it(settings: dict[str, Any], said: int) -> None:
+def test_the_user_is_read_only_if_a_key_or_tier_needs_it(settings: dict[str, Any], said: int) -> None:
     """Reading the user may query a database."""
     Asked.said.clear()
     whole = Settings(**{"limits": "5/minute", **settings})
@@ -193,7 +193,7 @@ def test_nobody_asks_who_is_logged_in_unless_a_key_needs_it(settings: dict[str, 
     assert len(Asked.said) == 2 * said
 
 
-def test_asyncio_asks_who_is_logged_in_before_it_asks_callables() -> None:
+def test_an_async_gate_reads_the_user_before_calling_callables() -> None:
     Asked.said.clear()
     settings = Settings(limits="5/minute", rules=[{"path": "/path", "limits": "9/minute", "cost": _said_cost}])
     asyncio.run(AsyncGate(settings).admit(Asked("/path")))
@@ -206,7 +206,7 @@ def _said_cost(_: Request) -> int:
 
 
 @BOTH
-def test_a_callable_of_several_limits_is_called_once_a_request(admit: Admit) -> None:
+def test_a_callable_shared_by_limits_is_called_once_per_request(admit: Admit) -> None:
     asked: list[str] = []
 
     def key(request: Request) -> str:
@@ -219,7 +219,7 @@ def test_a_callable_of_several_limits_is_called_once_a_request(admit: Admit) -> 
 
 @BOTH
 @pytest.mark.promise(1)
-def test_the_store_is_asked_once_for_all(admit: Admit) -> None:
+def test_one_store_call_charges_all_limits(admit: Admit) -> None:
     store = RecordingStore(clock=Clock())
     limits = ["5/minute", {"limit": "9/hour", "key": "route"}, {"limit": "9/day", "key": "all"}]
     verdict = admit(store=store, limits=limits, app_limits="100/second")
@@ -229,7 +229,7 @@ def test_the_store_is_asked_once_for_all(admit: Admit) -> None:
 
 @pytest.mark.parametrize(("gate", "needs"), [(Gate, "take()"), (AsyncGate, "atake()")])
 @pytest.mark.parametrize("store", [None, 7, object(), []])
-def test_what_is_no_store(gate: Any, needs: str, store: Any) -> None:
+def test_an_invalid_store_raises_a_config_error(gate: Any, needs: str, store: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         gate(Settings(limits="1/minute", store=store))
     assert str(caught.value).startswith(f"store: got {type(store).__name__}, expected a URL or a")
@@ -249,7 +249,7 @@ ONCE: list[tuple[dict[str, Any], list[str]]] = [
 def test_a_gate_for_endpoints_repeats_no_warning(
     kind: Any, settings: dict[str, Any], begins: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has none of the rules of the settings, but does not report the options that only those rules use."""
+    """A gate for endpoints has no rules, but does not report the options that only rules use."""
     gate = kind(Settings(**settings))
     assert gate.nested.nested_with(MemoryStore()) is not None
     told = [text.removeprefix("ratelimit_mw: ") for text in caplog.messages]

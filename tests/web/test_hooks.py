@@ -52,7 +52,7 @@ def nothing_collected() -> Iterator[None]:
 
 
 @BOTH
-def test_each_decision_is_heard_of(make: Make) -> None:
+def test_on_decision_receives_each_decision(make: Make) -> None:
     store = RecordingStore()
     rules = [{"path": "/login", "limits": "9/hour", "on_store_error": "deny"}, {"path": "/free", "limits": []}]
     admit = make(
@@ -67,7 +67,7 @@ def test_each_decision_is_heard_of(make: Make) -> None:
     assert [(one.verdict.allowed, one.verdict.rule, one.verdict.source) for one in DECISIONS] == [
         (True, "default", "store"),
         (False, "default", "store"),
-        (False, "default", "local"),  # the store refused it a moment ago
+        (False, "default", "local"),  # the store refused this client just before
         (False, "login", "denied_on_error"),
         (False, "blocklist", "store"),
     ]
@@ -76,21 +76,21 @@ def test_each_decision_is_heard_of(make: Make) -> None:
 
 
 @BOTH
-def test_a_shadow_limit_is_heard_of(make: Make) -> None:
+def test_on_decision_receives_shadow_refusals(make: Make) -> None:
     admit = make(limits="9/hour", rules=[{"path": "/", "limits": "1/hour", "shadow": True}], on_decision=collect)
     for _ in range(2):
         admit(PlainRequest("/"))
     assert [(one.verdict.allowed, one.shadow_refused) for one in DECISIONS] == [(True, False), (True, True)]
 
 
-def test_where_nobody_decides_no_shadow_refuses() -> None:
+def test_a_store_failure_is_no_shadow_refusal() -> None:
     store = RecordingStore()
     store.error = StoreError("down")
     threads(limits="1/hour", shadow=True, store=store, on_decision=collect)(PlainRequest())
     assert [one.shadow_refused for one in DECISIONS] == [False]
 
 
-def test_a_middleware_that_need_not_look_at_requests_tells_of_each_all_the_same() -> None:
+def test_on_decision_receives_requests_after_the_proxy_header_checks_end() -> None:
     app = asgi.RateLimitMiddleware(App200(), limits="1/hour", on_decision=collect)
     for _ in range(1100):  # the first thousand are checked for proxy headers
         talk(app, HTTP)
@@ -101,14 +101,14 @@ def test_a_middleware_that_need_not_look_at_requests_tells_of_each_all_the_same(
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.usefixtures("at_first_and_settled")
-def test_every_framework_tells_of_each_request_once(face: str) -> None:
+def test_every_framework_calls_on_decision_once_per_request(face: str) -> None:
     send = FACES[face]({"limits": "1/hour", "on_decision": collect})
     assert [send(Step(path="/")).status for _ in range(2)] == [200, 429]
     assert [one.verdict.allowed for one in DECISIONS] == [True, False]
 
 
 @BOTH
-def test_a_hook_by_its_name(make: Make) -> None:
+def test_hooks_can_be_given_by_name(make: Make) -> None:
     make(limits="1/hour", on_decision="call:json:dumps")(PlainRequest())
     with pytest.raises(ConfigError, match="on_store_event: got 'call:nowhere:f', expected"):
         make(limits="1/hour", on_store_event="call:nowhere:f")
@@ -126,7 +126,7 @@ async def awaited(_: object) -> None: ...
         (7, "got 7, expected a callable, or call:PACKAGE.MODULE:FUNCTION"),
     ],
 )
-def test_what_is_no_hook_stops_the_start(setting: str, value: Any, said: str) -> None:
+def test_an_invalid_hook_raises_a_config_error(setting: str, value: Any, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         Settings(**{"limits": "1/hour", setting: value})
     assert str(raised.value) == f"{setting}: {said}"
@@ -151,7 +151,7 @@ def hands_on(event: object) -> Any:
         (hands_on, "returned an awaitable, which is not awaited: expected a plain function"),
     ],
 )
-def test_a_hook_that_goes_wrong_is_logged_once_and_never_felt(
+def test_a_failing_hook_is_logged_once_and_affects_no_request(
     make: Make, hook: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = RecordingStore()
@@ -169,7 +169,7 @@ def test_a_hook_that_goes_wrong_is_logged_once_and_never_felt(
 
 
 @BOTH
-def test_a_store_of_ones_own_has_its_failures_told(make: Make) -> None:
+def test_on_store_event_receives_failures_of_a_custom_store(make: Make) -> None:
     heard: list[StoreEvent] = []
     store = RecordingStore()
     admit = make(limits="9/hour", store=store, on_store_event=heard.append)
@@ -181,7 +181,7 @@ def test_a_store_of_ones_own_has_its_failures_told(make: Make) -> None:
 
 
 @pytest.mark.parametrize("serving", [over_asgi, over_wsgi])
-def test_a_server_that_ends_and_comes_back(serving: Serving, redis_server: RedisServer) -> None:
+def test_on_store_event_receives_the_events_of_an_outage(serving: Serving, redis_server: RedisServer) -> None:
     heard: list[StoreEvent] = []
     settings = {"limits": "1000/hour", "store": redis_server.url, "store_timeout": 1.0, "local_share": 0.5}
     with serving(**settings, on_store_event=heard.append) as send:
@@ -203,7 +203,7 @@ def test_a_server_that_ends_and_comes_back(serving: Serving, redis_server: Redis
 @pytest.mark.parametrize(
     ("kind", "gate"), [(RedisStore, Gate), (AsyncRedisStore, AsyncGate)], ids=["threads", "asyncio"]
 )
-def test_gates_that_share_a_store_and_a_hook_tell_it_once(kind: Any, gate: Any) -> None:
+def test_gates_that_share_a_store_and_a_hook_call_the_hook_once(kind: Any, gate: Any) -> None:
     heard: list[StoreEvent] = []
     store = kind("redis://127.0.0.1:1")
     settings = Settings(limits="1/hour", store=store, on_store_event=heard.append)
@@ -218,7 +218,7 @@ def test_gates_that_share_a_store_and_a_hook_tell_it_once(kind: Any, gate: Any) 
     assert [event.kind for event in heard] == ["failed"]
 
 
-def test_a_message_of_a_websocket_is_a_decision() -> None:
+def test_on_decision_receives_websocket_message_decisions() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "websocket.accept"})
