@@ -125,7 +125,7 @@ def member_from(random: Random, header: str, node: str) -> str:
 
 @many
 @given(st.sampled_from(HEADERS), st.integers(0, 2**64), lines_of_client)
-def test_nobody_is_who_he_says_he_is(header: str, seed: int, lines: list[str]) -> None:
+def test_header_values_of_clients_do_not_change_the_forwarded_address(header: str, seed: int, lines: list[str]) -> None:
     random = Random(seed)  # noqa: S311  # reproducible, and not a secret
     node = spelled_from(random)
     client = parse_address(node)
@@ -148,7 +148,9 @@ def test_nobody_is_who_he_says_he_is(header: str, seed: int, lines: list[str]) -
     st.one_of(st.none(), latin, ours, spelled),
     st.integers(1, 5),
 )
-def test_junk_is_the_peer_or_an_address(header: str, lines: list[str], peer: str | None, hops: int) -> None:
+def test_junk_headers_resolve_to_the_peer_or_a_valid_address(
+    header: str, lines: list[str], peer: str | None, hops: int
+) -> None:
     own = as_text(parse_address(peer))
     for finder in (FINDERS[header], COUNTERS[header, hops], ClientIPResolver([*OURS, "unix:"], header)):
         found = finder.resolve(peer, lambda _: lines)
@@ -160,7 +162,7 @@ def test_junk_is_the_peer_or_an_address(header: str, lines: list[str], peer: str
 
 @given(st.lists(junk, max_size=3), ours)
 @example(["::1%x", "192.0.2.1"], "10.0.0.1")
-def test_a_single_value_is_one_address_or_nobody(lines: list[str], peer: str) -> None:
+def test_x_real_ip_resolves_to_its_only_address_or_the_peer(lines: list[str], peer: str) -> None:
     found = ClientIPResolver(OURS, "x-real-ip").resolve(peer, lambda _: lines)
     named = as_text(parse_address(lines[0])) if len(lines) == 1 else None
     assert found == (named or as_text(parse_address(peer)))
@@ -168,14 +170,14 @@ def test_a_single_value_is_one_address_or_nobody(lines: list[str], peer: str) ->
 
 
 @given(st.sampled_from(HEADERS), st.data())
-def test_what_is_well_formed_is_read_as_written(header: str, data: st.DataObject) -> None:
+def test_well_formed_headers_are_read_from_last_to_first(header: str, data: st.DataObject) -> None:
     drawn = data.draw(st.lists(members(header, spelled), max_size=6))
     text = data.draw(st.sampled_from([", ", ",", " , ,"])).join(member for _, member in drawn)
     assert list(READERS[header](text)) == [parse_address(node) for node, _ in reversed(drawn)]
 
 
 @given(st.lists(st.one_of(spelled, spelled, ours, ours, st.sampled_from(["", " ", "unknown", "x"])), max_size=8))
-def test_a_list_is_read_as_a_slow_reader_reads_it(entries: list[str]) -> None:
+def test_x_forwarded_for_resolution_matches_a_simple_reference(entries: list[str]) -> None:
     expected = "10.0.0.1"
     for entry in reversed([entry for entry in entries if entry.strip()]):
         address = parse_address(entry)
@@ -192,7 +194,7 @@ def test_a_list_is_read_as_a_slow_reader_reads_it(entries: list[str]) -> None:
 @example(IPv6Address("::ffff:192.0.2.1"))
 @example(IPv6Address("64:ff9b::192.0.2.1"))
 @example(IPv6Address("::"))
-def test_every_spelling_of_an_address_is_that_address(address: Address) -> None:
+def test_every_spelling_of_an_address_parses_to_that_address(address: Address) -> None:
     forms = [str(address), address.exploded, str(address).upper(), f" {address}\t"]
     if isinstance(address, IPv6Address):
         forms += [f"[{address}]", f"[{address}]:1", f"{address}%eth0", f"[{address.exploded}%1]:65535"]
@@ -202,7 +204,7 @@ def test_every_spelling_of_an_address_is_that_address(address: Address) -> None:
 
 
 @given(st.one_of(latin, junk, st.text(max_size=30), spelled))
-def test_what_is_read_as_an_address_is_one(text: str) -> None:
+def test_parsed_addresses_agree_with_ipaddress_and_round_trip(text: str) -> None:
     found = parse_address(text)
     try:
         known = unfolded(ip_address(text.strip(" \t")))
@@ -230,7 +232,7 @@ def assert_same_as_ipaddress(networks: list[Network], address: Address) -> None:
 
 
 @given(st.lists(st.tuples(st.ip_addresses(), st.integers(1, 128)), max_size=5), st.ip_addresses(), st.data())
-def test_networks_hold_what_ipaddress_says(
+def test_networks_contain_the_same_addresses_as_ipaddress(
     drawn: list[tuple[Address, int]], address: Address, data: st.DataObject
 ) -> None:
     networks = [ip_network((base, min(bits, base.max_prefixlen)), strict=False) for base, bits in drawn]
@@ -253,6 +255,8 @@ def test_networks_hold_what_ipaddress_says(
         ("64:ff9b::192.0.2.0/120", "192.0.3.0", False),
     ],
 )
-def test_an_ipv6_network_of_ipv4_addresses_is_that_ipv4_network(network: str, address: str, holds: bool) -> None:
+def test_an_ipv6_network_of_ipv4_addresses_contains_those_ipv4_addresses(
+    network: str, address: str, holds: bool
+) -> None:
     assert (ip_address(address) in Networks([parse_network(network)])) is holds
     assert_same_as_ipaddress([ip_network(network)], ip_address(address))

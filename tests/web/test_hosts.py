@@ -76,7 +76,7 @@ LONG = ".".join(["a" * 60] * 4)
         ([], "a.test", False),
     ],
 )
-def test_matches(hosts: Any, header: str | None, matches: bool) -> None:
+def test_a_host_rule_matches_only_its_hosts(hosts: Any, header: str | None, matches: bool) -> None:
     assert bool(Hosts("host", hosts).match([] if header is None else [header])) is matches
 
 
@@ -94,7 +94,7 @@ def test_matches(hosts: Any, header: str | None, matches: bool) -> None:
         (["a test"], None),
     ],
 )
-def test_what_can_be_read_in_several_ways_is_neither(lines: list[str], *, matches: bool | None) -> None:
+def test_match_returns_none_for_ambiguous_host_headers(lines: list[str], *, matches: bool | None) -> None:
     assert Hosts("host", "a.test").match(lines) is matches
 
 
@@ -152,7 +152,7 @@ RULES_OF_HOSTS = {
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("framework", ["flask", "starlette"])
-def test_no_spelling_of_a_host_reaches_an_endpoint_without_its_rule(framework: str) -> None:
+def test_no_spelling_of_a_host_bypasses_its_rule(framework: str) -> None:
     """Compares how the framework matches hosts with how rules match them."""
     reached: list[str] = []
     store = RecordingStore(clock=Clock())
@@ -198,7 +198,7 @@ def test_no_spelling_of_a_host_reaches_an_endpoint_without_its_rule(framework: s
          [f"host[1]: got 'b test', expected {ALLOWED}", f"host[2]: got None, expected {ALLOWED}"]),
     ],
 )  # fmt: skip
-def test_what_is_no_host(host: Any, problems: list[str]) -> None:
+def test_an_invalid_host_raises_a_config_error(host: Any, problems: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         Rule(path="/", limits=[], host=host)
     assert [*caught.value.problems] == problems
@@ -218,7 +218,7 @@ def test_what_is_no_host(host: Any, problems: list[str]) -> None:
         ((("Host", f"api.test:{'9' * 300}"),), "api default"),
     ],
 )
-def test_the_host_header_alone_says_which(face: str, lines: tuple[tuple[str, str], ...], rule: str) -> None:
+def test_only_the_host_header_selects_the_rule(face: str, lines: tuple[tuple[str, str], ...], rule: str) -> None:
     store = RecordingStore(clock=Clock())
     rules = [{"path": "/", "host": "api.test", "limits": "5/hour", "name": "api"}]
     FACES[face]({"limits": "9/hour", "rules": rules, "store": store})(Step(lines=lines))

@@ -1,4 +1,4 @@
-"""Tests the parts of keys and their order, and that no client can write a value to get another's bucket."""
+"""Tests the parts of keys and their order, and that no client can forge the key of another client."""
 
 import os.path
 from typing import Any
@@ -52,19 +52,19 @@ ROWS: list[tuple[str, Request, str | None]] = [
 
 
 @pytest.mark.parametrize(("key", "request_", "expected"), ROWS)
-def test_identity(key: str, request_: Request, expected: str | None) -> None:
+def test_a_key_builds_the_identity_from_its_parts(key: str, request_: Request, expected: str | None) -> None:
     assert identity(key, request_) == expected
 
 
-def test_a_callable_answers_before_and_its_name_is_its_kind() -> None:
+def test_the_identity_from_a_callable_names_the_callable() -> None:
     assert identity(tenant, BOB, answer="acme") == f"call:{__name__}:tenant=acme"
     assert identity(tenant, BOB, answer=None) is None
     assert identity(tenant, BOB, answer=FAILED) is None
-    where = f"{__name__}:test_a_callable_answers_before_and_its_name_is_its_kind"
+    where = f"{__name__}:test_the_identity_from_a_callable_names_the_callable"
     assert identity(lambda _: "", BOB, answer="acme") == f"call:{where}.-locals-.-lambda-=acme"
 
 
-def test_a_callable_can_be_named() -> None:
+def test_a_callable_can_be_given_by_name() -> None:
     named: Any = os.path.basename
     key = Key("call:os.path:basename | ip", 64)
     assert key.callables == [named]
@@ -74,7 +74,7 @@ def test_a_callable_can_be_named() -> None:
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("evil", ["a+ip=192.0.2.9", "a=b", "a}b", "a{b", "a:b+c", "~0", "%2B", "a\x00", "\r\n", " "])
-def test_a_value_cannot_spell_another_identity(evil: str) -> None:
+def test_a_value_cannot_forge_another_identity(evil: str) -> None:
     plain = {"user": "a", "ip": "192.0.2.9"}
     own = identity("user+ip", PlainRequest(user=evil, client=plain["ip"]))
     others = {
@@ -90,7 +90,7 @@ def test_a_value_cannot_spell_another_identity(evil: str) -> None:
 
 
 @pytest.mark.promise(10)
-def test_a_long_value_is_an_identity_of_its_own_and_a_short_one() -> None:
+def test_long_values_have_short_and_distinct_identities() -> None:
     mebibyte = "x" * 2**20
     one, two = (identity("header:x", PlainRequest(headers={"x": text})) for text in (mebibyte, mebibyte + "x"))
     assert one is not None
@@ -102,7 +102,7 @@ def test_a_long_value_is_an_identity_of_its_own_and_a_short_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["käse", "\xff", "\ud800", "\U0001f600", "ａ"])  # noqa: RUF001
-def test_text_that_is_not_ascii_is_spelled_in_ascii(text: str) -> None:
+def test_non_ascii_text_is_encoded_in_ascii(text: str) -> None:
     found = identity("header:x", PlainRequest(headers={"x": text}))
     assert found is not None
     assert found.isascii()
@@ -123,7 +123,9 @@ def test_text_that_is_not_ascii_is_spelled_in_ascii(text: str) -> None:
         (tenant, "ip", False),
     ],
 )
-def test_keys_that_can_be_the_same(one: KeySpec, other: KeySpec, *, can_collide_with: bool) -> None:
+def test_can_collide_with_detects_keys_that_can_be_equal(
+    one: KeySpec, other: KeySpec, *, can_collide_with: bool
+) -> None:
     assert Key(one, 64).can_collide_with(Key(other, 64)) is can_collide_with
     assert Key(other, 64).can_collide_with(Key(one, 64)) is can_collide_with
 
@@ -134,7 +136,7 @@ def test_keys_that_can_be_the_same(one: KeySpec, other: KeySpec, *, can_collide_
      ("user | header:a", True), ("ip | header:a", False), ("header:a+user | all | cookie:b", False),
      ("header:a+ip", False), ("user", False), ("all", False), (tenant, False)],
 )  # fmt: skip
-def test_keys_that_only_the_client_writes(key: KeySpec, *, is_client_controlled: bool) -> None:
+def test_is_client_controlled_detects_keys_that_clients_can_choose(key: KeySpec, *, is_client_controlled: bool) -> None:
     assert Key(key, 64).is_client_controlled is is_client_controlled
 
 
@@ -148,7 +150,7 @@ class Unhashable:
         return "Unhashable()"
 
 
-def test_a_callable_without_hash_is_a_config_error() -> None:
+def test_an_unhashable_callable_raises_a_config_error() -> None:
     message = "got Unhashable(), expected a callable that can be hashed: unhashable type: 'Unhashable'"
     with pytest.raises(ConfigError) as caught:
         Key(Unhashable(), 64)
@@ -176,7 +178,7 @@ FROM_A_FORM = "from a form or query; give a callable of the request that returns
         ("ip+form:name", f"got 'form:name', and a key cannot read 'name' {FROM_A_FORM}; expected ip, "),
     ],
 )
-def test_what_is_no_key_is_told_with_what_was_meant(key: str, begin: str) -> None:
+def test_invalid_keys_raise_errors_that_suggest_valid_keys(key: str, begin: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Key(key, 64)
     assert str(caught.value).startswith(begin)

@@ -95,9 +95,9 @@ def status(app: Any, server: tuple[str, int | None] | None, client: tuple[str, i
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_the_middleware_refuses(settings: dict[str, Any]) -> None:
+def test_the_asgi_middleware_refuses_lost_clients(settings: dict[str, Any]) -> None:
     app = RateLimitMiddleware(plain, limits="9/minute", **settings)
-    assert status(app, LOST, ("192.0.2.7", 5)) == 200  # so that the checks of the first request are done
+    assert status(app, LOST, ("192.0.2.7", 5)) == 200  # completes the checks of the first request
     assert status(app, LOST) == 403
     assert status(app, UNIX) == 200
     assert status(app, None) == 200
@@ -105,7 +105,7 @@ def test_the_middleware_refuses(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("make", UNDER_WSGI.values(), ids=UNDER_WSGI)
-def test_wsgi_apps_of_an_asgi_server_refuse(make: Callable[[Any], Any], settings: dict[str, Any]) -> None:
+def test_wsgi_apps_of_an_asgi_server_refuse_lost_clients(make: Callable[[Any], Any], settings: dict[str, Any]) -> None:
     app = WsgiToAsgi(make(settings))  # type: ignore[no-untyped-call]  # asgiref has no types
     assert status(app, LOST, ("192.0.2.7", 5)) == 200
     assert status(app, LOST) == 403
@@ -121,21 +121,21 @@ def test_wsgi_apps_of_an_asgi_server_refuse(make: Callable[[Any], Any], settings
         ({"REMOTE_ADDR": ""}, True),
         ({"REMOTE_ADDR": "192.0.2.7"}, False),
         ({"SERVER_NAME": "localhost"}, False),
-        ({"SERVER_SOFTWARE": "gunicorn/27.0.1"}, False),  # its SERVER_NAME may come from the client
+        ({"SERVER_SOFTWARE": "gunicorn/27.0.1"}, False),  # gunicorn may read SERVER_NAME from the client
         ({"wsgi.multiprocess": False}, False),
         ({"wsgi.multithread": False}, False),
     ],
 )
-def test_only_adapters_of_asgi_servers_lose_peers(changed: dict[str, Any], is_lost: bool) -> None:
+def test_is_wsgi_peer_lost_is_true_only_for_adapters_of_asgi_servers(changed: dict[str, Any], is_lost: bool) -> None:
     adapter = {"SERVER_NAME": "127.0.0.1", "wsgi.multithread": True, "wsgi.multiprocess": True}
     assert is_wsgi_peer_lost({**adapter, **changed}) is is_lost
 
 
-def test_shadow_refuses_nothing() -> None:
+def test_shadow_middleware_does_not_refuse_lost_clients() -> None:
     assert status(RateLimitMiddleware(plain, limits="9/minute", shadow=True), LOST) == 200
 
 
-def test_what_is_off_refuses_nothing() -> None:
+def test_disabled_middleware_does_not_refuse_lost_clients() -> None:
     assert status(RateLimitMiddleware(plain, limits="9/minute", enabled=False), LOST) == 200
 
 
@@ -144,7 +144,7 @@ def test_what_is_off_refuses_nothing() -> None:
     [lambda: Starlette(routes=[Route("/", limit("9/minute")(home))]), dependency],
     ids=["starlette", "fastapi"],
 )
-def test_limits_of_endpoints_refuse(app: Any) -> None:
+def test_endpoint_limits_refuse_lost_clients(app: Any) -> None:
     made = app()
     assert status(made, UNIX) == 200
     assert status(made, LOST) == 403

@@ -1,4 +1,4 @@
-"""Tests the checker of the order of ASGI messages, and with it the middleware towards the server and the app."""
+"""Tests the checker of the order of ASGI messages, and uses the checker on both sides of the middleware."""
 
 import asyncio
 from collections.abc import Mapping
@@ -78,12 +78,12 @@ def kind_of(words: str) -> str:
 
 
 @pytest.mark.parametrize("words", GOOD)
-def test_the_checker_is_content(words: str) -> None:
+def test_the_checker_accepts_valid_orders(words: str) -> None:
     assert sent(in_order(says(words)), kind_of(words)) == words.replace("< ", "").replace("+", "").split()
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_the_checker_objects(words: str) -> None:
+def test_the_checker_rejects_invalid_orders(words: str) -> None:
     with pytest.raises(AssertionError):
         sent(in_order(says(words)), kind_of(words))
 
@@ -100,7 +100,9 @@ def test_the_checker_objects(words: str) -> None:
     ],
     ids=["http", "head", "websocket closed", "websocket answered", "lifespan"],
 )
-def test_the_middleware_keeps_it_on_both_sides(words: str, more: Mapping[str, Any], refused: list[str]) -> None:
+def test_the_middleware_keeps_the_message_order_on_both_sides(
+    words: str, more: Mapping[str, Any], refused: list[str]
+) -> None:
     store = MemoryStore(clock=Clock())
     middleware = in_order(RateLimitMiddleware(in_order(says(words)), limits="1/minute", store=store))
     turns = [sent(middleware, kind_of(words), **more) for _ in range(2)]
