@@ -57,7 +57,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_each_face_tells_how_it_answered(face: str, heard: Heard) -> None:
+def test_each_integration_reports_how_its_responses_end(face: str, heard: Heard) -> None:
     send = FACES[face]({**LIMITED, "limits": "3/minute", "store": RecordingStore(clock=Clock())})
     assert send(Step(path="/")).status == 200
     assert heard == [("ended", 200)]
@@ -79,7 +79,7 @@ def run(app: Any, scope: Any, *given: Any) -> tuple[Heard, list[Any], BaseExcept
     error: BaseException | None = None
     try:
         asyncio.run(watch.call({**scope}, watch.receive, watch.send))
-    except BaseException as raised:  # noqa: BLE001  # the test checks it, whatever it is
+    except BaseException as raised:  # noqa: BLE001  # the test checks the error
         error = raised
     return found, places, error
 
@@ -154,7 +154,7 @@ GONE = {"type": "http.disconnect"}
         ),
     ],
 )
-def test_how_an_asgi_response_ends(
+def test_asgi_callbacks_receive_the_ending_and_status_at_the_end(
     app: Any, scope: Any, given: tuple[Any, ...], heard_of: tuple[EndReason, int | None], after: int
 ) -> None:
     found, places, error = run(app, scope, *given)
@@ -164,14 +164,14 @@ def test_how_an_asgi_response_ends(
         assert isinstance(error, (AppError, asyncio.CancelledError))
 
 
-def test_what_no_server_sends_passes_too() -> None:
+def test_malformed_and_unknown_asgi_messages_pass_through() -> None:
     """A start message without a status, and a message of an unknown type."""
     odd = ({"type": "http.response.start"}, {"type": "http.response.debug", "info": 1}, BODY)
     found, places, error = run(sending(*odd), HTTP)
     assert (found, places, error) == ([("ended", None)], [3], None)
 
 
-def test_headers_are_told_as_text_of_all_lines() -> None:
+def test_response_headers_are_text_with_repeated_fields_joined() -> None:
     one = begun([])
     one.response.started(200, STREAMED["headers"])
     assert one.response.headers == {"x-one": "1, 2", "set-cookie": "a=b"}
@@ -179,7 +179,7 @@ def test_headers_are_told_as_text_of_all_lines() -> None:
     assert (one.response.status, one.response.headers) == (201, {"x-two": "\xe9"})
 
 
-def test_what_raises_hinders_no_other_and_nobody_hears_twice(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_raising_callback_is_logged_and_the_others_run_once(caplog: pytest.LogCaptureFixture) -> None:
     found: Heard = []
 
     def raises(_: ResponseTracker) -> None:
@@ -193,7 +193,7 @@ def test_what_raises_hinders_no_other_and_nobody_hears_twice(caplog: pytest.LogC
     assert _SECRET not in caplog.text
 
 
-def test_one_further_in_tells_the_outermost() -> None:
+def test_an_inner_middleware_adds_its_callbacks_to_the_outer_tracker() -> None:
     found: Heard = []
     first, second = hearing(found), hearing(found)
     state, request = RateLimitState(None), WsgiRequest({}, None)
@@ -207,7 +207,7 @@ def test_one_further_in_tells_the_outermost() -> None:
     assert state.tracker is None
 
 
-def test_what_has_to_be_awaited_is_so_in_a_task() -> None:
+def test_spawn_runs_coroutines_as_tasks_of_the_event_loop() -> None:
     done: list[str] = []
 
     async def work() -> None:
@@ -271,7 +271,7 @@ def test_a_wsgi_response_ends_when_the_server_has_closed_it() -> None:
     assert notes == ["closed", ("ended", 201), "closed"]
 
 
-def test_of_a_known_length_the_last_byte_is_the_end() -> None:
+def test_a_wsgi_body_with_content_length_ends_without_close() -> None:
     notes: list[Any] = []
     parts = wsgi_followed(lambda: Body(notes), ("Content-Length", "6"), notes=notes)
     assert next(parts) + next(parts) == b"onetwo"
@@ -280,7 +280,7 @@ def test_of_a_known_length_the_last_byte_is_the_end() -> None:
     assert notes == [("ended", 201)]
 
 
-def test_a_wsgi_client_that_went_away_and_an_app_that_raises() -> None:
+def test_wsgi_disconnects_and_app_errors_are_reported() -> None:
     notes: list[Any] = []
     parts = wsgi_followed(lambda: Body(notes), notes=notes)
     next(parts)
@@ -299,7 +299,7 @@ def test_a_wsgi_client_that_went_away_and_an_app_that_raises() -> None:
     assert notes[4:] == [("raised", 500)]
 
 
-def test_a_list_keeps_its_length_and_a_file_its_class(tmp_path: Any) -> None:
+def test_tracked_wsgi_lists_keep_their_length_and_files_their_class(tmp_path: Any) -> None:
     notes: list[Any] = []
     assert len(wsgi_followed(lambda: [b"one"], notes=notes)) == 1
     assert not hasattr(wsgi_followed(lambda: Body(notes), notes=notes), "__len__")

@@ -138,8 +138,8 @@ def test_each_route_has_its_name_and_all_share_the_endpoints_bucket(app: Any, na
 
 
 @pytest.mark.parametrize("app", [row[0] for row in APPS.values()], ids=APPS)
-def test_no_two_limits_of_one_answer_have_the_same_name(app: Any) -> None:
-    """They also differ from the names of two limits of a rule for the same route."""
+def test_limits_in_one_response_have_distinct_names(app: Any) -> None:
+    """Their names also differ from those of a rule's two limits on the same route."""
     ask = app({"limits": [], "rules": RULES, "store": RecordingStore(clock=Clock())})
     names = named(ask("POST", "/login"))
     assert names >= {"POST_login", "POST_login-2"}
@@ -162,7 +162,7 @@ def test_a_throttle_is_named_after_its_class_without_the_module() -> None:
     assert named(ask("/x")) == {"Burst"}
 
 
-def test_where_starlette_does_not_say_the_route_it_is_the_functions_name() -> None:
+def test_without_a_known_route_a_limit_is_named_after_its_function() -> None:
     @starlette.limit("5/minute", store=RecordingStore(clock=Clock()))
     async def home(request: Request) -> PlainTextResponse:
         return PlainTextResponse("hello")

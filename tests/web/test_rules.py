@@ -28,7 +28,7 @@ from ratelimit_mw.settings.rule import Rule, rule_from
         ({"path": "/", "preflight": True}, "path_preflight"),
     ],
 )
-def test_names(fields: dict[str, Any], name: str) -> None:
+def test_rule_names_default_to_methods_host_and_path(fields: dict[str, Any], name: str) -> None:
     assert Rule(limits=[], **fields).full_name == name
 
 
@@ -56,11 +56,11 @@ def test_names(fields: dict[str, Any], name: str) -> None:
         (LimitSpec(limit=TokenBucket(5, 60), cost=0), [LimitSpec(limit=TokenBucket(5, 60), cost=0)]),
     ],
 )
-def test_what_limits_may_be(limits: Any, items: list[LimitSpec]) -> None:
+def test_limits_are_parsed_from_each_accepted_form(limits: Any, items: list[LimitSpec]) -> None:
     assert parse_limit_specs("limits", limits) == items
 
 
-def test_a_table_is_a_rule() -> None:
+def test_a_table_makes_an_equal_rule_and_fields_have_defaults() -> None:
     rule = Rule(path="/a", limits="5/minute", methods=["GET"], key="ip", final=False, on_store_error="deny")
     table = {"path": "/a", "limits": "5/minute", "methods": ["GET"], "key": "ip", "final": False}
     assert rule_from({**table, "on_store_error": "deny"}) == rule

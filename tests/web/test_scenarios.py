@@ -10,6 +10,6 @@ from web.table import ALL_ROWS, play_counted, tell_time
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("scenario", ALL_ROWS)
-def test_scenario(face: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_integration_passes_the_scenario(face: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     play_counted(face, scenario, tell_time(clock, monkeypatch.setattr)(), clock)

@@ -13,11 +13,13 @@ from web.table import ALL_ROWS, RecordingAsyncRedis, RecordingRedis, play, tell_
 
 @pytest.mark.parametrize("face", ["fastapi", "flask"])
 @pytest.mark.parametrize("scenario", ALL_ROWS)
-def test_scenario(face: str, scenario: Scenario, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_integration_passes_the_scenario_on_redis(
+    face: str, scenario: Scenario, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     tell_time(clock, monkeypatch.setattr)
     own_redis.flush()
-    if face in ASGI:  # each request has its own event loop, at whose end its connections are closed
+    if face in ASGI:  # each request has its own event loop; its connections are closed with the loop
         play(face, scenario, RecordingAsyncRedis(own_redis.url, clock), clock)
         return
     with closing(RecordingRedis(own_redis.url, clock)) as store:

@@ -1,4 +1,4 @@
-"""Runs every scenario as after the first thousand requests, which are checked for proxies that are not trusted."""
+"""Runs every scenario without the check for untrusted proxies, which ends after the first thousand requests."""
 
 import pytest
 
@@ -19,14 +19,14 @@ def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     "face", ["asgi", "starlette", "wsgi", "flask", "flask extension", "django", "django async"]
 )  # each can admit by address
 @pytest.mark.parametrize("scenario", ALL_ROWS)
-def test_scenario(face: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_integration_passes_the_scenario(face: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     store = tell_time(clock, monkeypatch.setattr)()
     play(face, scenario, store, clock)
 
 
 @pytest.mark.parametrize("scenario", ALL_ROWS)
-def test_scenario_where_the_store_is_awaited(
+def test_asgi_passes_the_scenario_with_an_awaited_store(
     scenario: Scenario, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()

@@ -1,4 +1,4 @@
-"""Requests that are made up, not received by a server."""
+"""Paths of requests that are built from their parts, without a server."""
 
 from urllib.parse import unquote_to_bytes
 
