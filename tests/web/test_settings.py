@@ -1,4 +1,4 @@
-"""The error about a wrong setting has its place, its value and the valid values."""
+"""The error about a wrong setting names its place, its value and the valid values."""
 
 from math import inf, nan
 from typing import Any
@@ -147,16 +147,16 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
 
 
 @pytest.mark.parametrize(("limits", "message"), LIMIT_ROWS)
-def test_a_wrong_limit(limits: Any, message: str) -> None:
+def test_the_error_for_a_wrong_limit_names_place_and_valid_values(limits: Any, message: str) -> None:
     assert message_of(limits=limits) == message
 
 
 @pytest.mark.parametrize(("name", "value", "message"), SETTING_ROWS)
-def test_a_wrong_setting(name: str, value: Any, message: str) -> None:
+def test_the_error_for_a_wrong_setting_names_place_and_valid_values(name: str, value: Any, message: str) -> None:
     assert message_of(**{"limits": "9/hour", name: value}) == message
 
 
-def test_a_setting_whose_name_is_wrong() -> None:
+def test_the_error_for_an_unknown_setting_suggests_a_name_or_place() -> None:
     words = (
         "limits, app_limits, messages, on_message_refused, rules, concurrent, queue, queue_timeout, slot_lifetime, "
         "slot_retry, key, tier, default_tier, settle, count_status, penalty, store, trusted_proxies, proxy_header, "
@@ -181,7 +181,7 @@ def test_a_setting_whose_name_is_wrong() -> None:
     assert message_of() == "limits: required, such as '100/minute'; [] means no limits"
 
 
-def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
+def test_one_error_lists_all_mistakes_with_their_places() -> None:
     wrong = {"path": "a", "methods": ["post"], "limits": ["1/minute", {"limit": "1/minut", "cost": -1}]}
     assert message_of(limit="9/hour", key="iq", rules=[wrong, {"pth": "/"}], shadow=1).split("\n  ") == [
         "11 mistakes:",
@@ -199,7 +199,7 @@ def test_all_mistakes_are_told_at_once_each_with_its_place() -> None:
     ]
 
 
-def test_each_that_is_wrong_in_a_list_is_told() -> None:
+def test_the_error_names_each_wrong_item_of_a_list() -> None:
     problems = message_of(limits=[], exempt=["health", "/a", "/static/*"], trusted_proxies=["10.0.0.1/8", "nginx"])
     assert [line.partition(":")[0] for line in problems.split("\n  ")[1:]] == [
         "trusted_proxies[0]",
@@ -210,5 +210,5 @@ def test_each_that_is_wrong_in_a_list_is_told() -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "x" * 16, "é" * 8, "x" * 64])
-def test_a_secret_of_a_good_length(secret: str) -> None:
+def test_secrets_of_an_allowed_length_are_accepted(secret: str) -> None:
     assert Settings(limits=[], key_secret=secret).key_secret == secret

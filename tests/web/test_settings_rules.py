@@ -1,4 +1,4 @@
-"""The error about a wrong rule has its place, the wrong value and the valid values."""
+"""The error about a wrong rule names its place, the wrong value and the valid values."""
 
 from typing import Any
 
@@ -91,19 +91,19 @@ ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message after its plac
 
 
 @pytest.mark.parametrize(("rule", "message"), ROWS)
-def test_a_wrong_rule(rule: dict[str, Any], message: str) -> None:
+def test_the_error_for_a_wrong_rule_names_place_and_valid_values(rule: dict[str, Any], message: str) -> None:
     rules = [{**NONE, "path": "/one"}, Rule(path="/two", limits="1/minute"), rule]
     assert message_of(limits="9/hour", rules=rules) == f"rules[2]{message}"
 
 
 @pytest.mark.parametrize("rules", [{"path": "/"}, "/", None, 5])
-def test_rules_that_are_no_list(rules: Any) -> None:
+def test_rules_must_be_a_list(rules: Any) -> None:
     tables = "a list of tables or Rules; in TOML each begins with [[rules]]"
     assert message_of(limits="9/hour", rules=rules) == f"rules: {found(rules, tables)}"
 
 
 @pytest.mark.parametrize("rule", ["/", None, 5, ["/"]])
-def test_a_rule_that_is_no_table(rule: Any) -> None:
+def test_each_rule_must_be_a_table_or_a_rule_object(rule: Any) -> None:
     assert message_of(limits="9/hour", rules=[rule]) == f"rules[0]: {found(rule, 'a table or a Rule')}"
 
 
@@ -139,17 +139,17 @@ MADE = "rules[1].name: the default name {}, is also the {}; give one of them a n
         ),
     ],
 )
-def test_names_of_rules_are_their_own(rules: list[dict[str, Any]], message: str) -> None:
+def test_names_of_rules_must_be_unique(rules: list[dict[str, Any]], message: str) -> None:
     assert message_of(limits="9/hour", rules=rules) == message
 
 
 @pytest.mark.parametrize("limits", [["5/minute", {"limit": "5/minute", "name": "b"}], "5/minute; 6/minute"])
-def test_limits_that_differ_are_two(limits: Any) -> None:
+def test_a_rule_may_have_two_limits_that_differ_in_name_or_quota(limits: Any) -> None:
     rule = Settings(limits=[], rules=[{"path": "/", "limits": limits}]).parsed_rules()[0]
     assert len(known_specs(rule.resolve_limits(None, None))[0]) == 2
 
 
-def test_the_same_limit_for_another_kind_of_key_is_another() -> None:
+def test_equal_limits_with_different_keys_count_in_separate_buckets() -> None:
     limits = [{"limit": "5/minute", "key": "ip"}, {"limit": "5/minute", "key": "user"}]
     request = PlainRequest(user="7")
     match = RuleSet(Settings(limits=limits, plain_keys=True)).match(request)
@@ -158,7 +158,7 @@ def test_the_same_limit_for_another_kind_of_key_is_another() -> None:
     assert buckets == ["{ip=192.0.2.1}:default", "{user=7}:default"]
 
 
-def test_a_rule_alone_names_its_field() -> None:
+def test_the_error_of_the_rule_constructor_names_the_field() -> None:
     with pytest.raises(ConfigError) as caught:
         Rule(path="/a", limits=["10/minute", "10/mfoo"])
     assert str(caught.value) == f"limits[1]: '10/mfoo': unknown period 'mfoo' {PERIODS}"

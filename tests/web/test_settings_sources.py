@@ -43,7 +43,7 @@ JUNK: list[Any] = [
 ]  # fmt: skip
 
 
-def test_defaults() -> None:
+def test_settings_have_the_expected_defaults() -> None:
     assert {name: getattr(Settings(limits=[]), name) for name in Settings.__struct_fields__} == {
         "limits": [],
         "app_limits": (),
@@ -95,13 +95,13 @@ TABLES: list[tuple[type, Any]] = [(Options, Settings), (RuleOptions, Rule)]
 
 
 @pytest.mark.parametrize(("table", "kind"), TABLES)
-def test_the_words_of_a_table_are_the_fields_of_its_struct(table: type, kind: Any) -> None:
+def test_each_options_table_has_the_fields_of_its_struct(table: type, kind: Any) -> None:
     assert list(get_type_hints(table)) == [field.name for field in fields(kind)]
     assert table.__total__ is False  # type: ignore[attr-defined]  # of a TypedDict
 
 
 @pytest.mark.parametrize(("table", "kind"), TABLES)
-def test_a_word_has_the_type_of_its_field_and_says_what_it_means(table: type, kind: Any) -> None:
+def test_each_option_has_its_fields_type_and_a_description(table: type, kind: Any) -> None:
     """If the types differ, the field accepts any value, which is checked later."""
     words, checked = get_type_hints(table, include_extras=True), get_type_hints(kind)
     for name, word in words.items():
@@ -110,7 +110,7 @@ def test_a_word_has_the_type_of_its_field_and_says_what_it_means(table: type, ki
         assert checked[name] in (kind_of_word, kind_of_word | None, Any, Sequence[Any]), name
 
 
-def test_an_item_has_the_words_of_its_table_but_for_the_name_which_is_its_limits() -> None:
+def test_a_limit_table_has_the_fields_of_its_spec_and_a_name() -> None:
     assert [*get_type_hints(LimitOptions)] == [
         "limit",
         "key",
@@ -126,26 +126,26 @@ def test_an_item_has_the_words_of_its_table_but_for_the_name_which_is_its_limits
 
 
 @pytest.mark.parametrize("middleware", [AsgiMiddleware, WsgiMiddleware])
-def test_keyword_arguments_go_before_a_mapping_and_before_settings(middleware: Any) -> None:
+def test_keyword_arguments_override_a_mapping_or_settings(middleware: Any) -> None:
     for given in ({"limits": "1/minute", "headers": "none"}, Settings(limits="1/minute", headers="none")):
         settings = middleware(None, given, limits="2/minute")._gate.settings
         assert (settings.limits, settings.headers) == ("2/minute", "none")
     assert middleware(None, {"limits": "1/minute"})._gate.settings == Settings(limits="1/minute")
 
 
-def test_settings_stay_the_object_they_are() -> None:
+def test_settings_without_other_arguments_are_returned_unchanged() -> None:
     settings = Settings(limits="1/minute")
     assert Settings.of(settings, {}) is settings
 
 
 @pytest.mark.parametrize("given", ["1/minute", 5, ["1/minute"], b"limits"])
-def test_what_is_neither_settings_nor_a_mapping(given: Any) -> None:
+def test_settings_must_be_settings_or_a_mapping(given: Any) -> None:
     message = "settings: got .*, expected Settings or a mapping; (limits=.*)?Settings.load\\(path\\) reads a file"
     with pytest.raises(ConfigError, match=message):
         AsgiMiddleware(None, given)  # type: ignore[arg-type]  # on purpose: settings are checked before the app
 
 
-def test_toml_says_the_same_as_arguments(tmp_path: Path) -> None:
+def test_a_toml_file_gives_the_same_settings_as_arguments(tmp_path: Path) -> None:
     file = tmp_path / "limits.toml"
     file.write_text(TOML, "utf-8")
     login: dict[str, Any] = {
@@ -177,20 +177,20 @@ def test_toml_says_the_same_as_arguments(tmp_path: Path) -> None:
         (None, "[Errno 2] No such file or directory: {file!r}"),
     ],
 )
-def test_a_wrong_file_is_named(text: bytes | None, message: str, tmp_path: Path) -> None:
+def test_the_error_for_a_wrong_file_names_the_file(text: bytes | None, message: str, tmp_path: Path) -> None:
     file = tmp_path / "limits.toml"
     if text is not None:
         file.write_bytes(text)
     with pytest.raises(ConfigError) as caught:
         Settings.load(file)
-    gap = "" if message[0].isdecimal() else " "  # a line of the file
+    gap = "" if message[0].isdecimal() else " "  # the number of a line in the file
     assert str(caught.value) == f"{file}:{gap}{message.replace('{file!r}', repr(str(file)))}"
 
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("middleware", [AsgiMiddleware, WsgiMiddleware])
 @pytest.mark.parametrize("field", [field.name for field in fields(Settings)])
-def test_whatever_stands_in_a_setting_it_works_or_is_a_config_error(field: str, middleware: Any) -> None:
+def test_any_value_of_a_setting_works_or_raises_config_error(field: str, middleware: Any) -> None:
     for junk in JUNK:
         try:
             middleware(None, {"limits": "1/minute", field: junk})
@@ -200,7 +200,7 @@ def test_whatever_stands_in_a_setting_it_works_or_is_a_config_error(field: str, 
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("kind", [Rule, LimitSpec])
-def test_whatever_stands_in_a_rule_or_an_item_it_works_or_is_a_config_error(kind: type[Rule | LimitSpec]) -> None:
+def test_any_value_in_a_rule_or_limit_works_or_raises_config_error(kind: type[Rule | LimitSpec]) -> None:
     for field in (*kind.__struct_fields__, "name"):
         for junk in JUNK:
             item: Any = {"limit": "1/minute", **({field: junk} if kind is LimitSpec else {})}
