@@ -65,7 +65,7 @@ class SettledByMethod:
 
 
 FAILED: dict[str, Any] = {"count_status": [401]}
-SLOW_STARTS = 1001  # requests after which ASGI middleware decides on its fast path, as the first ones show its proxies
+SLOW_STARTS = 1001  # the ASGI middleware decides its first thousand requests off the fast path
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def on_a_dependency() -> Any:
 
 @pytest.mark.parametrize("make", [on_an_endpoint, on_a_route, on_a_dependency])
 @pytest.mark.parametrize("before", [True, False])
-def test_the_middleware_follows_for_limits_inside(make: Callable[[], Any], before: bool) -> None:
+def test_the_middleware_settles_limits_on_endpoints_and_routes(make: Callable[[], Any], before: bool) -> None:
     """The middleware may be created before or after the limits."""
     store, settings = recording()
     holder: list[Any] = []
@@ -132,7 +132,7 @@ def test_the_middleware_follows_for_limits_inside(make: Callable[[], Any], befor
     assert corrected(store) == [[-1], [-1], [-1]]
 
 
-def test_the_tops_penalty_counts_what_an_endpoint_refuses() -> None:
+def test_the_middlewares_penalty_counts_refusals_by_endpoint_limits() -> None:
     @limit("1/minute using fixed_window")
     async def few(_: Request) -> Response:
         return PlainTextResponse("")
@@ -144,7 +144,7 @@ def test_the_tops_penalty_counts_what_an_endpoint_refuses() -> None:
     assert [one.field("retry-after") for one in got] == [[], [], ["60"], [], ["3600"], ["3600"], ["3600"]]
 
 
-def test_a_mark_tells_the_middleware_that_are_there() -> None:
+def test_a_settled_endpoint_limit_makes_every_middleware_track_responses() -> None:
     around = RateLimitMiddleware(App200(), limits="9/hour")
     assert not inside.MIDDLEWARE_REGISTRY.tracking_required
     limit("3/minute")(plain)
@@ -156,13 +156,13 @@ def test_a_mark_tells_the_middleware_that_are_there() -> None:
     assert RateLimitMiddleware(App200(), limits="9/hour")._tracks_all
 
 
-def test_alone_all_is_charged_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_endpoint_limits_without_the_middleware_charge_all_and_warn(caplog: pytest.LogCaptureFixture) -> None:
     got = answers(on_an_endpoint(), *["/?s=200"] * 4)
     assert [one.status for one in got] == [200, 200, 200, 429]
     assert "settle and count_status on endpoints need RateLimitMiddleware around the app" in caplog.text
 
 
-def test_marks_of_flask_are_followed_by_its_hooks() -> None:
+def test_the_flask_extension_settles_limits_on_views() -> None:
     store, settings = recording()
     app = Flask(__name__)
     limiter = RateLimiter(app, settings)
@@ -198,7 +198,7 @@ class Few(Throttle):
 
 class Throttled(APIView):
     authentication_classes = ()
-    throttle_classes = (Few,)  # type: ignore[assignment]  # REST framework asks any object that has its methods
+    throttle_classes = (Few,)  # type: ignore[assignment]  # REST framework accepts any object with these methods
 
     def get(self, _: Any, status: int) -> RestResponse:
         return RestResponse("", status=status)
@@ -206,7 +206,7 @@ class Throttled(APIView):
 
 @pytest.mark.parametrize("site", [under_wsgi, under_asgi])
 @pytest.mark.parametrize("view", [marked, amarked, Throttled.as_view()], ids=["plain", "async", "throttled"])
-def test_marks_and_throttles_of_django_are_followed_by_its_middleware(site: Any, view: Any) -> None:
+def test_the_django_middleware_settles_limits_on_views_and_throttles(site: Any, view: Any) -> None:
     store = RecordingStore(clock=Clock())
     ask = site([path("<int:status>", view)], {"limits": [], "store": store})
     assert [ask(f"/{status}").status for status in (200, 404, 200, 404, 200)] == [200, 404, 200, 404, 429]
@@ -216,8 +216,8 @@ def test_marks_and_throttles_of_django_are_followed_by_its_middleware(site: Any,
 # the app settles
 
 
-def test_an_endpoint_in_a_thread_settles_in_the_server_of_the_loop(redis_servers: Any) -> None:
-    """A sync endpoint of FastAPI runs in a thread without an event loop; the store's loop sends the settlement."""
+def test_a_sync_fastapi_endpoint_settles_in_redis(redis_servers: Any) -> None:
+    """The endpoint runs in a thread without an event loop. The store's event loop sends the settlement."""
     server: RedisServer = next(iter(redis_servers.values()))
     server.flush()
     app = FastAPI()
@@ -242,7 +242,7 @@ def test_an_endpoint_in_a_thread_settles_in_the_server_of_the_loop(redis_servers
 
             await around(scope, None, send)  # type: ignore[arg-type]  # nothing is received
             found.append(sent[0]["status"])
-        for _ in range(500):  # until it has arrived, because it may be sent after the response
+        for _ in range(500):  # the settlement may be sent after the response
             left = (
                 await store.apeek(
                     [Charge(bucket_key("ip=192.0.2.1", "default"), parse("100/hour using fixed_window")[0], 0)]
@@ -288,7 +288,7 @@ async def until(done: Callable[[], bool]) -> None:
     raise AssertionError("it is not so")
 
 
-def test_nobody_waits_for_a_correction_and_what_comes_meanwhile_goes_together() -> None:
+def test_responses_do_not_wait_for_settlements_which_are_sent_in_batches() -> None:
     async def app(scope: Any, _: Any, send: Any) -> None:
         scope["state"]["ratelimit"].settle(int(scope["path"][1:]))
         await send(START)
@@ -313,7 +313,7 @@ def test_nobody_waits_for_a_correction_and_what_comes_meanwhile_goes_together() 
     asyncio.run(main())
 
 
-def test_what_is_not_sent_yet_is_sent_before_the_store_is_closed() -> None:
+def test_closing_the_gate_sends_pending_settlements() -> None:
     async def main() -> None:
         store = Slow()
         store.go.set()
@@ -328,7 +328,7 @@ def test_what_is_not_sent_yet_is_sent_before_the_store_is_closed() -> None:
 
 
 @pytest.mark.promise(8)
-def test_a_store_that_fails_or_hangs_is_logged_and_not_felt(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_settlements_under_asgi_are_logged_and_fail_no_request(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         store = Slow()
         around = asgi.RateLimitMiddleware(
@@ -358,7 +358,7 @@ def test_a_store_that_fails_or_hangs_is_logged_and_not_felt(caplog: pytest.LogCa
 
 
 @pytest.mark.promise(8)
-def test_for_threads_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_settlements_under_wsgi_are_logged_and_fail_no_request(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(RecordingStore):
         def settle(self, charges: Sequence[Charge]) -> None:
             raise ConnectionError("secret")
@@ -374,7 +374,7 @@ def test_for_threads_too(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("nonsense", [-1, 2.0, "7", None, True])
-def test_what_is_no_cost_is_logged_and_changes_nothing(nonsense: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_settling_to_an_invalid_cost_is_logged_and_ignored(nonsense: Any, caplog: pytest.LogCaptureFixture) -> None:
     store = RecordingStore(clock=Clock())
 
     def app(environ: Any, start_response: Any) -> Any:
@@ -386,7 +386,7 @@ def test_what_is_no_cost_is_logged_and_changes_nothing(nonsense: Any, caplog: py
     assert f"settle: got {type(nonsense).__name__}, expected a whole number, 0 or more" in caplog.text
 
 
-def test_said_several_times_while_the_app_runs_it_is_one_correction() -> None:
+def test_repeated_settle_calls_in_a_wsgi_app_send_only_the_last_cost() -> None:
     store = RecordingStore(clock=Clock())
 
     def app(environ: Any, start_response: Any) -> Any:
@@ -400,7 +400,7 @@ def test_said_several_times_while_the_app_runs_it_is_one_correction() -> None:
 
 
 @pytest.mark.parametrize("limits", ["9999/hour", {"limit": "9999/hour", "key": "header:Host"}], ids=["fast", "general"])
-def test_under_asgi_too_whatever_it_does_then(limits: Any) -> None:
+def test_repeated_settle_calls_in_an_asgi_app_send_only_the_last_cost(limits: Any) -> None:
     store = RecordingStore(clock=Clock())
 
     async def app(scope: Any, _: Any, send: Any) -> None:
@@ -428,9 +428,7 @@ def test_under_asgi_too_whatever_it_does_then(limits: Any) -> None:
 
 @pytest.mark.parametrize("limits", ["9999/hour", {"limit": "9999/hour", "key": "header:Host"}], ids=["fast", "general"])
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_settlement_at_the_very_end_of_the_app_is_sent(
-    limits: Any, moment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_settle_call_while_the_app_returns_is_sent(limits: Any, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread may call `settle()` just before or just after the middleware notes that the app has returned."""
     store = RecordingStore(clock=Clock())
 
@@ -460,7 +458,7 @@ def test_a_settlement_at_the_very_end_of_the_app_is_sent(
     assert corrected(store) == [[4]] * (SLOW_STARTS + 1)
 
 
-def test_said_while_the_body_is_sent_it_is_the_difference_and_the_estimate_is_given_back_once() -> None:
+def test_settle_calls_during_the_body_send_differences_and_refund_once() -> None:
     store = RecordingStore(clock=Clock())
     seen = []
 
@@ -475,13 +473,13 @@ def test_said_while_the_body_is_sent_it_is_the_difference_and_the_estimate_is_gi
     assert seen == [[[2]], [[2]], [[2]], [[-1]], [[-1]], [[-1]], [[24]], [[24]]]
 
 
-def test_without_limits_there_is_nothing_to_settle() -> None:
+def test_settling_without_limits_has_no_effect() -> None:
     outcome = RateLimitState(None)
     outcome.settle(7)
     assert outcome.verdict is None
 
 
-def test_a_message_of_a_websocket_is_settled_by_itself() -> None:
+def test_each_websocket_message_is_settled_separately() -> None:
     store = RecordingStore(clock=Clock())
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -500,7 +498,7 @@ def test_a_message_of_a_websocket_is_settled_by_itself() -> None:
 # callables
 
 
-def test_a_callable_may_be_async_under_asgi_and_only_there() -> None:
+def test_an_async_settle_callable_works_under_asgi_only() -> None:
     store = RecordingStore(clock=Clock())
 
     async def tokens(request: Any, response: Any) -> int:
@@ -524,7 +522,7 @@ def test_a_callable_may_be_async_under_asgi_and_only_there() -> None:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("raises", [ValueError, KeyError])
-def test_one_that_raises_leaves_the_estimate(raises: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_raising_settle_callable_leaves_the_estimate_charged(raises: Any, caplog: pytest.LogCaptureFixture) -> None:
     store = RecordingStore(clock=Clock())
 
     def fails(*_: Any) -> int:
@@ -537,7 +535,7 @@ def test_one_that_raises_leaves_the_estimate(raises: Any, caplog: pytest.LogCapt
     assert "SECRET" not in caplog.text
 
 
-def test_whoever_is_cancelled_before_an_answer_stays_charged() -> None:
+def test_a_request_canceled_before_its_response_stays_charged() -> None:
     store = RecordingStore(clock=Clock())
 
     async def app(*_: Any) -> None:
@@ -555,7 +553,7 @@ def test_whoever_is_cancelled_before_an_answer_stays_charged() -> None:
     assert [verb for verb, _ in store.calls] == ["take"]
 
 
-def test_of_two_middleware_each_settles_its_own_once() -> None:
+def test_two_middleware_each_settle_their_own_limit_once() -> None:
     store = RecordingStore(clock=Clock())
     asked = []
 
@@ -570,17 +568,17 @@ def test_of_two_middleware_each_settles_its_own_once() -> None:
     assert sorted(corrected(store)) == [[3], [3]]
 
 
-def test_what_one_further_in_refuses_is_given_back_once() -> None:
-    """The outer middleware tracks the response. After a refusal by the inner one, it has nothing left to settle."""
+def test_a_refusal_by_an_inner_middleware_is_refunded_once() -> None:
+    """The outer middleware tracks the response. After the inner one refuses, nothing is left to settle."""
     store = RecordingStore(clock=Clock())
     inner = wsgi.RateLimitMiddleware(hello, limits={"limit": "1/hour", "name": "inner"}, store=store)
     app = wsgi.RateLimitMiddleware(inner, limits={"limit": "9/hour", "name": "outer"}, store=store, **FAILED)
     read(Server().ask(app))
     read(Server().ask(app))
-    assert corrected(store) == [[-1], [-1]]  # for the 200, and because the inner one refused
+    assert corrected(store) == [[-1], [-1]]  # for the status 200, and for the inner refusal
 
 
-def test_a_bucket_that_both_charged_is_settled_as_one() -> None:
+def test_a_bucket_charged_by_two_middleware_is_settled_once() -> None:
     """The inner middleware takes only what the outer one has not charged."""
     store = RecordingStore(clock=Clock())
 
@@ -593,7 +591,7 @@ def test_a_bucket_that_both_charged_is_settled_as_one() -> None:
     assert [[charge.cost for charge in charges] for _, charges in store.calls] == [[1], [3], [6]]
 
 
-def test_a_ban_is_looked_at_and_ended_with_the_charges_of_a_verdict() -> None:
+def test_the_charges_of_a_verdict_peek_and_reset_a_ban() -> None:
     store, verdicts = RecordingStore(clock=Clock()), []
     app = wsgi.RateLimitMiddleware(
         hello,
@@ -696,7 +694,7 @@ def _called_with(taken: str, name: str) -> str:
         ),
     ],
 )
-def test_wrong_settings_are_told(words: dict[str, Any], message: str) -> None:
+def test_the_error_for_a_wrong_settle_or_penalty_setting_names_its_place(words: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as top:
         Settings(limits="9/hour", **words)
     assert str(top.value) == message
@@ -706,7 +704,7 @@ def test_wrong_settings_are_told(words: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("call", [true_cost_of_any, max, SettledByMethod().settle, lambda *_, more=1: more])
-def test_what_takes_a_request_and_its_response_can_say_the_true_cost(call: Any) -> None:
+def test_settle_accepts_callables_that_take_request_and_response(call: Any) -> None:
     """The parameters of a function in C, such as `max`, may be unknown."""
     assert Settings(limits="9/hour", settle=call).settle is call
 
@@ -721,7 +719,7 @@ NOTHING_TAKEN = (
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("how", [{"settle": max}, {"count_status": [401]}])
 @pytest.mark.parametrize("top", [False, True])
-def test_of_what_is_settled_something_is_taken_before(how: dict[str, Any], top: bool) -> None:
+def test_a_settled_limit_with_cost_zero_is_a_config_error(how: dict[str, Any], top: bool) -> None:
     free: dict[str, Any] = {"limit": "9/hour using gcra", "cost": 0}
 
     def made(limits: Any, **rule: Any) -> Settings:
@@ -749,11 +747,11 @@ def test_of_what_is_settled_something_is_taken_before(how: dict[str, Any], top: 
     Settings(limits=free)
     Settings(limits="9/hour", rules=[{"path": "/", "limits": free}])
     if top and "count_status" in how:
-        made(free, count_status=[])  # here all are charged, so nothing is settled
+        made(free, count_status=[])  # the rule charges every response, so it settles nothing
 
 
 @pytest.mark.parametrize("limits", [{"exempt": True}, {"limits": []}])
-def test_a_rule_without_limits_has_no_penalty(limits: dict[str, Any]) -> None:
+def test_a_rule_without_limits_cannot_have_a_penalty(limits: dict[str, Any]) -> None:
     with pytest.raises(
         ConfigError, match=r"rules\[0\].penalty: a rule without limits never refuses, so it cannot have a penalty"
     ):
@@ -769,7 +767,7 @@ def test_a_rule_without_limits_has_no_penalty(limits: dict[str, Any]) -> None:
         ("3 per 0.5 second : 0.25 seconds", (3, 0.5, 0.25)),
     ],
 )
-def test_how_a_penalty_is_written(text: str, ban: tuple[int, float, float]) -> None:
+def test_a_penalty_is_parsed_from_text(text: str, ban: tuple[int, float, float]) -> None:
     found = parse_penalty(text)
     assert found is not None
     assert (found.quota, found.window, found.ban) == ban
@@ -827,7 +825,7 @@ async def asaid_by_the_app(scope: Any, _: Any, send: Any) -> None:
     ],
     ids=["asgi, a callable", "asgi, the app", "wsgi, a callable", "wsgi, the app"],
 )
-def test_ten_thousand_requests_end_with_the_exact_total(make: Any, many: Any, app: Any, settle: Any) -> None:
+def test_settling_ten_thousand_requests_charges_the_exact_total(make: Any, many: Any, app: Any, settle: Any) -> None:
     random = Random(str(settle))  # noqa: S311  # tests need no secrets
     costs = [(random.randint(0, 900), random.randint(0, 900)) for _ in range(REQUESTS)]
     store = MemoryStore(clock=Clock())
@@ -839,8 +837,8 @@ def test_ten_thousand_requests_end_with_the_exact_total(make: Any, many: Any, ap
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_under_every_face(face: str) -> None:
-    """Only a hundred requests, because they are slow here."""
+def test_settling_in_each_integration_charges_the_exact_total(face: str) -> None:
+    """The test sends only a hundred requests, because some integrations are slow."""
     random = Random(face)  # noqa: S311  # tests need no secrets
     costs = [(random.randint(0, 900), random.randint(0, 900)) for _ in range(100)]
     store = MemoryStore(clock=Clock())
@@ -853,7 +851,7 @@ def test_under_every_face(face: str) -> None:
     assert left.limit - left.remaining == sum(actual for _, actual in costs)
 
 
-def test_the_state_names_what_is_left_and_nothing_where_nothing_limits() -> None:
+def test_the_state_has_the_remaining_units_or_none_without_a_limit() -> None:
     left: list[int | None] = []
 
     def app(environ: Any, start_response: Any) -> Any:

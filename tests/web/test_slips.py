@@ -117,7 +117,7 @@ APPS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("make", APPS.values(), ids=APPS)
-def test_a_limit_above_the_route_is_told_without_a_lifespan(
+def test_a_limit_above_the_route_decorator_is_reported_without_a_lifespan(
     make: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     app, strict_app = make(strict=False), make(strict=True)
@@ -129,7 +129,7 @@ def test_a_limit_above_the_route_is_told_without_a_lifespan(
 
 
 @pytest.mark.promise(9)
-def test_a_wrapped_app_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_above_the_route_decorator_is_reported_at_startup(caplog: pytest.LogCaptureFixture) -> None:
     app = wrapped(strict=False)
     start(app)
     assert heard(caplog) == [f"ratelimit_mw: / {ABOVE}"]
@@ -141,7 +141,7 @@ def test_a_wrapped_app_is_told_at_the_start(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("kind", [FastAPI, APIRouter], ids=["app", "router"])
-def test_a_limit_above_the_route_is_told_where_it_is_written(
+def test_a_limit_above_the_route_decorator_is_reported_at_decoration(
     kind: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a middleware or another limit, no code of this package runs later."""
@@ -204,14 +204,14 @@ WITHOUT_THE_METHOD: dict[str, tuple[Callable[[], Any], list[str]]] = {
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("case", WITHOUT_THE_METHOD)
-def test_methods_that_no_route_has_are_told(case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_with_methods_that_no_route_has_are_reported(case: str, caplog: pytest.LogCaptureFixture) -> None:
     make, expected = WITHOUT_THE_METHOD[case]
     start(make())
     assert [text.removeprefix("ratelimit_mw: ").partition("leave out")[0].partition("leave methods")[0]
             for text in heard(caplog)] == expected  # fmt: skip
 
 
-def test_methods_of_a_websocket_are_those_of_its_handshake(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_websocket_limit_may_have_the_handshakes_method_get(caplog: pytest.LogCaptureFixture) -> None:
     app = limited_app()
 
     @app.websocket("/ws")
@@ -294,14 +294,14 @@ register_url_convertor("slashes", _Slashes())
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("case", WITHOUT_A_ROUTE)
-def test_a_path_that_no_route_has_is_told(case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_rule_paths_that_no_route_has_are_reported(case: str, caplog: pytest.LogCaptureFixture) -> None:
     make, expected = WITHOUT_A_ROUTE[case]
     start(make())
     assert len(heard(caplog)) == len(expected)
     assert all(text in found for text, found in zip(expected, heard(caplog), strict=True))
 
 
-def test_a_path_that_no_route_has_is_told_without_a_lifespan_and_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rule_path_without_a_route_is_a_warning_even_if_strict(caplog: pytest.LogCaptureFixture) -> None:
     """A limit on requests for a path that does not exist may be intended."""
     app = ruled("/wp-login.php", strict=True)
     assert [status(app, "/login") for _ in range(2)] == [200, 200]
@@ -319,8 +319,8 @@ def test_a_misspelled_path_is_an_error_with_strict(path: Any) -> None:
         talk(app, HTTP)
 
 
-def test_a_rule_is_compared_with_few_routes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise hundreds of rules without a route hold the start of an app with thousands of routes for minutes."""
+def test_each_rule_path_is_compared_with_at_most_200_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise hundreds of rules without a route delay the start of an app with thousands of routes by minutes."""
     compared: list[str] = []
 
     class Counted(SequenceMatcher[str]):
@@ -354,7 +354,7 @@ RULE_METHODS: dict[str, tuple[list[str], str, list[str]]] = {  # methods and pat
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("case", RULE_METHODS)
 @pytest.mark.parametrize("strict", [False, True])
-def test_methods_of_a_rule_that_no_route_has(case: str, strict: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_rule_methods_that_no_route_has_are_reported(case: str, strict: bool, caplog: pytest.LogCaptureFixture) -> None:
     methods, path, present = RULE_METHODS[case]
     routes = [
         *(Route("/login", home, methods=["GET"]), Route("/login", home, methods=["POST"])),
@@ -375,7 +375,7 @@ def test_methods_of_a_rule_that_no_route_has(case: str, strict: bool, caplog: py
     assert [text.removeprefix("ratelimit_mw: ") for text in heard(caplog)] == expected
 
 
-def test_of_other_apps_no_paths_are_known(caplog: pytest.LogCaptureFixture) -> None:
+def test_rule_paths_are_not_checked_for_other_asgi_apps(caplog: pytest.LogCaptureFixture) -> None:
     app = RateLimitMiddleware(App200(), limits=[], rules=[{"path": "/logni", "limits": "5/minute"}])
     assert status(app, "/login") == 200
     assert heard(caplog) == []
@@ -393,7 +393,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize("foreign", [flask_limit, django_limit], ids=["flask", "django"])
 @pytest.mark.parametrize("lifespan", [True, False])
-def test_a_decorator_for_another_framework(foreign: Any, lifespan: bool) -> None:
+def test_a_decorator_for_another_framework_is_an_error(foreign: Any, lifespan: bool) -> None:
     def limited() -> Any:  # so that no local variable here is an app
         @foreign("1/minute")
         def shop() -> str:
@@ -415,10 +415,10 @@ def test_a_decorator_for_another_framework(foreign: Any, lifespan: bool) -> None
 @pytest.mark.parametrize(
     ("foreign", "package"), [(flask_limit, "flask"), (django_limit, "django")], ids=["flask", "django"]
 )
-def test_a_decorator_for_another_framework_without_the_middleware(
+def test_a_decorator_for_another_framework_warns_without_the_middleware(
     foreign: Any, package: str, make: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning, because a module may import an app for another purpose."""
+    """This is only a warning, because a module may import an app for another purpose."""
     app = make()
 
     @foreign("1/minute")
@@ -458,7 +458,7 @@ def _maker() -> RateLimit:
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("maker", [_async_maker, _maker], ids=["async", "plain"])
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_dependency_that_makes_a_limit(
+def test_a_dependency_function_that_returns_a_limit_is_reported(
     maker: Any, strict: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
@@ -480,7 +480,7 @@ def test_a_dependency_that_makes_a_limit(
 OF_CLIENTS = r"RedisStore\(client\) for threads, AsyncRedisStore\(client\) with a client of redis\.asyncio for asyncio"
 
 
-def test_a_limit_that_is_made_in_the_loop_of_anyio_is_enforced(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_created_in_an_anyio_event_loop_is_enforced(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> FastAPI:
         app = FastAPI()
         app.add_api_route("/", new_home(), dependencies=[Depends(RateLimit("1/minute"))])
@@ -509,7 +509,9 @@ TAKE_A_STORE: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("take", TAKE_A_STORE.values(), ids=TAKE_A_STORE)
 @pytest.mark.parametrize(("given", "text"), NOT_STORES, ids=["Limiter", "AsyncLimiter", "client", "class"])
-def test_what_is_no_store(take: Callable[[Any], object], given: Any, text: str) -> None:
+def test_an_object_that_is_no_store_is_rejected_with_a_hint(
+    take: Callable[[Any], object], given: Any, text: str
+) -> None:
     with pytest.raises(ConfigError, match=f"^store: {text}$"):
         take(given)
 
@@ -537,7 +539,7 @@ def as_text(request: Any, x: "Annotated[str, Header()]" = "a") -> str:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 @pytest.mark.parametrize("setting", ["key", "cost", "limits", "enabled", "when"])
-def test_a_dependency_as_a_callable(setting: str, call: Any, word: str) -> None:
+def test_a_fastapi_dependency_as_a_settings_callable_is_an_error(setting: str, call: Any, word: str) -> None:
     rule = {"path": "/", "limits": "5/minute"}
     given: Mapping[str, Any] = {"limits": "5/minute", setting: call}
     if setting in ("cost", "when"):
@@ -547,26 +549,26 @@ def test_a_dependency_as_a_callable(setting: str, call: Any, word: str) -> None:
         asgi.RateLimitMiddleware(App200(), Settings.of(None, given))
 
 
-def test_a_request_with_another_name() -> None:
+def test_an_untyped_request_parameter_with_another_name_is_an_error() -> None:
     with pytest.raises(
         TypeError, match=r"known to be the request, .* if req is the request, write `req: Request` "
     ) as told:
 
         @limit("5/minute")
-        def shop(req) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001  # the point
+        def shop(req) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001  # on purpose
             return PlainTextResponse(req.method)
 
     assert isinstance(told.value, ConfigError)
 
 
 @pytest.mark.usefixtures("with_codes")
-def test_a_function_without_a_request_has_a_code() -> None:
+def test_the_error_for_a_function_without_a_request_has_a_code() -> None:
     with pytest.raises(ConfigError, match=r"has no parameter for the request, .* \[RL-046\]$"):
         limit("5/minute")(lambda: 1)
 
 
 @pytest.mark.parametrize("wrap", [flask_limit("1/minute"), flask_exempt], ids=["limit", "exempt"])
-def test_a_limit_on_a_flask_app_itself(wrap: Any) -> None:
+def test_limit_and_exempt_on_a_flask_app_are_errors(wrap: Any) -> None:
     with pytest.raises(ConfigError) as told:
         wrap(Flask(__name__))
     assert str(told.value) == (
@@ -611,7 +613,7 @@ def test_each_callable_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("by", ["raises", "nonsense"])
-def test_the_line_about_failing_limits_tells_the_status(by: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_line_about_a_failing_limits_callable_names_the_503(by: str, caplog: pytest.LogCaptureFixture) -> None:
     def limits_of(_: Any) -> Any:
         if by == "raises":
             raise KeyError
@@ -628,7 +630,7 @@ def test_the_line_about_failing_limits_tells_the_status(by: str, caplog: pytest.
     assert "the default limits apply, and if these come from the same callable or are [], the request gets 503" in line
 
 
-def test_under_another_loop_each_request_tells_the_reason() -> None:
+def test_each_request_under_trio_raises_an_error_that_names_asyncio() -> None:
     """A server may run the app with trio and without a lifespan: no asyncio loop runs."""
     app = asgi.RateLimitMiddleware(App200(), limits="5/minute")
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
@@ -641,12 +643,12 @@ def test_under_another_loop_each_request_tells_the_reason() -> None:
             ConfigError, match="the server runs the app with trio, and RateLimitMiddleware needs asyncio"
         ):
             app(dict(scope), nothing, nothing).send(None)
-    with pytest.raises(ConfigError, match="with trio"):  # not checked again for each request
+    with pytest.raises(ConfigError, match="with trio"):  # the middleware checks the event loop only once
         asyncio.run(app(dict(scope), nothing, nothing))
 
 
 @pytest.mark.parametrize("place", ["limits", "messages", "rules[0] (shop).limits", "limits.free"])
-def test_two_limits_of_one_name_in_one_list(place: str) -> None:
+def test_two_limits_of_a_list_with_the_same_name_are_an_error(place: str) -> None:
     limits: list[Any] = [{"limit": "5/minute", "name": "few"}, "9/hour", {"limit": "20/hour", "name": "few"}]
     settings: dict[str, dict[str, Any]] = {
         "limits": {"limits": limits},
@@ -673,7 +675,7 @@ FLASK_TARGETS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize("target", FLASK_TARGETS.values(), ids=FLASK_TARGETS)
-def test_a_flask_view_that_is_limited_and_exempt(target: Callable[[], Any]) -> None:
+def test_limit_and_exempt_on_the_same_flask_target_are_an_error(target: Callable[[], Any]) -> None:
     text = (
         r": got @limit and @exempt, expected one of them; a limit on a view replaces the default limits, and @exempt "
     )
@@ -684,7 +686,7 @@ def test_a_flask_view_that_is_limited_and_exempt(target: Callable[[], Any]) -> N
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_a_flask_class_may_limit_what_its_base_exempts() -> None:
+def test_a_flask_view_class_can_be_limited_if_its_base_class_is_exempt() -> None:
     class Open(MethodView):
         pass
 
@@ -697,7 +699,7 @@ def test_a_flask_class_may_limit_what_its_base_exempts() -> None:
 
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize("on", ["a view", "a blueprint"])
-def test_methods_that_no_flask_route_has_are_told(on: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_flask_limits_with_methods_that_no_route_has_are_reported(on: str, caplog: pytest.LogCaptureFixture) -> None:
     def app_with(*methods: str, strict: bool = False) -> Flask:
         app = Flask(__name__)
         RateLimiter(app, limits="9/minute", strict=strict)

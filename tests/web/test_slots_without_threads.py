@@ -46,7 +46,7 @@ def later(keeper: SlotRenewer, clock: Clock, seconds: float) -> None:
 
 
 @pytest.mark.promise(8)
-def test_no_request_fails_and_none_too_many_is_at_work(keeper: SlotRenewer) -> None:
+def test_wsgi_requests_keep_their_slots_beyond_the_lifetime(keeper: SlotRenewer) -> None:
     clock = Clock()
     app = limited(in_parts, limits=[], concurrent=2, store=MemoryStore(clock=clock), slot_lifetime=LIFETIME)
     at_work = []
@@ -67,7 +67,7 @@ def test_no_request_fails_and_none_too_many_is_at_work(keeper: SlotRenewer) -> N
     assert server.started[0][0] == "200 OK"
 
 
-def test_by_hand_too(keeper: SlotRenewer) -> None:
+def test_a_limiter_keeps_its_slot_beyond_the_lifetime(keeper: SlotRenewer) -> None:
     clock = Clock()
     limiter, one = Limiter(MemoryStore(clock=clock)), Concurrency(1, LIFETIME)
     with limiter.slot(one, "k"):
@@ -79,7 +79,7 @@ def test_by_hand_too(keeper: SlotRenewer) -> None:
         pass
 
 
-def test_renewals_go_on_when_threads_can_be_started_again(keeper: SlotRenewer) -> None:
+def test_renewals_resume_when_threads_can_be_started_again(keeper: SlotRenewer) -> None:
     renewed_at, calls = threading.Event(), []
 
     class Store(MemoryStore):

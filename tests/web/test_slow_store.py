@@ -104,7 +104,7 @@ class WaitingStore(MemoryStore):
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("name", APPS)
-def test_while_one_waits_for_a_store_others_are_answered(name: str) -> None:
+def test_a_request_that_waits_for_the_store_delays_no_other(name: str) -> None:
     async def main() -> Sequence[str]:
         store = WaitingStore()
         return await order(APPS[name](store), store.asked.wait, store.released.set)
@@ -114,7 +114,7 @@ def test_while_one_waits_for_a_store_others_are_answered(name: str) -> None:
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("name", APPS)
-def test_while_one_waits_for_redis_others_are_answered(name: str, redis_server: RedisServer) -> None:
+def test_a_request_that_waits_for_redis_delays_no_other(name: str, redis_server: RedisServer) -> None:
     async def main(proxy: HeldProxy) -> Sequence[str]:
         app = APPS[name](f"redis://127.0.0.1:{proxy.port}/0")
         lifespan = Lifespan(app)
