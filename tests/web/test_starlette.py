@@ -44,7 +44,7 @@ def app_of(*routes: Any, **settings: Any) -> Starlette:
     return Starlette(routes=[*routes], middleware=own)
 
 
-def test_the_middleware_is_the_same_everywhere() -> None:
+def test_the_starlette_middleware_is_the_asgi_middleware() -> None:
     assert RateLimitMiddleware is AsgiMiddleware
 
 
@@ -56,7 +56,7 @@ async def as_async(request: Request) -> Response:
 
 
 def as_plain(request: Request) -> Response:
-    assert threading.current_thread() is not threading.main_thread()  # the loop is not blocked
+    assert threading.current_thread() is not threading.main_thread()  # the endpoint does not block the event loop
     return PlainTextResponse("hello")
 
 
@@ -89,7 +89,7 @@ KINDS = pytest.mark.parametrize("kind", ["async", "plain", "class", "method"])
 
 @KINDS
 @pytest.mark.parametrize("outside", [True, False], ids=["inside of the middleware", "alone"])
-def test_refuses(kind: str, *, outside: bool) -> None:
+def test_a_limit_on_an_endpoint_refuses_and_sets_headers(kind: str, *, outside: bool) -> None:
     store, settings = recording()
     own: dict[str, Any] = {"name": "own"} if outside else {"name": "own", "store": store}
     decorate = limit("2/minute", **own)
@@ -108,7 +108,7 @@ def test_refuses(kind: str, *, outside: bool) -> None:
     assert [len(charges) for charges in taken(store)] == [1, 1, 1]
 
 
-def test_of_a_class_only_the_method_is_limited_that_bears_it() -> None:
+def test_a_limit_on_a_method_does_not_limit_other_methods_of_the_class() -> None:
     _, settings = recording()
     app = app_of(Route("/", with_a_method(limit("1/minute"))), **settings)
     assert statuses(app, "/", "/", ("POST", "/"), ("POST", "/"), ("HEAD", "/")) == [200, 429, 200, 200, 429]
@@ -126,12 +126,12 @@ def test_a_refused_endpoint_is_not_called() -> None:
     assert called == ["/"]
 
 
-def test_it_keeps_name_and_signature() -> None:
+def test_a_limited_endpoint_keeps_its_name_and_docstring() -> None:
     wrapped = limit("1/minute")(as_async)
     assert (wrapped.__name__, wrapped.__doc__, wrapped.__wrapped__) == ("as_async", None, as_async)  # type: ignore[attr-defined]  # functools.wraps
 
 
-def test_the_app_finds_the_verdict() -> None:
+def test_the_endpoint_reads_the_verdict_from_the_request_state() -> None:
     @limit("5/minute", name="own")
     async def view(request: Request) -> Response:
         verdict = request.state.ratelimit.verdict
@@ -143,7 +143,7 @@ def test_the_app_finds_the_verdict() -> None:
 
 
 @pytest.mark.promise(1, 2)
-def test_stacked_they_are_decided_in_one_step() -> None:
+def test_stacked_limits_are_decided_in_one_store_call() -> None:
     store, settings = recording()
 
     @limit("3/minute", name="wide")
@@ -159,7 +159,7 @@ def test_stacked_they_are_decided_in_one_step() -> None:
 
 
 @pytest.mark.promise(2)
-def test_a_class_and_the_one_below_it_are_decided_in_one_step() -> None:
+def test_limits_of_a_class_and_its_base_are_decided_in_one_store_call() -> None:
     store, settings = recording()
 
     @limit("3/minute", name="base")
@@ -173,7 +173,7 @@ def test_a_class_and_the_one_below_it_are_decided_in_one_step() -> None:
     assert taken(store) == [[f"{IP}@own 1", f"{IP}@base 3"]] * 2 + [[f"{IP}@base 3"]]
 
 
-def test_two_limits_of_one_function_are_two_endpoints() -> None:
+def test_a_function_wrapped_twice_makes_two_separately_limited_endpoints() -> None:
     strict, loose = limit("1/minute", name="strict")(as_async), limit("9/minute", name="loose")(as_async)
     store, settings = recording()
     app = app_of(Route("/strict", strict), Route("/loose", loose), Route("/free", as_async), **settings)
@@ -181,7 +181,7 @@ def test_two_limits_of_one_function_are_two_endpoints() -> None:
     assert taken(store) == [[f"{IP}@strict 1"], [f"{IP}@strict 1"], [f"{IP}@loose 9"]]
 
 
-def test_without_a_name_it_is_called_after_the_endpoint_whatever_its_path_says() -> None:
+def test_the_bucket_of_an_unnamed_limit_is_named_after_the_endpoint() -> None:
     store, settings = recording()
     view = limit("2/minute")(as_async)
     routes = [Route("/items/{item}", view), Mount("/sub/{tenant}", routes=[Route("/items/{item}", view)])]
@@ -189,7 +189,7 @@ def test_without_a_name_it_is_called_after_the_endpoint_whatever_its_path_says()
     assert taken(store) == [[f"{IP}@{as_async.__module__}.as_async() 2"]] * 3
 
 
-def test_the_key_route_is_the_full_template() -> None:
+def test_the_route_key_is_the_full_path_template() -> None:
     store, settings = recording()
     view = limit("2/minute", name="own", key="route")(as_async)
     inner = [Route("/items/{item:int}", view)]
@@ -212,7 +212,7 @@ def test_the_key_route_is_the_full_template() -> None:
     )
 
 
-def test_the_template_is_below_the_root_path() -> None:
+def test_the_route_key_omits_the_root_path_of_a_proxy() -> None:
     store, settings = recording()
     inner = Starlette(routes=[Route("/items/{item}", limit("9/minute", name="own", key="route")(as_async))])
     app = app_of(Mount("/one", app=inner), Mount("/two", app=inner), **settings)
@@ -226,7 +226,7 @@ def test_the_template_is_below_the_root_path() -> None:
     ]
 
 
-def test_a_route_that_is_added_later_has_its_template() -> None:
+def test_the_route_key_is_known_for_routes_added_later() -> None:
     store, settings = recording()
     view = limit("9/minute", name="own", key="route")
     app = app_of(Route("/old", view(as_async)), **settings)
@@ -239,18 +239,18 @@ def test_a_route_that_is_added_later_has_its_template() -> None:
 # which parameter is the request
 
 
-def no_hint(request): ...  # type: ignore[no-untyped-def] # noqa: ANN001  # the point
+def no_hint(request): ...  # type: ignore[no-untyped-def] # noqa: ANN001  # on purpose
 def other_name(conn: HTTPConnection): ...  # type: ignore[no-untyped-def]  # its response does not matter
 def not_read_yet(request: Later): ...  # type: ignore[no-untyped-def]  # see above
 def second(item: int, it: Request): ...  # type: ignore[no-untyped-def]  # see above
-def beside_what_cannot_be_read(item: Nowhere, it: WebSocket): ...  # type: ignore[no-untyped-def,name-defined] # noqa: F821  # the point
+def beside_what_cannot_be_read(item: Nowhere, it: WebSocket): ...  # type: ignore[no-untyped-def,name-defined] # noqa: F821  # on purpose
 
 
 FOUND = [no_hint, other_name, not_read_yet, second, beside_what_cannot_be_read]
 
 
 @pytest.mark.parametrize("endpoint", FOUND, ids=lambda endpoint: endpoint.__name__)
-def test_the_request_is_found(endpoint: Any) -> None:
+def test_limit_finds_the_request_parameter(endpoint: Any) -> None:
     assert limit("1/minute")(endpoint).__wrapped__ is endpoint
 
 
@@ -267,7 +267,7 @@ def a_model_by_that_name(request: dict[str, str]) -> None: ...
         (a_model_by_that_name, "has no parameter that is known to be the request, so .*`request: Request`"),
     ],
 )
-def test_where_no_limit_could_act_is_told_at_import(endpoint: Any, problem: str) -> None:
+def test_limit_on_an_endpoint_without_a_request_parameter_is_an_error(endpoint: Any, problem: str) -> None:
     with pytest.raises(TypeError, match=rf"{problem} .*Depends\(RateLimit\(\.\.\.\)\)"):
         limit("1/minute")(endpoint)
 
@@ -281,18 +281,18 @@ async def yielding_later(request: Request) -> Any:
 
 
 @pytest.mark.parametrize("endpoint", [yielding, yielding_later])
-def test_what_yields_cannot_be_wrapped(endpoint: Any) -> None:
+def test_limit_on_a_generator_function_is_an_error(endpoint: Any) -> None:
     with pytest.raises(TypeError, match=r"yields, and cannot be wrapped; .*Depends\(RateLimit"):
         limit("1/minute")(endpoint)
 
 
 @pytest.mark.parametrize("endpoint", [7, object(), Router(), dict, Response])
-def test_what_is_no_endpoint_is_told(endpoint: Any) -> None:
+def test_limit_on_an_object_that_is_no_endpoint_is_an_error(endpoint: Any) -> None:
     with pytest.raises(TypeError, match="a limit is attached to "):
         limit("1/minute")(endpoint)
 
 
-def test_what_is_no_request_after_all_is_told() -> None:
+def test_calling_a_limited_endpoint_without_a_request_is_an_error() -> None:
     limited: Any = limit("1/minute")(no_hint)
     with pytest.raises(TypeError, match="no_hint: got int as request, expected a request"):
         asyncio.run(limited(5))
@@ -308,7 +308,9 @@ def test_what_is_no_request_after_all_is_told() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [limit, partial(RateLimit, Router())], ids=["limit", "RateLimit"])
-def test_mistakes_are_told_where_they_are_made(kind: Any, limits: str, options: dict[str, Any], message: str) -> None:
+def test_wrong_options_raise_when_the_limit_is_created(
+    kind: Any, limits: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as told:
         kind(limits, **options)
     assert message in str(told.value)
@@ -317,7 +319,7 @@ def test_mistakes_are_told_where_they_are_made(kind: Any, limits: str, options: 
 # with the middleware, and without it
 
 
-def test_the_middlewares_own_limits_count_too_and_its_headers_say_all() -> None:
+def test_middleware_and_endpoint_limits_both_count_and_share_the_headers() -> None:
     store, settings = recording(limits="9/minute")
     view = limit("2/minute", name="own")(as_async)
     first, *_, last = answers(app_of(Route("/", view), **settings), "/", "/", "/")
@@ -326,7 +328,7 @@ def test_the_middlewares_own_limits_count_too_and_its_headers_say_all() -> None:
     assert taken(store) == [[f"{IP}default 9"], [f"{IP}@own 2"]] * 3
 
 
-def test_settings_of_the_middleware_hold_inside() -> None:
+def test_settings_of_the_middleware_apply_to_endpoint_limits() -> None:
     view = limit("1/minute", name="own")(as_async)
     for more, expected in (
         ({"exempt": ["/"]}, [200] * 3),
@@ -340,7 +342,7 @@ def test_settings_of_the_middleware_hold_inside() -> None:
 
 
 @pytest.mark.parametrize("style", ["ietf", "legacy", "both", "none"])
-def test_the_fields_stand_there_once_in_the_middlewares_style(style: str) -> None:
+def test_header_fields_appear_once_in_the_middlewares_style(style: str) -> None:
     _, settings = recording(headers=style)
     view = limit("2/minute", name="own")(as_async)
     for answer in answers(app_of(Route("/", view), **settings), "/", "/", "/"):
@@ -348,7 +350,7 @@ def test_the_fields_stand_there_once_in_the_middlewares_style(style: str) -> Non
         assert len(answer.field("x-ratelimit-limit")) == (style in ("legacy", "both"))
 
 
-def test_alone_it_counts_in_this_process_and_says_so_once(
+def test_limits_without_middleware_count_in_process_and_warn_once_per_app(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = (
@@ -362,7 +364,7 @@ def test_alone_it_counts_in_this_process_and_says_so_once(
     assert alone[0].startswith("ratelimit_mw: limits on endpoints count in this process alone; add RateLimit")
 
 
-def test_one_endpoint_in_several_apps_is_counted_in_each() -> None:
+def test_an_endpoint_in_several_apps_is_counted_separately_in_each() -> None:
     store, settings = recording()
 
     @limit("2/minute", name="own")
@@ -375,18 +377,18 @@ def test_one_endpoint_in_several_apps_is_counted_in_each() -> None:
     assert taken(store) == [[f"{IP}@own 2"]] * 3
 
 
-def test_who_holds_a_limit_in_an_app_goes_with_the_app() -> None:
+def test_the_gate_of_an_endpoint_limit_is_freed_with_its_app() -> None:
     (step,) = endpoint_checks((AsgiEndpointLimit("1/minute"),), "endpoint")
     router = Router()
     gate = ref(step.compiled_for({"router": router}, None).gate)
     assert gate() is step.compiled_for({"router": router}, None).gate
     del router
     gc.collect()
-    gc.collect()  # frees the gate, which nothing refers to once the router is freed
+    gc.collect()  # frees the gate, because its only owner, the router, is freed
     assert gate() is None
 
 
-def test_alone_the_environment_says_what_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_without_the_middleware_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_ENABLED", "false")
     monkeypatch.setenv("RATELIMIT_MW_LIMITS", "1/hour")
     assert statuses(app_of(Route("/", limit("1/minute")(as_async))), "/", "/") == [200, 200]
@@ -395,7 +397,7 @@ def test_alone_the_environment_says_what_holds(monkeypatch: pytest.MonkeyPatch) 
         limit("1/minute")
 
 
-def test_a_store_of_its_own_goes_before_the_middlewares_and_keeps_its_settings() -> None:
+def test_a_limit_uses_its_own_store_instead_of_the_middlewares() -> None:
     outer, settings = recording(limits="9/minute")
     own = RecordingStore(clock=Clock())
     view = limit("1/minute", name="own", store=own)(limit("5/minute", name="shared")(as_async))
@@ -405,14 +407,14 @@ def test_a_store_of_its_own_goes_before_the_middlewares_and_keeps_its_settings()
     assert taken(outer) == [[f"{IP}default 9"], [f"{IP}@shared 5"], [f"{IP}default 9"]]
 
 
-def test_one_name_is_one_bucket_and_is_charged_once() -> None:
+def test_limits_with_the_same_name_share_one_bucket() -> None:
     _, settings = recording()
     kept = limit("2/minute", name="one")
     app = app_of(Route("/a", kept(as_async)), Route("/b", kept(as_plain)), **settings)
     assert statuses(app, "/a", "/b", "/a", "/b") == [200, 200, 429, 429]
 
 
-def test_headers_are_added_beside_the_endpoints_own() -> None:
+def test_rate_limit_headers_are_added_to_those_of_the_endpoint() -> None:
     store, _ = recording()
 
     @limit("2/minute", name="own", store=store)
@@ -424,7 +426,7 @@ def test_headers_are_added_beside_the_endpoints_own() -> None:
     assert answer.field("retry-after") == ["7"]
 
 
-def test_streaming_answers_pass_and_have_the_headers() -> None:
+def test_streaming_responses_pass_and_have_the_headers() -> None:
     store, _ = recording()
 
     @limit("2/minute", name="own", store=store)
@@ -435,13 +437,13 @@ def test_streaming_answers_pass_and_have_the_headers() -> None:
     assert (answer.body, items(answer)) == (b"abc", [("own", {"r": 1, "t": 60})])
 
 
-def test_a_store_that_fails_answers_no_500() -> None:
+def test_a_failing_store_causes_503_or_the_fallback_but_no_500() -> None:
     store, settings = recording()
     store.error = ConnectionError("down")
     view = limit("1/minute", name="own", on_store_error="deny")(as_async)
     assert statuses(app_of(Route("/", view), **settings), "/") == [503]
     view = limit("1/minute", name="own")(as_async)
-    assert statuses(app_of(Route("/", view), **settings), "/", "/") == [200, 429]  # counted in this process meanwhile
+    assert statuses(app_of(Route("/", view), **settings), "/", "/") == [200, 429]  # the fallback store counts
 
 
 # on_refused
@@ -469,7 +471,7 @@ async def raises_as_app(scope: Any, receive: Any, send: Any) -> Any:
     [(plainly, 418, b"no: 1"), (by_an_app, 420, b"by an app"), (raises, 429, None), (raises_as_app, 429, None)],
     ids=["plain", "asgi", "raises", "an app that raises"],
 )
-def test_on_refused_answers(kind: str, on_refused: Any, status: int, body: bytes | None) -> None:
+def test_on_refused_builds_the_refusal_response(kind: str, on_refused: Any, status: int, body: bytes | None) -> None:
     _, settings = recording(on_refused=on_refused)
     endpoint = made(kind, limit("1/minute", name="own"))
     answer = answers(app_of(Route("/", endpoint), **settings), "/", "/")[1]
@@ -479,7 +481,7 @@ def test_on_refused_answers(kind: str, on_refused: Any, status: int, body: bytes
     assert answer.field("retry-after") == ["60"]
 
 
-def test_a_decorator_further_out_finds_a_response() -> None:
+def test_an_outer_decorator_receives_a_response_for_a_refusal() -> None:
     def stamped(endpoint: Any) -> Any:
         async def wrapper(request: Request) -> Any:
             response = await endpoint(request)
@@ -492,7 +494,7 @@ def test_a_decorator_further_out_finds_a_response() -> None:
     assert [answer.field("x-stamp") for answer in answers(app, "/", "/")] == [["200"], ["429"]]
 
 
-def test_a_refused_head_has_no_body_but_its_length() -> None:
+def test_a_refused_head_request_gets_a_content_length_but_no_body() -> None:
     app = app_of(Route("/", limit("1/minute", name="own")(as_async)), **recording()[1])
     get, head = answers(app, "/", "/")[1], answers(app, ("HEAD", "/"))[0]
     assert (head.status, head.body) == (429, b"")
@@ -517,7 +519,7 @@ class Socket(WebSocketEndpoint):
 
 @pytest.mark.parametrize("kind", ["function", "class", "route"])
 @pytest.mark.parametrize("outside", [True, False], ids=["inside of the middleware", "alone"])
-def test_websockets_are_refused_as_the_middleware_does(kind: str, *, outside: bool) -> None:
+def test_endpoint_limits_refuse_websockets_like_the_middleware(kind: str, *, outside: bool) -> None:
     store, settings = recording()
     options: dict[str, Any] = {"name": "own"} if outside else {"name": "own", "store": store}
     decorate = limit("1/minute", **options)
@@ -539,7 +541,7 @@ def test_websockets_are_refused_as_the_middleware_does(kind: str, *, outside: bo
 # routes, mounts and routers
 
 
-def test_on_a_route_it_is_called_after_the_route() -> None:
+def test_a_limit_on_a_route_is_named_after_the_route() -> None:
     _, settings = recording()
     route = Route("/items/{item}", as_async, middleware=[Middleware(RateLimit, "2/minute")])
     app = app_of(route, Route("/other", as_plain), **settings)
@@ -548,7 +550,7 @@ def test_on_a_route_it_is_called_after_the_route() -> None:
     assert (other.status, items(other)) == (200, [])
 
 
-def test_alone_on_a_route_it_adds_the_headers() -> None:
+def test_a_limit_on_a_route_adds_the_headers_without_the_middleware() -> None:
     store, _ = recording()
     app = app_of(Route("/", hello, middleware=[Middleware(RateLimit, "2/minute", name="own", store=store)]))
     first, _, last = answers(app, "/", "/", "/")
@@ -557,7 +559,7 @@ def test_alone_on_a_route_it_adds_the_headers() -> None:
 
 
 @pytest.mark.parametrize("around", ["mount", "router"])
-def test_on_a_mount_or_router_it_is_one_bucket(around: str) -> None:
+def test_a_limit_on_a_mount_or_router_counts_in_one_bucket(around: str) -> None:
     store, settings = recording()
     routes = [Route("/a/{item}", as_async), Route("/b", hello), Route("/c", as_plain)]
     own = [Middleware(RateLimit, "2/minute")]
@@ -570,7 +572,7 @@ def test_on_a_mount_or_router_it_is_one_bucket(around: str) -> None:
     assert {call[0].partition("@")[2].rpartition("-")[0] for call in taken(store)} == {"part_tenant"}
 
 
-def test_exempt_endpoints_pass_what_is_around_them() -> None:
+def test_exempt_endpoints_skip_the_limits_of_mounts_around_them() -> None:
     _, settings = recording()
     free = exempt(limit("2/minute", name="own")(as_plain))
 
@@ -589,13 +591,13 @@ def test_exempt_endpoints_pass_what_is_around_them() -> None:
     assert statuses(app, ("DELETE", "/part/in/x/free"), "/part/none") == [429, 429]
 
 
-def test_lifespan_goes_through() -> None:
+def test_lifespan_messages_pass_through() -> None:
     given = [{"type": f"lifespan.{name}"} for name in ("startup", "shutdown")]
     types = talk(RateLimit(Starlette(), "1/minute"), LIFESPAN, *given).types
     assert types == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
-def test_an_exemption_that_nothing_heeds_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exemption_without_effect_is_reported_at_startup(caplog: pytest.LogCaptureFixture) -> None:
     heeding = [Middleware(RateLimit, "1/minute")]
     free = exempt(type("Free", (AsClass,), {}))
     routes = [
@@ -621,12 +623,12 @@ def test_an_exemption_that_nothing_heeds_is_told_at_start(caplog: pytest.LogCapt
     ]
 
 
-def test_a_route_without_the_limit_that_stands_on_its_endpoint_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_route_registered_before_its_endpoints_limit_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     async def view(_: Request) -> Response:
         return Response()
 
     route = Route("/view/{item}", view)
-    held = limit("1/minute")(view)  # after its route was registered
+    held = limit("1/minute")(view)  # its route was registered before
     app, alone = app_of(route, Route("/held", held), **recording()[1]), app_of(route, Route("/held", held))
     given = [{"type": f"lifespan.{name}"} for name in ("startup", "shutdown")]
     with caplog.at_level(logging.WARNING):
@@ -636,7 +638,7 @@ def test_a_route_without_the_limit_that_stands_on_its_endpoint_is_told(caplog: p
     assert [message.partition("test_a_route")[0] for message in caplog.messages if "/view/" in message] == [told] * 2
 
 
-def test_an_answer_of_on_refused_keeps_its_repeated_headers() -> None:
+def test_a_response_of_on_refused_keeps_its_repeated_headers() -> None:
     fields = [("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")]
     _, settings = recording(on_refused=lambda _, __: (429, fields, "no"))
     refused = answers(app_of(Route("/", limit("1/minute")(as_async)), **settings), "/", "/")[1]
@@ -644,7 +646,7 @@ def test_an_answer_of_on_refused_keeps_its_repeated_headers() -> None:
 
 
 @pytest.mark.parametrize("name", ["on_receive", "on_disconnect"])
-def test_what_is_called_for_messages_is_no_endpoint(name: str) -> None:
+def test_limit_on_a_method_for_websocket_messages_is_an_error(name: str) -> None:
     async def called(self: Any, websocket: WebSocket, data: Any) -> None: ...
 
     called.__name__ = name
@@ -653,6 +655,6 @@ def test_what_is_called_for_messages_is_no_endpoint(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
-def test_it_stands_below_what_makes_a_method_of_another_kind(kind: Any) -> None:
+def test_limit_on_a_staticmethod_or_classmethod_is_an_error(kind: Any) -> None:
     with pytest.raises(TypeError, match=f"got a {kind.__name__}; put the limit below it"):
         limit("5/minute")(kind(lambda request: request))
