@@ -1,4 +1,4 @@
-"""Startup checks: settings that work, but hardly as intended, are reported once, with the fix."""
+"""Startup checks report each doubtful setting once, with the fix."""
 
 import logging
 import re
@@ -115,7 +115,7 @@ def over_django(kind: Any) -> Any:
     ],
     ids=["wsgi", "flask", "django", "django under asgi"],
 )
-def test_messages_of_websockets_where_nothing_sees_them(
+def test_limits_on_websocket_messages_without_effect_are_reported(
     serve: Any, observer: str, strict: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     rules = [{"path": "/a", "limits": [], "messages": [], "name": "a"}, {**ONE, "messages": "1/second"}]
@@ -165,7 +165,7 @@ ONE = {"path": "/login", "limits": "5/hour", "name": "login"}
         ([ALL, {**ONE, "preflight": True}], []),
     ],
 )
-def test_a_rule_that_never_matches(
+def test_rules_that_never_match_are_reported(
     serve: Any, rules: list[dict[str, Any]], warned: list[tuple[Any, ...]], caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = serve(limits=[], rules=[{key: value for key, value in rule.items() if value is not None} for rule in rules])
@@ -176,7 +176,7 @@ def test_a_rule_that_never_matches(
 
 @BOTH
 @pytest.mark.parametrize(("ignore_case", "warned"), [(False, []), (True, [never(1, "upper", 0, "login")])])
-def test_a_rule_that_never_matches_in_another_case(
+def test_rules_that_differ_only_in_case_are_reported_with_ignore_case(
     serve: Any, ignore_case: bool, warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     rules = [ONE, {**ONE, "path": "/LOGIN", "name": "upper"}]
@@ -218,7 +218,7 @@ def idle(rule: str, limit: str, other: str) -> str:
         ([], []),
     ],
 )
-def test_a_limit_that_never_acts(
+def test_limits_that_never_refuse_are_reported(
     serve: Any, limits: Any, warned: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = serve(limits=limits)
@@ -259,19 +259,19 @@ def no_slots(words: str, them: str) -> str:
         ({"queue": 0, "queue_timeout": 5, "slot_lifetime": 15, "slot_retry": 1}, []),  # the defaults
     ],
 )  # fmt: skip
-def test_settings_on_slots_where_there_are_none(
+def test_slot_settings_without_effect_are_reported(
     serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(limits="5/minute", **settings)
     check(caplog, *warned)
 
 
-def test_settings_on_slots_that_views_may_have(caplog: pytest.LogCaptureFixture) -> None:
+def test_slot_settings_that_flask_views_may_use_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     RateLimiter(Flask(__name__), limits="5/minute", queue=5, slot_retry=2)
     check(caplog)
 
 
-# keys and tiers that clients write
+# keys and tiers that clients can forge
 
 
 def forgeable(rule: str, key: str) -> str:
@@ -363,7 +363,7 @@ BANS = {**RULE, "key": "ip", "penalty": "3 refusals per minute: 1 hour"}
          [forgeable_tier("a", "header:t")]),
     ],
 )  # fmt: skip
-def test_what_clients_write(
+def test_forgeable_or_ineffective_keys_and_tiers_are_reported(
     serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = serve(**settings)
@@ -396,7 +396,7 @@ INTERNAL: dict[str, Any] = {"limits": {"internal": [], "free": "5/hour"}, "key":
         ({**INTERNAL, "limits": [], "messages": INTERNAL["limits"]}, [unlimited("rule messages", "internal")]),
     ],
 )  # fmt: skip
-def test_a_first_tier_without_limits_is_not_for_all(
+def test_an_unlimited_first_tier_without_default_tier_is_reported(
     serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(**settings)()
@@ -438,7 +438,7 @@ def in_starlette(mark: Any, *above: Any) -> Any:
 
 
 @pytest.mark.parametrize(("serve", "mark"), [(in_flask, flask.limit), (in_starlette, starlette.limit)])
-def test_a_key_that_clients_write_on_an_endpoint_is_reported_once(
+def test_a_forgeable_key_on_an_endpoint_is_reported_once(
     serve: Any, mark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = serve(mark("5/minute", key="header:X", name="a", methods=["GET", "GTE"]))
@@ -452,7 +452,7 @@ def test_a_key_that_clients_write_on_an_endpoint_is_reported_once(
 
 
 @pytest.mark.parametrize(("serve", "mark"), [(in_flask, flask.limit), (in_starlette, starlette.limit)])
-def test_a_key_that_clients_write_beside_another_on_an_endpoint(
+def test_an_endpoint_bucket_shared_by_clients_without_a_key_is_reported(
     serve: Any, mark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = serve(mark("5/minute", key="header:X", name="a"), mark("9/minute", key="ip", name="b"))
@@ -468,7 +468,7 @@ WITH_KEY: dict[str, Any] = {"path": "/{x}", "limits": "9/minute", "key": "ip"}
 
 
 @pytest.mark.parametrize(("serve", "mark"), [(in_flask, flask.limit), (in_starlette, starlette.limit)])
-def test_a_penalty_on_an_endpoint_does_not_limit_those_who_write_their_key(
+def test_a_forgeable_key_on_an_endpoint_is_reported_despite_a_penalty(
     serve: Any, mark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = serve(mark({"limit": "5/minute", "key": "header:X | ip"}, **BAN))
@@ -493,7 +493,7 @@ def told_of_endpoint(ask: Any, caplog: pytest.LogCaptureFixture) -> list[str]:
         (FOR_ALL, ["9/minute"], list),
     ],
 )
-def test_a_penalty_on_an_endpoint_that_never_acts(
+def test_a_penalty_on_an_endpoint_that_never_acts_is_reported(
     serve: Any, mark: Any, limits: Any, beside: Any, warned: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = serve(mark(limits, **BAN), *(mark(one, key="ip", name="b") for one in beside))
@@ -510,7 +510,7 @@ def test_a_penalty_on_an_endpoint_that_never_acts(
         ({"limits": "9/minute"}, False, True),
     ],
 )
-def test_a_penalty_on_a_view_counts_refusals_by_the_limits_around_it(
+def test_a_views_penalty_is_reported_unless_a_limit_around_it_has_its_key(
     settings: dict[str, Any], final: bool, acts: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = in_flask(flask.limit(FOR_ALL, **BAN, final=final), key="ip", **settings)
@@ -553,7 +553,7 @@ def odd(method: str, text: str) -> str:
         ({"rules": [{**ONE, "cost": 0, "limits": []}]}, [], []),
     ],
 )
-def test_what_limits_nothing(
+def test_rules_and_limits_without_effect_are_reported(
     serve: Any,
     strict: bool,
     settings: dict[str, Any],
@@ -649,7 +649,7 @@ BANS_BY_IP = {**PENALTY, "key": "ip", "limits": {"limit": "5/hour", "key": "all"
         ({"limits": lambda _: "5/hour", "max_waiting": 0}, []),
     ],
 )  # fmt: skip
-def test_what_nothing_comes_of(
+def test_options_without_effect_are_reported(
     serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(**{"limits": "9/hour", **settings})()
@@ -703,7 +703,7 @@ SEVERAL = (
         ({"GUNICORN_CMD_ARGS": "-w 4"}, ["uvicorn", "app:app"], 1),
     ],
 )
-def test_how_many_processes_a_server_was_told_to_start(
+def test_the_configured_number_of_workers_is_detected(
     environ: Mapping[str, str], arguments: list[str], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.environ", environ)
@@ -716,7 +716,7 @@ def test_how_many_processes_a_server_was_told_to_start(
 )
 @pytest.mark.parametrize("middleware", [asgi.RateLimitMiddleware, wsgi.RateLimitMiddleware])
 @pytest.mark.parametrize("by", ["environment", "command line"])
-def test_memory_for_several_processes(
+def test_the_memory_store_with_several_workers_is_reported(
     by: str,
     middleware: Any,
     store: Any,
@@ -744,7 +744,7 @@ def test_memory_for_several_processes(
         ("1", [], []),
     ],
 )
-def test_a_limiter_in_memory_for_several_processes(
+def test_a_limiter_in_memory_with_several_workers_is_reported_once(
     workers: str,
     given: Sequence[Any],
     warned: list[str],
@@ -760,7 +760,7 @@ def test_a_limiter_in_memory_for_several_processes(
 
 
 @pytest.mark.parametrize(("several", "warned"), [(True, [SEVERAL.format("several")]), (False, [])])
-def test_memory_for_several_processes_as_a_wsgi_server_says(
+def test_the_memory_store_under_a_multiprocess_wsgi_server_is_reported(
     several: bool, warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     app = wsgi.RateLimitMiddleware(hello, limits="9/hour")
@@ -769,7 +769,7 @@ def test_memory_for_several_processes_as_a_wsgi_server_says(
     check(caplog, *warned)
 
 
-def test_memory_for_several_processes_is_said_once_whoever_says_it(
+def test_the_memory_store_with_several_processes_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("WEB_CONCURRENCY", "3")
@@ -778,7 +778,7 @@ def test_memory_for_several_processes_is_said_once_whoever_says_it(
     check(caplog, SEVERAL.format(3))
 
 
-def test_a_store_that_counts_for_all_processes_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_custom_store_with_several_processes_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     app = wsgi.RateLimitMiddleware(hello, limits="9/hour", store=RecordingStore(clock=Clock()))
     read(Server(**{"wsgi.multiprocess": True}).ask(app))
     check(caplog)
@@ -839,7 +839,7 @@ NAMED = unproxied("x-forwarded-for", "localhost", fix="set trusted_proxies = 1")
         ([{"client": "localhost", "x_forwarded_for": "203.0.113.9"}] * 2, [NAMED]),
     ],
 )
-def test_a_proxy_that_nobody_trusts(
+def test_untrusted_proxies_are_reported(
     serve: Any, requests: list[dict[str, str]], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = serve(limits="999/hour", key="user | ip | all")
@@ -892,7 +892,7 @@ OUTER = unproxied("x-forwarded-for", "10.0.0.8")
         (2, "x-forwarded-for", {}, []),
     ],
 )  # fmt: skip
-def test_a_proxy_that_the_settings_do_not_fit(
+def test_proxies_that_do_not_match_the_settings_are_reported(
     serve: Any,
     trusted: Any,
     header: str,
@@ -908,7 +908,7 @@ def test_a_proxy_that_the_settings_do_not_fit(
 
 @BOTH
 @pytest.mark.parametrize(("count", "warned"), [(99, []), (101, [unproxied("x-forwarded-for", "1.1.1.1")])])
-def test_a_public_proxy_in_front_of_those_in_the_settings(
+def test_an_outer_public_proxy_is_reported_after_a_hundred_requests(
     serve: Any, count: int, warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = serve(limits="999/hour", trusted_proxies=[LOCAL])
@@ -917,7 +917,7 @@ def test_a_public_proxy_in_front_of_those_in_the_settings(
     check(caplog, *warned)
 
 
-def test_limits_inside_of_a_middleware_do_not_warn_of_its_proxy_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_nested_gates_report_an_untrusted_proxy_once(caplog: pytest.LogCaptureFixture) -> None:
     outer = gate.Gate(Settings(limits="9/hour", store=MemoryStore()))
     inner = outer.nested
     request = PlainRequest(client=LOCAL, headers={"x-forwarded-for": "1.1.1.1"})
@@ -941,7 +941,7 @@ UNREAD = (
         ({"proxy_header": "x-real-ip", "trusted_proxies": ["10.0.0.0/8"]}, []),
     ],
 )
-def test_a_header_that_is_never_read(
+def test_a_proxy_header_that_is_never_read_is_reported(
     serve: Any, settings: dict[str, Any], warned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(limits="9/hour", **settings)()
@@ -952,7 +952,7 @@ def test_a_header_that_is_never_read(
         assert caught.value.problems == (UNREAD,)
 
 
-def test_a_header_that_is_never_read_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_nested_gates_report_an_unread_proxy_header_once(caplog: pytest.LogCaptureFixture) -> None:
     made = gate.Gate(Settings(limits="9/hour", store=MemoryStore(), proxy_header="x-real-ip"))
     assert made.nested.settings.limits == []
     check(caplog, UNREAD)
@@ -960,7 +960,7 @@ def test_a_header_that_is_never_read_is_warned_of_once(caplog: pytest.LogCapture
 
 @BOTH
 @pytest.mark.parametrize(("before", "warned"), [(0, 1), (998, 1), (999, 1), (1000, 0), (1099, 0)])
-def test_after_a_thousand_requests_without_one_it_is_not_looked_for(
+def test_the_proxy_check_ends_after_a_thousand_requests_without_a_header(
     serve: Any, before: int, warned: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = serve(limits="9/hour")
@@ -973,7 +973,7 @@ def test_after_a_thousand_requests_without_one_it_is_not_looked_for(
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("headers", [{"x_forwarded_for": "203.0.113.9"}, {}], ids=["seen", "given up"])
-def test_two_threads_may_look_at_once(
+def test_two_threads_can_check_for_proxies_at_the_same_time(
     headers: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While one request is examined, a request in another thread is examined too, and ends the check."""
@@ -1025,7 +1025,9 @@ def cors(**more: Any) -> Middleware:
         ([Middleware(GZipMiddleware), OURS], []),
     ],
 )
-def test_cors(middleware: list[Middleware], warned: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_misplaced_or_incomplete_cors_middleware_is_reported(
+    middleware: list[Middleware], warned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     app = Starlette(routes=[Route("/", _hello)], middleware=middleware)
     assert talk(app, LIFESPAN, STARTUP, SHUTDOWN).types == [COMPLETE, "lifespan.shutdown.complete"]
     assert [talk(app, HTTP).sent[0]["status"] for _ in range(2)] == [200, 200]
@@ -1033,7 +1035,7 @@ def test_cors(middleware: list[Middleware], warned: list[str], caplog: pytest.Lo
     assert ours == [f"ratelimit_mw: {message}" for message in warned]
 
 
-def test_cors_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
+def test_cors_middleware_directly_inside_the_limiter_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     _ = asgi.RateLimitMiddleware(CORSMiddleware(App200()), limits="9/hour")
     check(caplog, INSIDE)
     caplog.clear()
@@ -1042,7 +1044,7 @@ def test_cors_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
     check(caplog)
 
 
-def test_cors_in_an_app_inside(caplog: pytest.LogCaptureFixture) -> None:
+def test_cors_middleware_of_a_wrapped_starlette_app_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     _ = asgi.RateLimitMiddleware(Starlette(middleware=[cors(expose_headers=EXPOSE)]), limits="9/hour")
     check(caplog, INSIDE)
 
@@ -1082,7 +1084,7 @@ LATE = (
         ({}, Middleware(GZipMiddleware), None),
     ],
 )
-def test_a_user_who_is_known_too_late(
+def test_authentication_inside_the_limiter_is_reported_if_a_key_needs_it(
     settings: dict[str, Any], inside: Any, key: str | None, strict: bool, start: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = Middleware(asgi.RateLimitMiddleware, **{"limits": "9/hour", "strict": strict, **settings})
@@ -1097,13 +1099,13 @@ def test_a_user_who_is_known_too_late(
     assert found == [f"ratelimit_mw: {LATE.format(key)}"] * bool(key)
 
 
-def test_a_user_who_is_known_in_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_authentication_outside_the_limiter_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     app = Starlette(routes=[Route("/", _hello)], middleware=[AUTHENTICATION, OURS])
     talk(app, LIFESPAN, STARTUP, SHUTDOWN)
     check(caplog)
 
 
-def test_a_user_who_is_known_too_late_around_an_app_by_hand(caplog: pytest.LogCaptureFixture) -> None:
+def test_authentication_of_a_wrapped_starlette_app_is_an_error_if_strict(caplog: pytest.LogCaptureFixture) -> None:
     inside = Starlette(routes=[Route("/", _hello)], middleware=[AUTHENTICATION])
     with pytest.raises(ConfigError) as caught:
         asgi.RateLimitMiddleware(inside, limits="9/hour", strict=True)
@@ -1111,14 +1113,14 @@ def test_a_user_who_is_known_too_late_around_an_app_by_hand(caplog: pytest.LogCa
     check(caplog)
 
 
-def test_an_app_that_contains_itself_is_no_trap(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_app_that_contains_itself_causes_no_endless_loop(caplog: pytest.LogCaptureFixture) -> None:
     app = App200()
     app.app = app  # type: ignore[attr-defined]  # App200 has no such attribute
     _ = asgi.RateLimitMiddleware(app, limits="9/hour")
     check(caplog)
 
 
-def test_without_a_starlette_app_there_is_nothing_to_look_at(caplog: pytest.LogCaptureFixture) -> None:
+def test_scopes_without_a_starlette_app_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     app = App200({"type": "lifespan.startup.complete"})
     for outer in (None, object(), 5):
         talk(asgi.RateLimitMiddleware(app, limits="9/hour"), LIFESPAN, STARTUP, app=outer)
@@ -1126,13 +1128,13 @@ def test_without_a_starlette_app_there_is_nothing_to_look_at(caplog: pytest.LogC
 
 
 @BOTH
-def test_nothing_is_said_of_what_is_all_right(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_correct_settings_are_not_reported(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
     ask = serve(limits="9/hour; 50/day", app_limits="99/minute", rules=[ONE, {**ALL, "final": False}])
     ask()
     check(caplog)
 
 
-def test_a_gate_of_its_own_says_the_same_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_middleware_reports_a_forgeable_key_once(caplog: pytest.LogCaptureFixture) -> None:
     made = asgi.RateLimitMiddleware(App200(), limits="9/hour", key="header:x")
     assert isinstance(made._gate, gate.AsyncGate)
     check(caplog, forgeable("default", "header:x"))

@@ -50,7 +50,7 @@ def seen(verdict: Verdict | None) -> tuple[bool, str]:
     return verdict.allowed, verdict.source
 
 
-def test_a_store_that_flaps_renews_no_quota(gate_of: Callable[..., Admit], store: RecordingStore) -> None:
+def test_an_unstable_store_does_not_renew_quotas(gate_of: Callable[..., Admit], store: RecordingStore) -> None:
     admit = gate_of(limits="4/hour using fixed_window", store=store)
     found = []
     for turn in range(20):
@@ -61,7 +61,7 @@ def test_a_store_that_flaps_renews_no_quota(gate_of: Callable[..., Admit], store
     assert found[8:] == [(False, "store"), (False, "local")] * 6
 
 
-def test_who_the_store_refused_is_refused_while_it_is_away_and_no_longer_than_it_said(
+def test_refusals_of_the_store_apply_during_an_outage_until_they_expire(
     gate_of: Callable[..., Admit], store: RecordingStore, clock: Clock
 ) -> None:
     admit = gate_of(limits="1/minute using fixed_window", store=store)
@@ -76,7 +76,7 @@ def test_who_the_store_refused_is_refused_while_it_is_away_and_no_longer_than_it
     assert [seen(admit()) for _ in range(2)] == [(True, "local"), (False, "local")]
 
 
-def test_who_is_admitted_again_is_not_refused_for_what_was(
+def test_a_later_admission_by_the_store_ends_its_earlier_refusal(
     gate_of: Callable[..., Admit], store: RecordingStore, clock: Clock
 ) -> None:
     admit = gate_of(limits="1/minute using fixed_window", store=store)
@@ -87,14 +87,16 @@ def test_who_is_admitted_again_is_not_refused_for_what_was(
     assert seen(admit()) == (True, "local")
 
 
-def test_allow_admits_also_whom_the_store_refused(gate_of: Callable[..., Admit], store: RecordingStore) -> None:
+def test_on_store_error_allow_admits_clients_that_the_store_refused(
+    gate_of: Callable[..., Admit], store: RecordingStore
+) -> None:
     admit = gate_of(limits="1/minute", store=store, on_store_error="allow")
     assert [seen(admit()) for _ in range(2)] == [(True, "store"), (False, "store")]
     store.error = StoreError("down")
     assert seen(admit()) == (True, "allowed_on_error")
 
 
-def test_a_share_is_what_headers_and_verdict_tell_of(gate_of: Callable[..., Admit], store: RecordingStore) -> None:
+def test_verdicts_and_policies_show_the_local_share(gate_of: Callable[..., Admit], store: RecordingStore) -> None:
     admit = gate_of(limits="10/minute", store=store, local_share=0.25)
     store.error = StoreError("down")
     verdict = admit()
@@ -107,12 +109,14 @@ def test_a_share_is_what_headers_and_verdict_tell_of(gate_of: Callable[..., Admi
 
 
 @pytest.mark.parametrize("share", [0, 0.0, -0.5, 1.01, True, "0.5", None, float("nan")])
-def test_a_share_is_a_number_up_to_one(share: Any) -> None:
+def test_local_share_must_be_a_number_above_0_and_up_to_1(share: Any) -> None:
     with pytest.raises(ConfigError, match=r"^local_share: got .*, expected a number above 0 and up to 1"):
         Settings(limits="1/minute", local_share=share)
 
 
-def test_an_error_that_is_not_ours_may_hold_a_secret(store: RecordingStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_omits_the_message_of_a_foreign_store_error(
+    store: RecordingStore, caplog: pytest.LogCaptureFixture
+) -> None:
     store.error = OSError("redis://:password@host\nforged line")
     Gate(Settings(limits="1/minute", store=store)).admit(PlainRequest())
     assert caplog.messages == ["ratelimit_mw: store: failed (OSError); on_store_error decides"]

@@ -1,4 +1,4 @@
-"""`strict = true`: startup warnings about settings that limit less than they seem to become errors."""
+"""With `strict = true`, startup warnings about settings that limit less than intended become errors."""
 
 import asyncio
 import logging
@@ -72,7 +72,7 @@ BOTH = pytest.mark.parametrize("serve", [over_asgi, over_wsgi], ids=["asgi", "ws
 @BOTH
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(("settings", "begins"), ERRORS, ids=[begins[:40] for _, begins in ERRORS])
-def test_what_limits_less_than_it_seems_to_is_an_error(
+def test_settings_that_limit_less_than_intended_are_errors(
     serve: Any, settings: dict[str, Any], begins: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = {"limits": "9/hour", "store": MemoryStore(), **settings}
@@ -85,7 +85,7 @@ def test_what_limits_less_than_it_seems_to_is_an_error(
     assert caplog.messages == []
 
 
-def test_messages_with_a_key_that_clients_write_are_an_error() -> None:
+def test_message_limits_with_a_forgeable_key_are_an_error() -> None:
     rule = {**ONE, "messages": {"limit": "9/second", "key": "header:x"}}
     with pytest.raises(ConfigError, match=r"^rule login/messages: its key, header:x, is written by the client"):
         over_asgi(limits="9/hour", messages="9/second", rules=[rule], strict=True)
@@ -93,7 +93,7 @@ def test_messages_with_a_key_that_clients_write_are_an_error() -> None:
 
 @BOTH
 @pytest.mark.parametrize("settings", ONLY_WARNED)
-def test_what_limits_no_less_stays_a_warning(
+def test_settings_that_do_not_limit_less_stay_warnings(
     serve: Any, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(**{"limits": "9/hour", "store": MemoryStore(), **settings, "strict": True})
@@ -102,7 +102,7 @@ def test_what_limits_no_less_stays_a_warning(
 
 @BOTH
 @pytest.mark.promise(9)
-def test_memory_for_several_processes_is_an_error(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_store_with_several_workers_is_an_error(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEB_CONCURRENCY", "3")
     with pytest.raises(ConfigError, match=r"store: memory:// counts in one process, and there are 3: "):
         serve(limits="9/hour", strict=True)
@@ -110,7 +110,7 @@ def test_memory_for_several_processes_is_an_error(serve: Any, monkeypatch: pytes
 
 
 @BOTH
-def test_all_of_them_are_told_at_once(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_error_lists_all_findings(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEB_CONCURRENCY", "3")
     with pytest.raises(ConfigError) as caught:
         serve(limits="9/hour", key="header:x", rules=[ALL, ONE], strict=True)
@@ -135,27 +135,29 @@ def test_all_of_them_are_told_at_once(serve: Any, monkeypatch: pytest.MonkeyPatc
         {"rules": [{**FREE, "path": "/static/{rest:path}"}]},
     ],
 )
-def test_an_exemption_of_some_requests_is_none(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exempt_rule_that_disables_no_default_limit_is_accepted(
+    settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     over_wsgi(**{"limits": "9/hour", "rules": [FREE], **settings, "strict": True})
     assert caplog.messages == []
 
 
 @pytest.mark.parametrize("value", ["yes", "true", "1"])
-def test_the_environment_may_say_it(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strict_can_be_set_in_the_environment(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_STRICT", value)
     with pytest.raises(ConfigError, match="is written by the client"):
         over_asgi(limits="9/hour", key="header:x")
     over_asgi(limits="9/hour", key="header:x", strict=False)
 
 
-def test_a_file_may_say_it(tmp_path: Path) -> None:
+def test_strict_can_be_set_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "limits.toml"
     file.write_text('limits = "9/hour"\nkey = "header:x"\nstrict = true\n', "utf-8")
     with pytest.raises(ConfigError, match="is written by the client"):
         wsgi.RateLimitMiddleware(hello, Settings.load(file))
 
 
-def test_only_requests_show_some_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_findings_from_the_first_request_stay_warnings(caplog: pytest.LogCaptureFixture) -> None:
     """An untrusted proxy and a WSGI server's processes show only at the first request, so they remain warnings."""
     app = wsgi.RateLimitMiddleware(hello, limits="9/hour", strict=True)
     read(Server(HTTP_X_FORWARDED_FOR="203.0.113.9", **{"wsgi.multiprocess": True}).ask(app))
@@ -203,7 +205,7 @@ def started(app: Any) -> list[Any]:
 
 
 @pytest.mark.promise(9)
-def test_a_limit_above_what_registers_the_route_stops_the_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_above_the_route_decorator_fails_the_startup(caplog: pytest.LogCaptureFixture) -> None:
     assert started(app_of(strict=False))[0] == {"type": "lifespan.startup.complete"}
     assert caplog.messages == [f"ratelimit_mw: {UNHEEDED}"]
     app = app_of(strict=True)
@@ -213,7 +215,7 @@ def test_a_limit_above_what_registers_the_route_stops_the_start(caplog: pytest.L
 
 
 @pytest.mark.promise(9)
-def test_limits_on_endpoints_without_a_middleware(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_limits_need_a_middleware_or_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_STRICT", "true")
 
     @limit("5/minute")
@@ -239,7 +241,7 @@ def flask_app() -> Flask:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("by", ["config", "settings", "environment"])
-def test_a_flask_app_whose_limiter_was_never_initialised(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flask_app_without_an_initialized_limiter_responds_500(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app = flask_app()
     if by == "environment":
         monkeypatch.setenv("RATELIMIT_MW_STRICT", "true")
@@ -254,7 +256,7 @@ def test_a_flask_app_whose_limiter_was_never_initialised(by: str, monkeypatch: p
 
 
 @pytest.mark.promise(9)
-def test_a_limit_that_a_decorator_hides_from_flask() -> None:
+def test_a_limit_hidden_from_flask_by_a_decorator_is_an_error() -> None:
     app = Flask(__name__)
     app.testing = True
     RateLimiter(app, limits="9/hour", strict=True)
@@ -265,7 +267,7 @@ def test_a_limit_that_a_decorator_hides_from_flask() -> None:
             app.test_client().get("/login")
 
 
-def test_a_strict_app_of_flask_fails_no_other_app() -> None:
+def test_a_strict_flask_app_does_not_fail_other_apps() -> None:
     strict, other = Flask("strict"), Flask("other")
     strict.testing = other.testing = True
     RateLimiter(strict, limits="9/hour", strict=True)
@@ -280,7 +282,7 @@ def test_a_strict_app_of_flask_fails_no_other_app() -> None:
 
 
 @pytest.mark.promise(9)
-def test_a_django_project_without_the_middleware(tmp_path: Path) -> None:
+def test_a_django_project_without_the_middleware_fails_checks_and_requests(tmp_path: Path) -> None:
     strict = 'RATELIMIT_MW = {"limits": "9/minute", "key": "ip", "strict": True}'
     done = checks.manage(checks.project(tmp_path, strict, urls=checks.MARKED), "check")
     assert done.returncode == 1
@@ -291,14 +293,14 @@ def test_a_django_project_without_the_middleware(tmp_path: Path) -> None:
     assert "ConfigError: 1 limits on views" in served.stderr
 
 
-def test_other_checks_of_a_strict_django_project(tmp_path: Path) -> None:
+def test_other_django_checks_also_fail_a_strict_project(tmp_path: Path) -> None:
     strict = 'RATELIMIT_MW = {"limits": "9/minute", "key": "user", "strict": True}'
     done = checks.manage(checks.project(tmp_path, strict, OURS, urls=checks.HIDDEN), "check")
     assert done.returncode == 1
     assert [kind for kind, _ in checks.told(done)] == ["W002", "W003"]
 
 
-def test_a_django_project_whose_settings_limit_less(caplog: pytest.LogCaptureFixture) -> None:
+def test_django_settings_that_limit_less_than_intended_are_an_error(caplog: pytest.LogCaptureFixture) -> None:
     own = {"limits": "9/minute", "key": "header:x"}
     wsgi_site([], own)
     assert "is written by the client" in caplog.text
@@ -337,7 +339,7 @@ def test_a_folder_for_metrics_without_metrics_is_a_warning(tmp_path: Path, caplo
         ("blocklist[0].header", {"limits": "5/minute", "blocklist": [{"header": "X_Api_Key", "value": "v"}]}),
     ],
 )
-def test_a_header_with_an_underscore_is_a_mistake(place: str, settings: dict[str, Any]) -> None:
+def test_a_header_name_with_an_underscore_is_an_error(place: str, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(**settings)
     assert str(caught.value) == (
