@@ -47,7 +47,7 @@ async def parts() -> AsyncIterator[bytes]:
 
 
 class Client(Talk):
-    """A client that disconnects once `lost` is set. `arrived` is set when it has received a part of the body."""
+    """A client that disconnects once `lost` is set. `arrived` is set once the client has a part of the body."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,9 @@ class Client(Talk):
     ],
     ids=["whole", "empty", "head", "redirect", "stream", "gzip", "file", "range", "pathsend"],
 )
-def test_each_message_is_the_apps_own(answer: ASGIApp, more: Mapping[str, Any], types: str) -> None:
+def test_each_message_passes_unchanged_but_for_added_headers(
+    answer: ASGIApp, more: Mapping[str, Any], types: str
+) -> None:
     alone, behind_us = (talk(app, SERVER, **more) for app in (answer, limited(answer)))
     assert alone.types == [f"http.response.{kind}" for kind in types.split()]
     start, *rest = alone.sent
@@ -103,7 +105,7 @@ def test_an_event_reaches_the_client_while_the_app_is_still_producing() -> None:
     assert [body["body"] for body in bodies] == [*EVENTS, b""]
 
 
-def test_a_background_task_runs_behind_the_answer_and_never_behind_a_refusal() -> None:
+def test_a_background_task_runs_after_a_response_but_not_after_a_refusal() -> None:
     seen: list[list[str]] = []
     spoken = [Talk(), Talk()]
     answer = Response(b"now", background=BackgroundTask(lambda: seen.append(spoken[0].types)))
@@ -114,7 +116,7 @@ def test_a_background_task_runs_behind_the_answer_and_never_behind_a_refusal() -
     assert [each.sent[0]["status"] for each in spoken] == [200, 429]
 
 
-def test_an_app_hears_that_its_client_has_gone() -> None:
+def test_an_app_receives_the_disconnect_of_its_client() -> None:
     closed = []
 
     async def run() -> None:
@@ -134,7 +136,7 @@ def test_an_app_hears_that_its_client_has_gone() -> None:
     assert closed == [2], "the start and one part"
 
 
-def test_an_app_feels_that_its_client_has_gone() -> None:
+def test_an_app_gets_an_error_from_send_after_a_disconnect() -> None:
     async def gone(message: Message) -> None:
         if message["type"] == "http.response.body":
             raise OSError
@@ -146,7 +148,7 @@ def test_an_app_feels_that_its_client_has_gone() -> None:
         asyncio.run(run())
 
 
-def test_a_request_that_is_cancelled_is_cancelled_in_the_app() -> None:
+def test_canceling_a_request_cancels_the_app() -> None:
     heard = []
 
     async def run() -> None:
@@ -170,7 +172,7 @@ def test_a_request_that_is_cancelled_is_cancelled_in_the_app() -> None:
     assert heard == ["cancelled"]
 
 
-def test_the_state_of_a_lifespan_is_the_servers_and_the_requests() -> None:
+def test_lifespan_state_reaches_the_server_and_its_requests() -> None:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[dict[str, str]]:
         yield {"database": "open"}
@@ -187,7 +189,7 @@ def test_the_state_of_a_lifespan_is_the_servers_and_the_requests() -> None:
     assert state == {"database": "open"}
 
 
-def test_a_lifespans_scope_and_receive_are_the_servers_own() -> None:
+def test_scope_and_receive_of_a_lifespan_pass_unchanged() -> None:
     scope, spoken = {**LIFESPAN, "state": {}}, Talk(STARTUP)
     seen: list[Any] = []
 

@@ -127,7 +127,7 @@ def written(make: AppOf, around: Callable[[Any], Any]) -> tuple[bytes, Noted]:
     ],
     ids=["list", "late", "write", "file", "again", "too-late"],
 )
-def test_what_the_server_writes_and_does(make: AppOf, status: bytes, notes: Noted) -> None:
+def test_the_server_behaves_the_same_but_for_added_headers(make: AppOf, status: bytes, notes: Noted) -> None:
     alone, behind_us = written(make, lambda app: app), written(make, limited)
     assert alone[1] == behind_us[1] == notes
     head, body = alone[0].split(b"\r\n\r\n")
@@ -137,7 +137,7 @@ def test_what_the_server_writes_and_does(make: AppOf, status: bytes, notes: Note
     assert behind_us[0] == alone[0].replace(plain, plain + ours)
 
 
-def test_an_error_before_the_answer_is_the_servers_to_tell() -> None:
+def test_an_error_before_the_response_reaches_the_server() -> None:
     def fails(noted: Noted) -> Any:
         def app(environ: Any, start_response: Any) -> Iterable[bytes]:
             raise RuntimeError("the app's own")

@@ -1,4 +1,4 @@
-"""A server that does not return from `send`: the slot is released after the client has disconnected, not before."""
+"""While a server does not return from `send`, only a disconnect of the client releases the slot."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from web.asgi_talk import BODY, HTTP, START
 PART = {"type": "http.response.body", "body": b"part", "more_body": True}
 GONE = {"type": "http.disconnect"}
 WHOLE = {"type": "http.request", "body": b"", "more_body": False}
-TURNS = 200  # turns of the event loop, enough for everything that is due
+TURNS = 200  # turns of the event loop, enough to finish all work that is due
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ async def answers(_: Any, __: Any, send: Any) -> None:
 
 
 @pytest.mark.parametrize("before", [[], [WHOLE], [body(70_000), body(70_000)]], ids=["none", "whole", "long body"])
-def test_a_last_message_is_stuck(before: list[Message]) -> None:
+def test_a_disconnect_during_the_last_send_releases_the_slot(before: list[Message]) -> None:
     async def play(stuck: Stuck) -> None:
         for message in before:
             stuck.messages.put_nowait(message)
@@ -91,7 +91,7 @@ def test_a_last_message_is_stuck(before: list[Message]) -> None:
     run(answers, play)
 
 
-def test_a_part_is_stuck() -> None:
+def test_a_disconnect_while_a_body_part_is_sent_releases_the_slot() -> None:
     async def app(_: Any, __: Any, send: Any) -> None:
         await send(START)
         await send(PART)
@@ -106,7 +106,7 @@ def test_a_part_is_stuck() -> None:
     run(app, play)
 
 
-def test_an_app_that_works_on_keeps_its_slot() -> None:
+def test_an_app_that_continues_after_a_disconnect_keeps_its_slot() -> None:
     """uvicorn returns from `send` when the client has disconnected, and the app may go on."""
     works = asyncio.Event()
 
@@ -126,7 +126,7 @@ def test_an_app_that_works_on_keeps_its_slot() -> None:
     run(app, play)
 
 
-def test_an_app_that_receives_meanwhile_gets_the_disconnect() -> None:
+def test_an_app_that_receives_during_a_stuck_send_gets_the_disconnect() -> None:
     got: list[Message] = []
 
     async def app(_: Any, receive: Any, send: Any) -> None:
@@ -149,7 +149,7 @@ def test_an_app_that_receives_meanwhile_gets_the_disconnect() -> None:
 
 
 @pytest.mark.promise(11)
-def test_the_app_receives_what_was_read_meanwhile() -> None:
+def test_the_app_receives_messages_that_were_read_during_a_stuck_send() -> None:
     """The app receives each message once and in order, also while `send` still waits."""
     got: list[Message] = []
     sent = [body(1), body(2), body(3), WHOLE, GONE]

@@ -34,12 +34,14 @@ ADAPTER = {"wsgi.multithread": True, "wsgi.multiprocess": True}  # environ of uv
         ({}, False),
     ],
 )
-def test_servers(environ: dict[str, Any], keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_keep_underscored_headers_are_recognized(
+    environ: dict[str, Any], keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, "django.core.servers.basehttp", raising=False)
     assert merges_underscores(environ) is keeps
 
 
-def test_the_server_of_django_drops_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_djangos_server_is_known_to_drop_underscored_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "django.core.servers.basehttp", ModuleType("basehttp"))
     assert not merges_underscores({"SERVER_SOFTWARE": "WSGIServer/0.2"})
     assert merges_underscores({"SERVER_SOFTWARE": "Granian"})
@@ -59,23 +61,23 @@ def clients(software: str, *values: str, **settings: Any) -> list[str]:
 JOINED = "192.0.2.1,203.0.113.9"
 
 
-def test_lines_that_such_a_server_joined_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_joined_x_forwarded_for_headers_are_ignored_under_granian(caplog: pytest.LogCaptureFixture) -> None:
     values = ("192.0.2.1", "198.51.100.1, 192.0.2.1", JOINED, JOINED)
     assert clients("Granian", *values) == ["192.0.2.1", "192.0.2.1", "10.0.0.1", "10.0.0.1"]
     assert caplog.messages.count(f"ratelimit_mw: {UNDERSCORE_FINDING.text}") == 1
 
 
-def test_other_servers_join_lines_of_the_proxy_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_joined_x_forwarded_for_headers_are_read_under_gunicorn_27(caplog: pytest.LogCaptureFixture) -> None:
     assert clients("gunicorn/27.0.1", "1.0.0.1,1.1.1.1") == ["1.1.1.1"]
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_without_a_trusted_proxy_nobody_can_forge(caplog: pytest.LogCaptureFixture) -> None:
+def test_underscored_headers_are_not_reported_without_trusted_proxies(caplog: pytest.LogCaptureFixture) -> None:
     assert clients("Granian", JOINED, trusted_proxies=[]) == ["10.0.0.1"]
     assert UNDERSCORE_FINDING.text not in caplog.text
 
 
-def test_strict_serves_nothing_under_such_a_server() -> None:
+def test_strict_raises_under_servers_that_keep_underscored_headers() -> None:
     with pytest.raises(ConfigError) as caught:
         clients("Granian", "192.0.2.1", strict=True)
     assert str(caught.value) == UNDERSCORE_FINDING.text

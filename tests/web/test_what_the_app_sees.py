@@ -96,7 +96,7 @@ def test_a_client_that_repeats_its_key_is_not_exempt(headers: list[tuple[bytes, 
     assert statuses == [200, 200, 200, 200, 200, 429]
 
 
-def test_the_app_and_the_settings_may_be_given_by_name() -> None:
+def test_the_app_and_the_settings_can_be_keyword_arguments() -> None:
     @get("/", sync_to_thread=False)
     def home() -> str:
         return "hello"
@@ -112,8 +112,8 @@ def test_the_app_and_the_settings_may_be_given_by_name() -> None:
     assert [flask.test_client().get("/").status_code for _ in range(2)] == [404, 429]
 
 
-def test_without_asyncio_the_start_fails_and_says_what_to_do() -> None:
-    """The test runs no event loop of asyncio, as is the case under trio."""
+def test_startup_without_asyncio_fails_with_an_error_that_names_the_fix() -> None:
+    """Like trio, the test runs no event loop of asyncio."""
     sent: list[Any] = []
 
     async def note(message: Any) -> None:
@@ -131,13 +131,13 @@ def test_without_asyncio_the_start_fails_and_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(("strict", "status"), [(True, 500), (False, 404)])
-def test_a_flask_extension_without_an_app_is_as_strict_as_its_own_setting(*, strict: bool, status: int) -> None:
+def test_a_flask_extension_without_an_app_obeys_its_strict_setting(*, strict: bool, status: int) -> None:
     forgotten = RateLimiter(limits="2/minute", strict=strict)
     assert Flask("forgets").test_client().get("/").status_code == status
     del forgotten
 
 
-def test_block_of_another_limiter_is_not_explained_as_its_opposite() -> None:
+def test_the_error_for_the_option_block_explains_shadow() -> None:
     with pytest.raises(ConfigError, match="block") as caught:
         asgi.RateLimitMiddleware(unused, limits="1/hour", block=True)  # type: ignore[call-arg]
     assert str(caught.value).endswith(
@@ -145,5 +145,5 @@ def test_block_of_another_limiter_is_not_explained_as_its_opposite() -> None:
     )
 
 
-def test_a_verdict_is_true_if_it_admits() -> None:
+def test_a_verdict_is_true_if_the_request_is_admitted() -> None:
     assert [bool(Verdict(allowed, (), ())) for allowed in (True, False)] == [True, False]

@@ -16,7 +16,7 @@ from web.wsgi_talk import ANSWER, OWN, PLAIN, Server, limited, read
 
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-def test_the_standard_librarys_validator_has_no_complaint(method: str) -> None:
+def test_the_middleware_passes_the_validator_of_wsgiref(method: str) -> None:
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
         start_response("200 OK", [PLAIN])
         return [] if method == "HEAD" else [b"hello"]
@@ -45,14 +45,14 @@ def test_hypercorn_sends_the_refusal_of_a_head_request() -> None:
 
 
 @pytest.mark.promise(11)
-def test_the_apps_iterable_is_returned_itself() -> None:
+def test_the_apps_iterable_is_returned_unchanged() -> None:
     server = Server()
     assert server.ask(limited()) is ANSWER
     assert server.started == [("200 OK", [PLAIN, *OWN])]
 
 
 @pytest.mark.promise(11)
-def test_a_file_wrapper_stays_one() -> None:
+def test_a_file_wrapper_is_returned_unchanged() -> None:
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
         start_response("200 OK", [PLAIN])
         opened.append(environ["wsgi.file_wrapper"](environ["wsgi.input"]))
@@ -83,7 +83,7 @@ def test_a_generator_may_start_late_and_is_closed() -> None:
 
 
 @pytest.mark.promise(11)
-def test_the_servers_write_is_returned() -> None:
+def test_start_response_returns_the_servers_write() -> None:
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
         got.append(start_response("200 OK", [PLAIN]))
         return []
@@ -95,7 +95,7 @@ def test_the_servers_write_is_returned() -> None:
 
 
 @pytest.mark.promise(11)
-def test_exc_info_is_handed_on_and_the_headers_replaced_once() -> None:
+def test_exc_info_is_passed_on_and_the_headers_are_added_once() -> None:
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
         start_response("200 OK", [PLAIN])
         try:
@@ -114,11 +114,11 @@ def test_exc_info_is_handed_on_and_the_headers_replaced_once() -> None:
         ("500 Oops", [PLAIN, *OWN], errors[0]),
         ("501 Oops", [PLAIN, *OWN], errors[0]),
     ]
-    errors.clear()  # tracebacks keep everything alive
+    errors.clear()  # tracebacks keep their frames alive
 
 
 @pytest.mark.promise(11)
-def test_the_apps_exception_is_its_own() -> None:
+def test_the_apps_exception_passes_unchanged() -> None:
     error = RuntimeError("the app's")
 
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
@@ -130,7 +130,7 @@ def test_the_apps_exception_is_its_own() -> None:
 
 
 @pytest.mark.promise(11)
-def test_without_fields_to_add_start_response_is_the_servers_own() -> None:
+def test_the_servers_start_response_is_passed_if_no_header_is_added() -> None:
     def app(environ: Any, start_response: Any) -> Iterable[bytes]:
         assert start_response == server.start_response
         return ANSWER

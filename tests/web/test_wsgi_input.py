@@ -14,7 +14,7 @@ from web.wsgi_talk import Server, limited
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("address", [None, "", "unix:", "192.0.2.1, 192.0.2.2"])
-def test_without_an_address_all_share_one_bucket(address: str | None) -> None:
+def test_clients_without_an_address_share_one_bucket(address: str | None) -> None:
     middleware = limited(limits="2/minute")
     statuses = []
     for _ in range(3):
@@ -41,7 +41,7 @@ def test_without_an_address_all_share_one_bucket(address: str | None) -> None:
         ("*", "default"),
     ],
 )
-def test_paths_are_bytes_in_disguise(path: str | None, rule: str) -> None:
+def test_paths_are_decoded_from_latin_1_to_utf_8(path: str | None, rule: str) -> None:
     rules = [
         {"path": "/", "limits": "9/minute"},
         {"path": "/login", "limits": "9/minute"},
@@ -90,13 +90,13 @@ class AsyncOnly:
     ],
     ids=["async key", "async object", "async partial", "async key of an item", "async store", "wrong limit"],
 )
-def test_wrong_settings_raise_at_once(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_raise_when_the_middleware_is_created(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         limited(**settings)
     assert str(caught.value) == message
 
 
-def test_close_closes_its_own_store_only() -> None:
+def test_close_closes_only_a_store_that_the_middleware_created() -> None:
     given = MemoryStore(clock=Clock())
     own, lent = limited(store="memory://"), limited(store=given)
     for middleware in (own, lent):

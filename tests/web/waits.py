@@ -1,4 +1,4 @@
-"""An HTTP request that may have to wait, and the messages that its server sends meanwhile."""
+"""An HTTP request that may have to wait, and the messages that it receives meanwhile."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ GONE = {"type": "http.disconnect"}
 
 
 class Waits:
-    """A request. `given`: the messages that can be received at once. Put later ones into `queue`."""
+    """A request. It receives the messages in `given` at once. A test puts later messages into `queue`."""
 
     def __init__(self, app: Any, *given: Any, **scope: Any) -> None:
         self.queue: asyncio.Queue[Any] = asyncio.Queue()

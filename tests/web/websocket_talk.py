@@ -22,7 +22,7 @@ def says(text: str) -> Message:
 
 
 class Wire(Talk):
-    """A server that passes the given messages to the app. Callables among them are called in between."""
+    """A server that passes the given messages to the app. It calls the callables among them in turn."""
 
     def __init__(self, *given: Message | Callable[[], Any]) -> None:
         super().__init__()
