@@ -1,4 +1,4 @@
-"""The minimum rights of a Redis user: with them every call works, and without any one of them some call fails."""
+"""The minimum rights of a Redis user: with them every call works, and without any one of them a call fails."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +56,7 @@ def use(store: Store, server: RedisServer | None, clock: Clock) -> None:
         assert not store.take([charge])[0].allowed
         store.settle([Charge("{k}:r", limit, 1)])
         store.settle([Charge("{k}:r", limit, -1, at=taken.at), Charge("{k}:s", limit, -1, at=taken.at)])
-        clock.now -= 0.5  # states that are ahead of the clock are moved back
+        clock.now -= 0.5  # the script moves states that are ahead of the clock
         store.take([Charge("{k}:r", limit)])
         clock.advance(100)
         store.take([charge])
@@ -76,21 +76,21 @@ def used(opened: Open, server: RedisServer) -> None:
         assert store.take([Charge("{t}:r", LIMITS[0])])[0].allowed
 
 
-def test_the_page_shows_what_is_tested() -> None:
+def test_page_has_two_acl_rules_with_sorted_commands() -> None:
     assert RULES[0].startswith(FIXED)
     assert sorted(COMMANDS) == COMMANDS
     assert len(RULES) == 2
 
 
 @each_kind
-def test_these_commands_are_enough(opened: Open, server: RedisServer) -> None:
+def test_store_works_with_the_documented_commands(opened: Open, server: RedisServer) -> None:
     grant(server, COMMANDS)
     used(opened, server)
 
 
 @pytest.mark.parametrize("missing", COMMANDS)
 @each_kind
-def test_none_of_them_can_be_left_out(opened: Open, missing: str, server: RedisServer) -> None:
+def test_store_needs_each_documented_command(opened: Open, missing: str, server: RedisServer) -> None:
     grant(server, [command for command in COMMANDS if command != missing])
     with pytest.raises(StoreError, match=r"permission|can't run this command") as caught:
         used(opened, server)
@@ -101,15 +101,14 @@ def test_none_of_them_can_be_left_out(opened: Open, missing: str, server: RedisS
 
 
 @each_kind
-def test_other_keys_are_out_of_reach(opened: Open, server: RedisServer) -> None:
+def test_user_cannot_access_keys_with_another_prefix(opened: Open, server: RedisServer) -> None:
     grant(server, COMMANDS)
     with opened(url(server.url), timeout=5, prefix="other:") as store, pytest.raises(StoreError):
         store.take([Charge("{k}:r", LIMITS[0])])
 
 
 @each_kind
-def test_a_bucket_that_cannot_be_read_is_not_taken_for_an_unused_one(opened: Open, server: RedisServer) -> None:
-
+def test_peek_of_an_unreadable_bucket_raises_store_error(opened: Open, server: RedisServer) -> None:
     charges = [Charge("{k}:r", limit, 10) for limit in [*LIMITS, *parse(MANY_BUCKETS)]]
     with opened(url(server.url), timeout=5) as store:
         grant(server, COMMANDS)
@@ -131,7 +130,9 @@ CHANGES: Mapping[str, Callable[[RedisServer], object]] = {
 
 @each_kind
 @pytest.mark.parametrize("change", CHANGES)
-def test_rights_that_change_while_it_runs(opened: Open, change: str, server: RedisServer) -> None:
+def test_calls_fail_without_rights_and_succeed_once_rights_return(
+    opened: Open, change: str, server: RedisServer
+) -> None:
     charge = Charge("{k}:r", LIMITS[0])
     grant(server, COMMANDS)
     with opened(url(server.url), timeout=5) as store:
@@ -145,7 +146,7 @@ def test_rights_that_change_while_it_runs(opened: Open, change: str, server: Red
 
 
 @each_kind
-def test_a_server_that_wants_a_password_from_now_on(opened: Open, server: RedisServer) -> None:
+def test_calls_fail_while_the_server_requires_a_password(opened: Open, server: RedisServer) -> None:
     charge = Charge("{k}:r", LIMITS[0])
     with opened(server.url, timeout=5) as store:
         assert store.take([charge])[0].remaining == 9
@@ -176,7 +177,7 @@ def allowed_on(cluster: RedisCluster, commands: list[str]) -> Iterator[str]:
 
 
 @each_kind
-def test_on_a_cluster(opened: Open, redis_cluster: RedisCluster) -> None:
+def test_store_on_a_cluster_works_with_the_documented_commands(opened: Open, redis_cluster: RedisCluster) -> None:
     clock = Clock()
     with allowed_on(redis_cluster, COMMANDS + ON_A_CLUSTER) as place, opened(place, timeout=5, clock=clock) as store:
         use(store, None, clock)
@@ -185,13 +186,13 @@ def test_on_a_cluster(opened: Open, redis_cluster: RedisCluster) -> None:
 
 @pytest.mark.parametrize("missing", ON_A_CLUSTER)
 @each_kind
-def test_on_a_cluster_none_can_be_left_out(opened: Open, missing: str, redis_cluster: RedisCluster) -> None:
+def test_store_on_a_cluster_needs_each_extra_command(opened: Open, missing: str, redis_cluster: RedisCluster) -> None:
     source = redis_cluster.owner(15495)  # the slot of {a}
     target = next(node for node in redis_cluster.nodes if node is not source)
     left = [command for command in COMMANDS + ON_A_CLUSTER if command != missing]
     ids = {node: node.ask("CLUSTER MYID").splitlines()[-1] for node in (source, target)}
     with allowed_on(redis_cluster, left) as place, opened(place, timeout=5) as store:
-        try:  # the slot migrates, and the key is not there: the store queries the new node
+        try:  # the slot migrates and the key is missing, so the store queries the new node
             assert target.ask(f"CLUSTER SETSLOT 15495 IMPORTING {ids[source]}") == "+OK"
             assert source.ask(f"CLUSTER SETSLOT 15495 MIGRATING {ids[target]}") == "+OK"
             with pytest.raises(StoreError, match=f"permissions to run the '{missing.partition('|')[0]}"):

@@ -43,7 +43,7 @@ def key_of(charge: Charge) -> str:
 
 
 def known(charges: list[Charge]) -> FoundLimits:
-    """Return what a listing has learned after it has found the limits of these charges."""
+    """Return the limits that a listing has found after it has read the keys of these charges."""
     limits = {end_of(charge): charge.limit for charge in charges}
     found_limits = FoundLimits(limits.get)
     found_limits.learn([key_of(charge).encode() for charge in charges])
@@ -51,7 +51,7 @@ def known(charges: list[Charge]) -> FoundLimits:
 
 
 def listed(store: RedisStore, found_limits: FoundLimits) -> list[str]:
-    """Return the keys that a listing finds to be refusing."""
+    """Return the keys that a listing finds to refuse."""
     inner: Any = store._store
     pages: Iterator[KeyPage] = inner._pages(lambda cursor, server: inner._scan_refusing(cursor, found_limits, server))
     return sorted({key for page in pages for key in page.keys})
@@ -82,23 +82,23 @@ each_algorithm = pytest.mark.parametrize("algorithm", SCRIPTED)
 
 
 @each_algorithm
-def test_on_a_server(algorithm: str, redis_server: RedisServer) -> None:
+def test_redis_lists_the_keys_that_a_peek_refuses(algorithm: str, redis_server: RedisServer) -> None:
     finds_what_a_peek_refuses(algorithm, redis_server.url)
 
 
 @each_algorithm
-def test_on_a_cluster(algorithm: str, redis_cluster: RedisCluster) -> None:
+def test_cluster_lists_the_keys_that_a_peek_refuses(algorithm: str, redis_cluster: RedisCluster) -> None:
     finds_what_a_peek_refuses(algorithm, redis_cluster.url)
 
 
 @each_algorithm
-def test_without_msgpack(algorithm: str) -> None:
+def test_server_without_msgpack_lists_the_keys_that_a_peek_refuses(algorithm: str) -> None:
     finds_what_a_peek_refuses(algorithm, fakeredis.FakeRedis())
 
 
 @pytest.mark.parametrize("algorithm", TESTED_BY_TEXT)
-def test_buckets_with_room_are_read_together(algorithm: str, redis_server: RedisServer) -> None:
-    """There is one MGET per page, and no other read of a state."""
+def test_buckets_with_room_are_read_with_one_mget_per_page(algorithm: str, redis_server: RedisServer) -> None:
+    """No GET reads a single state."""
     limit = Ban(9, 3600, ban=60) if algorithm == "ban" else parse(f"9/hour using {algorithm}")[0]
     charges = [Charge(f"{{{number}}}:r", limit) for number in range(100)]
     with closing(RedisStore(redis_server.url, timeout=PATIENT)) as store, Redis.from_url(redis_server.url) as client:
@@ -126,7 +126,7 @@ def test_a_full_bucket_is_listed_until_a_unit_has_drained(algorithm: str, redis_
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_more_limits_than_a_call_describes(redis_server: RedisServer) -> None:
+def test_listing_finds_all_full_keys_among_600_limits(redis_server: RedisServer) -> None:
     charges = [Charge(f"{{{number}}}:r{number}", FixedWindow(1 + number % 2, 3600)) for number in range(600)]
     with closing(RedisStore(redis_server.url, timeout=PATIENT)) as store:
         assert isinstance(store, RefusalFinder)
@@ -143,7 +143,7 @@ def test_more_limits_than_a_call_describes(redis_server: RedisServer) -> None:
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_the_first_page_with_a_limit_teaches_it(redis_server: RedisServer) -> None:
+def test_later_pages_use_the_limit_found_in_the_first_page(redis_server: RedisServer) -> None:
     open_to_all = [Charge(f"{{{number}}}:r", FixedWindow(2, 3600)) for number in range(300)]
     asked: list[str] = []
 
@@ -183,7 +183,7 @@ def test_a_key_that_moves_to_another_node_is_listed(redis_cluster: RedisCluster)
 
 
 @pytest.mark.parametrize("reply", [b"OK", None, [0, []], [b"0", [], [], []]])
-def test_a_reply_of_something_else_is_a_store_error(
+def test_malformed_reply_raises_store_error(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, reply: object
 ) -> None:
     async def answer(*_: object) -> object:
@@ -195,7 +195,7 @@ def test_a_reply_of_something_else_is_a_store_error(
             list(store.list_refusing(lambda _: FULL))
 
 
-def test_keys_without_text_and_ends_of_others_do_no_harm(redis_server: RedisServer) -> None:
+def test_listing_skips_non_utf8_keys_and_includes_malformed_ones(redis_server: RedisServer) -> None:
     ask: Callable[[str], str] = redis_server.ask
     for key in ('"rl:1:{\\xff}:r:1/3600s_using_fixed_window"', '"rl:1:{a}:\\xff"', "rl:1:{a", "rl:1:{}:}:", "rl:1:{}"):
         assert ask(f"SET {key} x") == "+OK"

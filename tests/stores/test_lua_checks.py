@@ -42,7 +42,7 @@ pytestmark = [
 def run(
     client: Redis, codec: Codec, driver: Any, keys: Sequence[str], now: object, charges: list[Any], *groups: object
 ) -> Any:
-    """`groups`: the number of the distinct group that each group equals; by default, all groups are distinct."""
+    """`groups`: for each group, the number of the distinct group that it equals. By default all groups are distinct."""
     if driver == "take" and not groups:
         groups = tuple(range(1, 1 + len(keys) // charges[2]))
     values = [now, {"take": 1, "settle": 2}[driver], len(groups), *groups, *charges]
@@ -82,7 +82,7 @@ def correction(limit: Limit, units: object = 1) -> list[Any]:
 def spoiled(charge: list[Any], first: int) -> list[tuple[list[Any], object, int]]:
     """Return copies of the charge, each with a bad number, the bad number and its index.
 
-    Each number from `first` on is replaced by each bad one, and the first four of the limit also by 0.
+    Each bad number replaces each number from `first` on. In the first four numbers of the limit, 0 is bad too.
     """
     numbers = len(charge) - SIX
     cases: list[tuple[int, object]] = [(index, bad) for index in range(first, len(charge)) for bad in BAD]
@@ -90,13 +90,13 @@ def spoiled(charge: list[Any], first: int) -> list[tuple[list[Any], object, int]
     return [([*charge[:index], bad, *charge[index + 1 :]], bad, index) for index, bad in cases]
 
 
-def test_each_algorithm_tells_its_own_numbers(limit: Limit, codec: Codec) -> None:
+def test_limit_has_as_many_whole_numbers_as_its_script_documents(limit: Limit, codec: Codec) -> None:
     assert len(limit.numbers) == NUMBERS[limit.algorithm]
     assert all(number >= 1 for number in limit.numbers[:4])
     assert all(type(number) is int for number in limit.numbers)
 
 
-def test_good_numbers_are_taken(limit: Limit, codec: Codec, client: Redis) -> None:
+def test_scripts_accept_valid_numbers(limit: Limit, codec: Codec, client: Redis) -> None:
     reply = run(client, codec, "take", ["a", "b"], NOW, charge(limit) + charge(limit))
     assert ([len(decision) for decision in reply], [decision[0] for decision in reply]) == ([8, 8], [1, 1])
     assert client.dbsize() == 2
@@ -106,22 +106,22 @@ def test_good_numbers_are_taken(limit: Limit, codec: Codec, client: Redis) -> No
     assert (shown[1], shown[2], client.dbsize()) == (left.limit, left.remaining, 2)
 
 
-def test_bad_numbers_in_a_charge_of_its_own_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
+def test_bad_number_in_a_single_charge_writes_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for wrong, bad, where in spoiled(charge(limit), 3):
         assert refused(client, codec, "take", wrong, bad, "a"), (where, bad)
 
 
-def test_bad_numbers_in_a_group_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
+def test_bad_number_in_a_group_writes_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for wrong, bad, where in spoiled(charge(limit, group=2), 2):
         assert refused(client, codec, "take", charge(limit, group=2) + wrong, bad), (where, bad)
 
 
-def test_bad_numbers_in_one_group_charge_no_other(limit: Limit, codec: Codec, client: Redis) -> None:
+def test_bad_number_in_one_group_charges_no_other_group(limit: Limit, codec: Codec, client: Redis) -> None:
     for wrong, bad, where in spoiled(charge(limit), 2):
         assert refused(client, codec, "take", charge(limit) + wrong, bad), (where, bad)
 
 
-def test_groups_that_are_not_as_long_as_they_say_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
+def test_wrong_group_length_charges_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for first, second in (1, 0), (0, 1), (0, 0), (2, 2), (2, 0):
         charges = charge(limit, first) + charge(limit, second)
         with pytest.raises(ResponseError, match="ratelimit_mw: the groups have more or fewer charges"):
@@ -132,7 +132,7 @@ def test_groups_that_are_not_as_long_as_they_say_charge_nothing(limit: Limit, co
     assert client.dbsize() == 0
 
 
-def test_groups_of_no_kind_that_is_there_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
+def test_wrong_group_index_or_count_charges_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for groups in (1,), (1, 1, 1), (1, 2), (0, 1), (1, -1), (1, 1.5), (1, "1"), (1, True), (1, [1]), (1, float("nan")):
         with pytest.raises(ResponseError, match="ratelimit_mw: the groups have more or fewer charges"):
             run(client, codec, "take", ["a", "b"], NOW, charge(limit), *groups)
@@ -144,7 +144,7 @@ def test_groups_of_no_kind_that_is_there_charge_nothing(limit: Limit, codec: Cod
     assert client.dbsize() == 0
 
 
-def test_groups_of_one_kind_are_told_apart_by_their_keys(limit: Limit, codec: Codec, client: Redis) -> None:
+def test_equal_groups_charge_different_keys(limit: Limit, codec: Codec, client: Redis) -> None:
     other = [*charge(limit)[:3], 2, *charge(limit)[4:]]  # of cost 2
     reply = run(client, codec, "take", ["a", "b", "c"], NOW, other + charge(limit), 2, 1, 2)
     alone = [
@@ -154,7 +154,7 @@ def test_groups_of_one_kind_are_told_apart_by_their_keys(limit: Limit, codec: Co
     assert reply == [*alone[0], *alone[1], *alone[2]]
 
 
-def test_numbers_that_are_missing_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
+def test_missing_numbers_charge_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for short in charge(limit)[:-1], charge(limit)[:6]:
         assert refused(client, codec, "take", short, None, "a")
         assert refused(client, codec, "take", charge(limit) + short, None)
@@ -163,14 +163,14 @@ def test_numbers_that_are_missing_charge_nothing(limit: Limit, codec: Codec, cli
     assert refused(client, codec, "settle", correction(limit), None)
 
 
-def test_bad_numbers_correct_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
+def test_bad_number_in_a_settlement_writes_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for wrong, bad, where in spoiled(correction(limit), 4):
         assert refused(client, codec, "settle", correction(limit) + wrong, bad), (where, bad)
     for delta in NOT_WHOLE:
         assert refused(client, codec, "settle", correction(limit) + correction(limit, delta), delta), delta
 
 
-def test_a_bad_time_charges_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
+def test_bad_time_writes_nothing(limit: Limit, codec: Codec, client: Redis) -> None:
     for now in BAD:
         assert refused(client, codec, "take", charge(limit), now, "a", now), now
         assert refused(client, codec, "settle", correction(limit), now, "a", now), now

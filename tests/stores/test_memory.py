@@ -1,4 +1,4 @@
-"""The memory store is bounded and exact across threads, and a flood of new keys frees no refused client."""
+"""The memory store is bounded and exact across threads, and a flood of new keys evicts no refused key."""
 
 import threading
 from collections import Counter
@@ -32,7 +32,7 @@ TEN = SlidingWindowCounter(10, 3600)
 
 
 class Watched(TokenBucket, frozen=True, kw_only=True):
-    """Records the states that are checked for expiry."""
+    """Records the states that the store checks for expiry."""
 
     looked_at: ClassVar[list[int]] = []
 
@@ -52,7 +52,9 @@ def flood(store: MemoryStore, keys: Sequence[int], limit: "SlidingWindowCounter 
 
 @pytest.mark.parametrize("limit", [ONE, TEN, TokenBucket(1, 3600), TokenBucket(10, 1)])
 @pytest.mark.parametrize("most", [1, 2, 100])
-def test_holds_at_most_max_keys_and_one_overflow_bucket(limit: "SlidingWindowCounter | TokenBucket", most: int) -> None:
+def test_store_holds_at_most_max_keys_and_one_overflow_bucket(
+    limit: "SlidingWindowCounter | TokenBucket", most: int
+) -> None:
     clock = Clock()
     store = MemoryStore(max_keys=most, clock=clock)
     for number in range(10 * most):
@@ -63,7 +65,7 @@ def test_holds_at_most_max_keys_and_one_overflow_bucket(limit: "SlidingWindowCou
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_groups_of_new_keys_keep_within_the_bound(size: int) -> None:
+def test_groups_of_new_keys_do_not_exceed_max_keys(size: int) -> None:
     store = MemoryStore(max_keys=10, clock=Clock())
     for number in range(100):
         store.take([Charge(f"{number} {part}", TEN) for part in range(size)])
@@ -72,7 +74,7 @@ def test_groups_of_new_keys_keep_within_the_bound(size: int) -> None:
     assert len(store) <= 10
 
 
-def test_a_group_does_not_free_its_own_keys() -> None:
+def test_group_does_not_evict_its_own_keys() -> None:
     store = MemoryStore(max_keys=4, clock=Clock())
     for key in "abcd":
         hit(store, key)
@@ -82,7 +84,7 @@ def test_a_group_does_not_free_its_own_keys() -> None:
         assert len(store) == 4
 
 
-def test_a_flood_of_one_limit_frees_no_counting_key_of_a_smaller_one() -> None:
+def test_flood_evicts_no_used_key_of_a_limit_with_fewer_keys() -> None:
     store = MemoryStore(max_keys=100, clock=Clock())
     for number in range(30):
         hit(store, f"k{number}", TEN, 4)
@@ -106,15 +108,13 @@ def test_each_limit_has_at_most_one_overflow_bucket() -> None:
     ids=lambda limit: limit.algorithm,
 )
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_a_refused_group_takes_nothing_of_the_bucket_that_its_new_keys_share(
-    kind: str, limit: Limit, tmp_path: Path
-) -> None:
+def test_refused_group_charges_nothing_to_the_overflow_bucket(kind: str, limit: Limit, tmp_path: Path) -> None:
     clock, most = Clock(), limit.quota
     store: Any = MemoryStore(max_keys=1, clock=clock)
     if kind == "sqlite":
         store = SQLiteStore(tmp_path / "limits.db", max_keys=1, clock=clock)
     full = [hit(store, "first", limit, most).allowed, hit(store, "first", limit, most).allowed]
-    assert full == [True, False]  # so that this key is not evicted, and new keys share a bucket
+    assert full == [True, False]  # a refused key is not evicted, so new keys share a bucket
     for _ in range(3):
         group = store.take([Charge("a", limit, 1), Charge("b", limit, most)])
         assert [decision.allowed for decision in group] == [True, False]
@@ -123,7 +123,7 @@ def test_a_refused_group_takes_nothing_of_the_bucket_that_its_new_keys_share(
 
 
 @pytest.mark.parametrize("limit", [ONE, SlidingWindowCounter(5, 3600), TokenBucket(5, 3600)])
-def test_a_flood_of_new_keys_never_frees_one_that_is_refused(limit: "SlidingWindowCounter | TokenBucket") -> None:
+def test_flood_of_new_keys_evicts_no_refused_key(limit: "SlidingWindowCounter | TokenBucket") -> None:
     store = MemoryStore(max_keys=100, clock=Clock())
     victims = [f"refused {number}" for number in range(40)]
     for key in victims:
@@ -135,8 +135,8 @@ def test_a_flood_of_new_keys_never_frees_one_that_is_refused(limit: "SlidingWind
 
 @pytest.mark.parametrize("kind", TAKEN.values(), ids=list(TAKEN))
 @pytest.mark.parametrize("cost", [8, 10, 11])
-def test_a_flood_never_frees_a_key_refused_at_a_higher_cost_than_is_left(kind: type[Limit], cost: int) -> None:
-    """The key has units left for smaller requests. It keeps its count, also after used units are available again."""
+def test_flood_evicts_no_key_that_was_refused_for_a_high_cost(kind: type[Limit], cost: int) -> None:
+    """The key has units left for smaller requests. It keeps its count, even after used units have drained."""
     clock = Clock()
     store, limit = MemoryStore(max_keys=100, clock=clock), at_once(kind, 10, 36_000)
     cost = 11 if limit.borrows else cost  # the only cost that such a limit refuses while units are left
@@ -157,8 +157,8 @@ def test_a_flood_never_frees_a_key_refused_at_a_higher_cost_than_is_left(kind: t
 
 
 @pytest.mark.parametrize("corrected", [False, True])
-def test_a_flood_frees_no_limit_of_a_request_that_another_limit_refused(corrected: bool) -> None:
-    """A flood evicts no limit with room, no penalty that counts the refusal, and no limit that was settled since."""
+def test_flood_evicts_no_bucket_of_a_request_that_another_limit_refused(corrected: bool) -> None:
+    """A flood evicts no bucket with room, no penalty that counts the refusal, and no bucket that was settled since."""
     store = MemoryStore(max_keys=100, clock=Clock())
     hour, ban = TokenBucket(100, 3600, name="hour"), Ban(3, 3600, ban=3600)
     group = [Charge("me", ONE), Charge("me", hour, 5), Charge("me", ban, role="penalty")]
@@ -182,7 +182,7 @@ def refused_keys(store: MemoryStore) -> int:
     return len(states.current_refusals) + sum(len(generation.refusals) for generation in states._older)
 
 
-def test_a_key_that_is_refused_in_an_older_generation_stays_refused_when_it_moves() -> None:
+def test_refused_key_of_an_older_generation_is_not_evicted() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=100, clock=clock)
     hit(store, "me")
@@ -193,7 +193,7 @@ def test_a_key_that_is_refused_in_an_older_generation_stays_refused_when_it_move
     assert store.peek([Charge("me", TEN, 0)])[0].remaining == 9
 
 
-def test_a_reset_forgets_that_a_key_was_refused() -> None:
+def test_reset_removes_refusal_marks() -> None:
     store = MemoryStore(max_keys=100, clock=Clock())
     hit(store, "older")
     flood(store, range(64))  # closes the generation of "older"
@@ -205,7 +205,7 @@ def test_a_reset_forgets_that_a_key_was_refused() -> None:
     assert refused_keys(store) == 0
 
 
-def test_a_key_that_is_admitted_again_can_be_freed() -> None:
+def test_key_can_be_evicted_after_it_is_admitted_again() -> None:
     store = MemoryStore(max_keys=100, clock=Clock())
     for key in ("me", "other"):
         hit(store, key)
@@ -216,7 +216,7 @@ def test_a_key_that_is_admitted_again_can_be_freed() -> None:
     assert refused_keys(store) == 1
 
 
-def test_when_all_are_refused_at_a_high_cost_new_keys_share_one_bucket() -> None:
+def test_new_keys_share_a_bucket_when_all_keys_were_refused_for_a_high_cost() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=10, clock=clock)
     for number in range(10):
@@ -225,7 +225,7 @@ def test_when_all_are_refused_at_a_high_cost_new_keys_share_one_bucket() -> None
     assert flood(store, range(10, 1000)) == 10
     assert len(store) == 11
     clock.advance(3 * 3600)
-    assert flood(store, range(1000, 1009)) == 9  # the old ones expired and make room
+    assert flood(store, range(1000, 1009)) == 9  # the old keys have expired and make room
     hit(store, "new 1000", cost=10)
     clock.advance(3 * 3600)
     for number in range(100):
@@ -233,7 +233,7 @@ def test_when_all_are_refused_at_a_high_cost_new_keys_share_one_bucket() -> None
     assert refused_keys(store) == 0
 
 
-def test_new_keys_of_one_group_are_each_charged_to_the_bucket_they_share() -> None:
+def test_each_new_key_of_a_group_charges_the_overflow_bucket() -> None:
     store = MemoryStore(max_keys=1, clock=Clock())
     hit(store, "k")
     hit(store, "k", cost=10)
@@ -243,17 +243,17 @@ def test_new_keys_of_one_group_are_each_charged_to_the_bucket_they_share() -> No
     assert not any(decision.allowed for decision in [hit(store, "one"), hit(store, "other")])
 
 
-def test_when_all_are_refused_new_keys_share_one_bucket_and_old_ones_keep_theirs() -> None:
+def test_new_keys_share_a_bucket_while_all_old_keys_stay_refused() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=10, clock=clock)
     assert flood(store, range(10), ONE) == 10
     assert flood(store, range(10, 1000), ONE) == 1
     assert flood(store, range(10), ONE) == 0
     clock.advance(2 * 3600)
-    assert flood(store, range(1000, 1009), ONE) == 9  # the old ones expired and make room
+    assert flood(store, range(1000, 1009), ONE) == 9  # the old keys have expired and make room
 
 
-def test_buckets_that_were_shared_do_not_add_up() -> None:
+def test_expired_overflow_buckets_are_dropped() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=10, clock=clock)
     for turn in range(8):
@@ -262,7 +262,7 @@ def test_buckets_that_were_shared_do_not_add_up() -> None:
         clock.advance(10_000)
 
 
-def test_a_full_store_lets_known_keys_count_on() -> None:
+def test_full_store_still_counts_known_keys() -> None:
     store = MemoryStore(max_keys=3, clock=Clock())
     for key in "abc":
         hit(store, key)
@@ -270,7 +270,7 @@ def test_a_full_store_lets_known_keys_count_on() -> None:
 
 
 @pytest.mark.parametrize("fresh", range(8))
-def test_what_expired_goes_before_what_still_counts(fresh: int) -> None:
+def test_expired_keys_are_evicted_before_live_keys(fresh: int) -> None:
     clock = Clock()
     store = MemoryStore(max_keys=8, clock=clock)
     for number in range(8):
@@ -282,7 +282,7 @@ def test_what_expired_goes_before_what_still_counts(fresh: int) -> None:
     assert hit(store, f"k{fresh}").remaining == 6
 
 
-def test_expired_keys_of_a_limit_that_nobody_asks_for_any_more_make_room() -> None:
+def test_expired_keys_of_an_unused_limit_make_room() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=10, clock=clock)
     short = SlidingWindowCounter(1, 1)
@@ -293,7 +293,7 @@ def test_expired_keys_of_a_limit_that_nobody_asks_for_any_more_make_room() -> No
     assert flood(store, range(6, 10), ONE) == 4
 
 
-def test_a_peek_frees_nothing() -> None:
+def test_peek_and_settlement_evict_nothing() -> None:
     store = MemoryStore(max_keys=3, clock=Clock())
     for key in "abc":
         hit(store, key, cost=4)
@@ -305,7 +305,7 @@ def test_a_peek_frees_nothing() -> None:
     assert len(store) == 3
 
 
-def test_cost_0_peeks_and_what_never_passes_are_not_kept() -> None:
+def test_zero_costs_peeks_and_impossible_costs_store_nothing() -> None:
     store = MemoryStore(clock=Clock())
     store.take([Charge("k", TEN, 0)])
     store.peek([Charge("k", TEN, 5)])
@@ -314,7 +314,7 @@ def test_cost_0_peeks_and_what_never_passes_are_not_kept() -> None:
     assert len(store) == 0
 
 
-def test_giving_back_and_reset_free_keys() -> None:
+def test_refund_reset_and_close_remove_keys() -> None:
     store = MemoryStore(clock=Clock())
     at = hit(store, "a", cost=4).at
     hit(store, "b")
@@ -327,7 +327,7 @@ def test_giving_back_and_reset_free_keys() -> None:
     assert (len(store), hit(store, "a").remaining) == (0, 9)
 
 
-def test_expiry_moves_a_few_states_a_call_and_catches_up() -> None:
+def test_each_call_checks_at_most_two_states_and_expiry_keeps_up() -> None:
     clock = Clock()
     store, limit = MemoryStore(clock=clock), Watched(10, 1)
     for number in range(1000):
@@ -341,10 +341,10 @@ def test_expiry_moves_a_few_states_a_call_and_catches_up() -> None:
         sizes.append(len(store))
     assert most == 2
     assert max(sizes) <= 2000
-    assert sizes[-1] < 400  # the keys of one window, and expired keys that are not dropped yet
+    assert sizes[-1] < 400  # the keys of one window, and expired keys that the store has not dropped yet
 
 
-def test_making_room_looks_at_a_few_states() -> None:
+def test_eviction_checks_at_most_34_states() -> None:
     store, limit = MemoryStore(max_keys=1000, clock=Clock()), Watched(1, 3600)
     most = 0
     for number in range(3000):
@@ -383,7 +383,7 @@ def test_eight_threads_get_exactly_the_quota() -> None:
     assert [store.peek([Charge("k", charge.limit, 0)])[0].remaining for charge in group] == [2000, 0]
 
 
-def test_the_real_clock_runs() -> None:
+def test_store_uses_a_real_clock_by_default() -> None:
     store = MemoryStore()
     first, second = hit(store, "k"), hit(store, "k")
     assert 0 < first.at <= second.at
@@ -391,18 +391,18 @@ def test_the_real_clock_runs() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "10", None, 2**53])
-def test_a_wrong_max_keys_is_an_error(wrong: object) -> None:
+def test_invalid_max_keys_is_a_config_error(wrong: object) -> None:
     with pytest.raises(ConfigError, match=r"max_keys: got .*expected a whole number from 1"):
         MemoryStore(max_keys=wrong)  # type: ignore[arg-type]
 
 
-def test_a_clock_that_cannot_be_called_is_an_error() -> None:
+def test_clock_that_is_not_callable_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="clock: got 5"):
         MemoryStore(clock=5)  # type: ignore[arg-type]
 
 
-def test_what_expired_goes_first_however_many_live() -> None:
-    """The oldest keys of a limit are checked first. All limits are searched before an unexpired key is evicted."""
+def test_expired_keys_are_evicted_before_any_of_many_live_keys() -> None:
+    """The store checks the oldest keys of a limit first. It searches all limits before it evicts an unexpired key."""
     clock = Clock()
     store = MemoryStore(max_keys=2000, clock=clock)
     brief = TokenBucket(1, 10)
@@ -421,8 +421,8 @@ def test_what_expired_goes_first_however_many_live() -> None:
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("kind", TAKEN.values(), ids=list(TAKEN))
-def test_a_key_that_is_flooded_out_regains_at_most_what_it_had_used(kind: type[Limit]) -> None:
-    """A client that can create keys at will evicts its own key by a flood, again and again."""
+def test_evicted_key_regains_at_most_its_used_units(kind: type[Limit]) -> None:
+    """A client that can create keys at will evicts its own key by a flood, repeatedly."""
     store, limit = MemoryStore(max_keys=100, clock=Clock()), at_once(kind, 10, 36_000)
     for used in range(1, 11):
         store.reset([Charge("own", limit)])
@@ -434,7 +434,7 @@ def test_a_key_that_is_flooded_out_regains_at_most_what_it_had_used(kind: type[L
         assert seen.remaining in ({10 - used, 10} if used < 10 else {0})  # a key without a unit left is not evicted
 
 
-def test_a_flood_takes_from_the_limit_that_holds_most_keys_even_after_another_held_more() -> None:
+def test_flood_evicts_keys_of_the_limit_that_now_has_most_keys() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=300, clock=clock)
     public, login = SlidingWindowCounter(5, 3600), SlidingWindowCounter(5, 3600, name="login")
@@ -448,7 +448,7 @@ def test_a_flood_takes_from_the_limit_that_holds_most_keys_even_after_another_he
     assert [store.peek([Charge(f"login {number}", login, 0)])[0].remaining for number in range(90)] == [2] * 90
 
 
-def test_a_limit_that_held_most_keys_once_does_not_stand_in_the_way() -> None:
+def test_limit_that_once_had_most_keys_does_not_block_eviction() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=100, clock=clock)
     brief = TokenBucket(10, 1, name="brief")
@@ -460,7 +460,7 @@ def test_a_limit_that_held_most_keys_once_does_not_stand_in_the_way() -> None:
     assert len(store) == 100
 
 
-def test_limits_that_come_and_go_leave_nothing_behind() -> None:
+def test_limits_used_once_are_dropped_after_expiry() -> None:
     clock = Clock()
     store = MemoryStore(clock=clock)
     for number in range(5000):
@@ -470,7 +470,7 @@ def test_limits_that_come_and_go_leave_nothing_behind() -> None:
     assert len(store._maps) < 10
 
 
-def test_a_key_that_is_used_all_the_time_is_kept_once() -> None:
+def test_constantly_used_keys_are_stored_once() -> None:
     clock = Clock()
     store = MemoryStore(max_keys=10_000, clock=clock)
     limit = SlidingWindowCounter(10**6, 10)
@@ -483,7 +483,7 @@ def test_a_key_that_is_used_all_the_time_is_kept_once() -> None:
     assert sum(len(page.states) for page in shelf._older) <= 1500
 
 
-def test_a_page_holds_no_more_than_its_share() -> None:
+def test_generation_holds_at_most_a_24th_of_max_keys() -> None:
     store = MemoryStore(max_keys=4800, clock=Clock())
     for number in range(5000):
         hit(store, f"k{number}")
@@ -493,7 +493,7 @@ def test_a_page_holds_no_more_than_its_share() -> None:
     assert len(shelf._older) <= 33
 
 
-def test_a_key_on_a_full_page_stays_there_until_the_page_is_half_a_window_old() -> None:
+def test_key_stays_in_a_full_generation_for_half_a_window() -> None:
     clock = Clock()
     store, limit = MemoryStore(max_keys=24 * 64, clock=clock), FixedWindow(3, 60)
     for number in range(65):  # one full generation, and one more key
@@ -506,12 +506,11 @@ def test_a_key_on_a_full_page_stays_there_until_the_page_is_half_a_window_old() 
     assert (page["k0"].count, list(shelf.current)) == (3, ["k64"])
     clock.advance(0.000_001)
     assert not hit(store, "k0", limit).allowed
-    newest = shelf._older[-1].states  # closed by that call, because of its age
+    newest = shelf._older[-1].states  # that call closed the generation, because of its age
     assert (len(page), shelf.count, newest["k0"].count) == (63, 65, 3)
 
 
-def test_where_all_room_is_used_up_what_is_asked_for_becomes_young() -> None:
-    """Among the evictable keys, those without requests are evicted first."""
+def test_full_store_evicts_keys_without_requests_first() -> None:
     store, limit = MemoryStore(max_keys=24 * 64, clock=Clock()), FixedWindow(3, 60)
     for number in range(24 * 64):
         hit(store, f"k{number}", limit)
@@ -522,7 +521,7 @@ def test_where_all_room_is_used_up_what_is_asked_for_becomes_young() -> None:
     assert hit(store, "k1", limit).remaining == 2  # its state was evicted
 
 
-def test_each_of_more_keys_than_a_page_holds_has_exactly_its_quota() -> None:
+def test_keys_of_many_generations_get_exactly_their_quota() -> None:
     store, limit = MemoryStore(max_keys=24 * 64, clock=Clock()), FixedWindow(3, 60)
     keys = [f"k{number}" for number in range(500)]
     admitted = Counter(key for _ in range(4) for key in keys if hit(store, key, limit).allowed)

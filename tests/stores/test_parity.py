@@ -17,7 +17,7 @@ from stores.model_store import ModelStore
 from stores.random_steps import RandomSteps
 
 STEPS = 20_000 if PROOF else 1_000  # per algorithm and server
-ON_FAKEREDIS = 500  # it is slow
+ON_FAKEREDIS = 500  # fakeredis is slow
 Record = Callable[[str, object], None]
 ROUND = 250  # steps with the same limits
 SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure message contains it
@@ -48,17 +48,19 @@ def compare_with_redis(algorithm: str, client_or_url: object, steps: int, place:
     return f"{algorithm} on {place}: {steps} steps, {decisions} decisions, all equal"
 
 
-def test_the_memory_store_answers_as_the_model(algorithm: str) -> None:
-    """The clock does not step back here, because the memory store may have dropped expired states before."""
+def test_memory_store_decides_like_the_model(algorithm: str) -> None:
+    """The clock does not step back here, because the memory store may have dropped expired states by then."""
     for turn in range(STEPS // ROUND):
         walk = RandomSteps(algorithm, SEED + turn, both_ways=False)
         compare(walk, MemoryStore(clock=walk.clock), SEED + turn)
 
 
-def test_a_real_server_answers_as_python(algorithm: str, redis_server: RedisServer, record_property: Record) -> None:
+def test_redis_server_decides_like_the_model(
+    algorithm: str, redis_server: RedisServer, record_property: Record
+) -> None:
     record_property("parity", compare_with_redis(algorithm, redis_server.url, STEPS, redis_server.version()))
 
 
-def test_fakeredis_answers_as_python(algorithm: str, record_property: Record) -> None:
+def test_fakeredis_decides_like_the_model(algorithm: str, record_property: Record) -> None:
     with fakeredis.FakeRedis() as client:
         record_property("parity", compare_with_redis(algorithm, client, ON_FAKEREDIS, "fakeredis"))
