@@ -1,4 +1,4 @@
-"""Tests the keys that a Redis store writes, how long they live, and how many commands the store sends."""
+"""Tests which keys a Redis store writes, when they expire, and how many commands the store sends."""
 
 import struct
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def calls(client: Redis, command: str) -> int:
     return statistics.get(f"cmdstat_{command}", {"calls": 0})["calls"]
 
 
-def test_a_key_names_format_bucket_key_and_limit(redis_store: RedisStore, client: Redis) -> None:
+def test_redis_key_contains_format_bucket_key_and_limit(redis_store: RedisStore, client: Redis) -> None:
     redis_store.take(
         [Charge("{0123}:login", BUCKET), Charge("{0123}:login", SlidingWindowCounter(5, 0.25, name="quick"))]
     )
@@ -42,7 +42,7 @@ def test_a_key_names_format_bucket_key_and_limit(redis_store: RedisStore, client
     }
 
 
-def test_stores_with_another_prefix_share_nothing(redis_store: RedisStore, redis_url: str) -> None:
+def test_stores_with_different_prefixes_share_no_bucket(redis_store: RedisStore, redis_url: str) -> None:
     other = RedisStore(redis_url, timeout=5, prefix="other:")
     redis_store.take([Charge("k", BUCKET, 5)])
     assert other.take([Charge("k", BUCKET)])[0].remaining == 4
@@ -71,10 +71,10 @@ def test_stores_with_another_prefix_share_nothing(redis_store: RedisStore, redis
         (LeakyBucket(999_999_937, 24 * 3600, burst=3), 100_000),
     ],
 )
-def test_a_key_lives_as_long_as_it_means_something_rounded_up(
+def test_ttl_with_an_injected_clock_is_the_state_life_and_an_hour(
     limit: Limit, life: int, redis_url: str, client: Redis
 ) -> None:
-    store = RedisStore(redis_url, timeout=5, clock=Clock())  # an injected clock may step back: an hour longer
+    store = RedisStore(redis_url, timeout=5, clock=Clock())  # an injected clock may step back, so keys live longer
     with client.monitor() as monitor:  # type: ignore[no-untyped-call]
         store.take([Charge("k", limit)])
         written = next(command for command in said(monitor) if command.startswith(("SET ", "PEXPIRE ")))
@@ -89,8 +89,8 @@ def said(monitor: Any) -> Iterator[str]:
 
 
 @pytest.mark.promise(6)
-def test_by_the_servers_clock_the_instant_is_said_rounded_up(redis_store: RedisStore, client: Redis) -> None:
-    redis_store.peek([Charge("k", WINDOW, 0)])  # so that the server has the script
+def test_expiry_with_the_server_clock_is_an_instant_rounded_up(redis_store: RedisStore, client: Redis) -> None:
+    redis_store.peek([Charge("k", WINDOW, 0)])  # sends the script to the server
     with client.monitor() as monitor:  # type: ignore[no-untyped-call]
         (decision,) = redis_store.take([Charge("k", FixedWindow(7, 1.0005))])
         written = next(command for command in said(monitor) if command.startswith("SET "))
@@ -98,7 +98,7 @@ def test_by_the_servers_clock_the_instant_is_said_rounded_up(redis_store: RedisS
 
 
 @pytest.mark.promise(6)
-def test_by_the_servers_clock_a_key_lives_no_hour_longer(redis_store: RedisStore, client: Redis) -> None:
+def test_ttl_with_the_server_clock_has_no_extra_hour(redis_store: RedisStore, client: Redis) -> None:
     (decision,) = redis_store.take([Charge("k", TokenBucket(1, 3600))])
     (key,) = client.scan_iter()
     assert decision.reset_after == 3600.0
@@ -121,7 +121,7 @@ return {state, time[1] * 1000 + (time[2] - time[2] % 1000) / 1000 + left}
         (SlidingWindowCounter(100_000, 0.05, buckets=2), 0, 75),
     ],
 )
-def test_a_key_ends_with_its_window_however_often_it_is_written(
+def test_key_expires_with_its_window_after_repeated_writes(
     limit: Limit, start: int, life: int, redis_store: RedisStore, client: Redis
 ) -> None:
     seen: dict[float, int] = {}
@@ -137,13 +137,15 @@ def test_a_key_ends_with_its_window_however_often_it_is_written(
         if len(seen) > 3:
             break
     assert min(late) <= 2
-    assert max(seen.values()) > 1  # some keys were written again in their window
-    assert len(seen) > 3  # and new windows began
+    assert max(seen.values()) > 1  # the store wrote some keys again in their window
+    assert len(seen) > 3  # new windows began
 
 
 @pytest.mark.promise(1)
 @pytest.mark.parametrize("charges", [1, 2, 20])
-def test_one_evalsha_whatever_the_number_of_charges(charges: int, redis_store: RedisStore, client: Redis) -> None:
+def test_each_call_sends_one_evalsha_for_any_number_of_charges(
+    charges: int, redis_store: RedisStore, client: Redis
+) -> None:
     group = [Charge(f"k{number % 7}", WINDOW if number % 2 else BUCKET, 0) for number in range(charges)]
     redis_store.take(group)
     client.config_resetstat()
@@ -152,7 +154,7 @@ def test_one_evalsha_whatever_the_number_of_charges(charges: int, redis_store: R
     assert (calls(client, "evalsha"), calls(client, "eval"), calls(client, "script|load")) == (2, 0, 0)
 
 
-def test_nothing_is_written_for_cost_0_peeks_and_what_never_passes(redis_store: RedisStore, client: Redis) -> None:
+def test_calls_that_charge_nothing_write_no_key(redis_store: RedisStore, client: Redis) -> None:
     redis_store.take([Charge("k", BUCKET, 0), Charge("k", WINDOW, 0)])
     redis_store.take([Charge("k", BUCKET, 6), Charge("k", WINDOW)])
     redis_store.peek([Charge("k", BUCKET), Charge("k", WINDOW)])
@@ -160,7 +162,7 @@ def test_nothing_is_written_for_cost_0_peeks_and_what_never_passes(redis_store: 
     assert client.dbsize() == 0
 
 
-def test_what_is_given_back_entirely_leaves_no_key(redis_store: RedisStore, client: Redis) -> None:
+def test_full_refund_leaves_no_key(redis_store: RedisStore, client: Redis) -> None:
     group = [Charge("k", BUCKET, 2), Charge("k", WINDOW, 2)]
     decisions = redis_store.take(group)
     assert client.dbsize() == 2

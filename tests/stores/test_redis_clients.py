@@ -1,4 +1,4 @@
-"""A redis-py client passed to a store is used as it is, with either protocol. Also tests the database of a URL."""
+"""A store uses a redis-py client as it is configured, with either protocol. Also tests the database of a URL."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_client_handed_in_is_used_as_it_is_and_not_closed(options: dict[str, Any], redis_url: str) -> None:
+def test_store_uses_a_given_client_and_does_not_close_it(options: dict[str, Any], redis_url: str) -> None:
     with Redis.from_url(redis_url, **options, socket_timeout=5) as client:
         store = RedisStore(client, timeout=5)
         (decision,) = store.take([Charge("k", BUCKET, 2)])
@@ -33,7 +33,7 @@ def test_a_client_handed_in_is_used_as_it_is_and_not_closed(options: dict[str, A
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_an_async_client_handed_in_is_used_as_it_is_and_not_closed(options: dict[str, Any], redis_url: str) -> None:
+def test_async_store_uses_a_given_client_and_does_not_close_it(options: dict[str, Any], redis_url: str) -> None:
     async def use() -> None:
         async with redis.asyncio.Redis.from_url(redis_url, **options) as client:
             store = AsyncRedisStore(client, timeout=5)
@@ -56,12 +56,12 @@ def test_an_async_client_handed_in_is_used_as_it_is_and_not_closed(options: dict
         (AsyncRedisStore, redis.asyncio.Redis(decode_responses=True)),
     ],
 )
-def test_a_client_that_makes_text_of_replies_is_an_error_with_the_fix(kind: Any, client: Any) -> None:
+def test_client_that_decodes_replies_is_a_config_error(kind: Any, client: Any) -> None:
     with pytest.raises(ConfigError, match=r"^client_or_url: got .* decode_responses=True, .* without decode_responses"):
         kind(client)
 
 
-def test_a_client_that_waits_longer_than_the_store_may_is_warned_about(
+def test_client_with_a_longer_timeout_than_the_store_logs_a_warning(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Redis.from_url(redis_url, socket_timeout=0.01) as quick:
@@ -76,14 +76,14 @@ def test_a_client_that_waits_longer_than_the_store_may_is_warned_about(
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])
 @pytest.mark.parametrize("path", ["/x", "/-1", "/1/2", "/0x1", "/%2d1", "?db=-1", "?db=x", "/1?db=-1"])
-def test_a_database_that_cannot_be_is_a_wrong_url(path: str, kind: Any) -> None:
+def test_invalid_database_in_a_url_is_a_config_error(path: str, kind: Any) -> None:
     """The client library would use another database instead."""
     with pytest.raises(ConfigError, match="with a number from 0 as DB"):
         kind(f"redis://localhost{path}")
 
 
 @pytest.mark.parametrize(("path", "database"), [("", 0), ("/", 0), ("/3", 3), ("/3/", 3), ("/%33", 3), ("/?db=3", 3)])
-def test_the_database_of_a_url(path: str, database: int, redis_url: str) -> None:
+def test_store_uses_the_database_of_its_url(path: str, database: int, redis_url: str) -> None:
     server = redis_url.rpartition("/")[0]
     store = RedisStore(server + path, timeout=5)
     store.take([Charge("k", BUCKET)])
@@ -93,12 +93,12 @@ def test_the_database_of_a_url(path: str, database: int, redis_url: str) -> None
         client.flushdb()
 
 
-def test_the_path_of_a_socket_is_no_database() -> None:
+def test_unix_socket_path_is_not_read_as_a_database() -> None:
     RedisStore("unix:///run/redis/server.sock?db=2")
 
 
-def test_a_request_awaits_its_reply_without_a_coroutine_of_the_store_between() -> None:
-    """A coroutine would take each request as much time as several layers."""
+def test_async_take_adds_no_coroutine_of_the_store() -> None:
+    """A coroutine would cost each request as much time as several layers."""
     store = AsyncRedisStore("redis://localhost")
     inner: Any = store._store
     assert store._take_below == inner.start_take

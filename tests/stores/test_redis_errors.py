@@ -41,7 +41,7 @@ def speakers(server: RedisServer) -> set[str]:
     ],
     ids=["READONLY", "OOM"],
 )
-def test_a_server_that_will_not_write(
+def test_calls_fail_while_the_server_rejects_writes(
     redis_server: RedisServer, refuse: str, permit: str, kept: bool, awaited: bool
 ) -> None:
     with RedisServer(redis_server.binary) as server, store_of(server.url, awaited=awaited) as store:
@@ -62,7 +62,7 @@ def test_a_server_that_will_not_write(
     [*(parse(f"9/minute using {name}")[0] for name in ALGORITHMS), Concurrency(9)],
     ids=lambda limit: limit.algorithm,
 )
-def test_a_full_server_takes_no_new_key(redis_server: RedisServer, limit: Limit) -> None:
+def test_full_server_stores_no_new_key(redis_server: RedisServer, limit: Limit) -> None:
     """Redis refuses only the first write of a script: a flood of new keys would grow far beyond `maxmemory`."""
     with RedisServer(redis_server.binary) as server, store_of(server.url, awaited=False) as store:
         store.take([Charge("old", limit)])

@@ -1,6 +1,6 @@
 """Calls raise StoreError in time, or return the right decision, if Redis is down, frozen, replaced or confused.
 
-No call ever gets the decision of another one.
+No call ever gets the decision of another call.
 """
 
 import itertools
@@ -79,9 +79,7 @@ def fails(store: Store, number: int) -> bool:
     return True
 
 
-def test_a_frozen_server_fails_every_call_and_is_used_again_when_it_runs(
-    opened: Open, redis_server: RedisServer
-) -> None:
+def test_calls_fail_while_the_server_is_frozen_and_succeed_after(opened: Open, redis_server: RedisServer) -> None:
     with opened(redis_server.url) as store:
         answered(store, 1)
         redis_server.pause()
@@ -89,10 +87,10 @@ def test_a_frozen_server_fails_every_call_and_is_used_again_when_it_runs(
             assert all(fails(store, number) for number in range(2, 4))
         redis_server.resume()
         for number in range(10, 20):
-            assert answered(store, number).allowed  # not by the reply to an earlier call
+            assert answered(store, number).allowed  # `answered` detects the reply to an earlier call
 
 
-def test_a_server_that_is_frozen_from_the_start(opened: Open, redis_server: RedisServer) -> None:
+def test_calls_fail_while_the_server_is_frozen_from_the_start(opened: Open, redis_server: RedisServer) -> None:
     redis_server.pause()
     with opened(redis_server.url) as store:
         with in_time():
@@ -101,7 +99,7 @@ def test_a_server_that_is_frozen_from_the_start(opened: Open, redis_server: Redi
         answered(store, 4)
 
 
-def test_a_port_where_nobody_listens(opened: Open) -> None:
+def test_calls_fail_on_a_port_without_a_listener(opened: Open) -> None:
     with socket.socket() as taken:  # bound, so that no other process gets it, and not listening
         taken.bind(("127.0.0.1", 0))
         url = f"redis://127.0.0.1:{taken.getsockname()[1]}/0"
@@ -109,7 +107,7 @@ def test_a_port_where_nobody_listens(opened: Open) -> None:
             assert all(fails(store, number) for number in range(10))
 
 
-def test_a_server_that_crashed_and_came_back_empty(opened: Open, redis_server: RedisServer) -> None:
+def test_calls_succeed_after_the_server_crashes_and_restarts_empty(opened: Open, redis_server: RedisServer) -> None:
     with opened(redis_server.url, timeout=LONG) as store:
         assert [answered(store, 1).remaining for _ in range(3)] == [100, 99, 98]
         redis_server.kill()
@@ -119,7 +117,7 @@ def test_a_server_that_crashed_and_came_back_empty(opened: Open, redis_server: R
         assert answered(store, 1).remaining == 100
 
 
-def test_a_restart_between_two_calls_is_hardly_felt(opened: Open, redis_server: RedisServer) -> None:
+def test_restart_between_two_calls_fails_no_call(opened: Open, redis_server: RedisServer) -> None:
     with opened(redis_server.url, timeout=LONG) as store:
         answered(store, 1)
         redis_server.restart()
@@ -136,7 +134,9 @@ def test_a_restart_between_two_calls_is_hardly_felt(opened: Open, redis_server: 
     ],
     ids=["full", "password", "replica", "no scripts"],
 )
-def test_a_server_that_will_not(opened: Open, redis_servers: dict[str, RedisServer], options: tuple[str, ...]) -> None:
+def test_calls_fail_on_a_server_that_rejects_commands(
+    opened: Open, redis_servers: dict[str, RedisServer], options: tuple[str, ...]
+) -> None:
     binary = next(iter(redis_servers.values())).binary
     with Refusing(binary, *options) as server, opened(server.url) as store, in_time():
         for number in range(5):
@@ -145,7 +145,7 @@ def test_a_server_that_will_not(opened: Open, redis_servers: dict[str, RedisServ
 
 
 class Refusing(RedisServer):
-    """Counts as up once its port replies at all, because a server with a password rejects PING."""
+    """Counts as started once its port replies, because a server with a password rejects PING."""
 
     def ask(self, command: str, timeout: float = 1.0) -> str:
         answer = super().ask(command, timeout)
@@ -154,7 +154,7 @@ class Refusing(RedisServer):
         return answer
 
 
-def test_a_database_that_is_not_there(opened: Open, redis_server: RedisServer) -> None:
+def test_calls_fail_on_a_missing_database(opened: Open, redis_server: RedisServer) -> None:
     with opened(redis_server.url.replace("/0", "/9999")) as store, in_time():
         assert all(fails(store, number) for number in range(3))
 
@@ -238,14 +238,14 @@ NO_REDIS: dict[str, Callable[[socket.socket], object]] = {
 
 
 @pytest.mark.parametrize("what", NO_REDIS)
-def test_something_that_is_no_redis(opened: Open, what: str) -> None:
+def test_calls_fail_on_a_server_that_is_not_redis(opened: Open, what: str) -> None:
     with listener(NO_REDIS[what]) as url, opened(url) as store, in_time():
         for number in range(5):
             with pytest.raises(StoreError):
                 store.take([question(number)])
 
 
-def test_what_comes_after_an_answer_answers_nobody_else(opened: Open) -> None:
+def test_extra_reply_is_not_used_for_the_next_call(opened: Open) -> None:
     numbers = itertools.count(1)
 
     def talk(connection: socket.socket) -> None:
@@ -282,7 +282,7 @@ class Answering:
 INTEGERS, GOOD = [1] * 8, [True, *[1] * 7]  # a decision as integers of the protocol, and as msgpack
 
 
-def test_a_reply_that_is_not_one_decision_per_charge_is_no_answer() -> None:
+def test_take_rejects_replies_without_one_decision_per_charge() -> None:
     none_or_two = [[], [INTEGERS, INTEGERS], INTEGERS, [[INTEGERS]], {"a": 1}]
     wrong = [*none_or_two, *([row] for row in ([1] * 7, [1] * 9, [1.0] * 8, [0.5] * 8, ["1"] * 8, [True] * 8))]
     bad = [GOOD[:7], [*GOOD, 1], [1, *GOOD[1:]], [True, 0.5, *GOOD[2:]], [True, "1", *GOOD[2:]], [*GOOD[:3], None, 1]]
@@ -298,7 +298,7 @@ def test_a_reply_that_is_not_one_decision_per_charge_is_no_answer() -> None:
             RedisStore(Answering(reply)).take([question(1)])
 
 
-def test_a_reply_that_does_not_say_what_became_of_each_correction_is_no_answer() -> None:
+def test_settle_rejects_replies_without_one_result_per_settlement() -> None:
     wrong = [[], {"a": 1}, [[INTEGERS]], [INTEGERS, INTEGERS], INTEGERS, [[INTEGERS], [0]]]
     packed = [[[GOOD]], [GOOD, GOOD], GOOD, [[GOOD], [0]], [GOOD, [0]]]
     for reply in (None, b"OK", "ab", *wrong, *map(msgpack.encode, packed)):

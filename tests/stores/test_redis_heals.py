@@ -1,4 +1,4 @@
-"""States that the server lost, or that another program overwrote, count as empty and are repaired."""
+"""The store treats states that the server lost, or that another program overwrote, as empty, and repairs them."""
 
 import math
 import struct
@@ -24,7 +24,7 @@ each_algorithm = pytest.mark.parametrize("limit", [limit_of(kind) for kind in TA
 @pytest.mark.promise(8)
 @each_algorithm
 @pytest.mark.parametrize(("scripts", "used"), [(True, 1), (False, 0)])
-def test_forgotten_scripts_and_states_heal(
+def test_store_recovers_from_flushed_scripts_and_data(
     limit: Limit, redis_store: RedisStore, client: Redis, used: int, *, scripts: bool
 ) -> None:
     most = redis_store.peek([Charge("k", limit, 0)])[0].remaining
@@ -42,7 +42,7 @@ def numbers(*values: float) -> Callable[[Redis, bytes], object]:
 
 
 NOW = 1_700_000_000_000_000
-UNIT = f"{1:016}"  # the form of the names that the log gives its units
+UNIT = f"{1:016}"  # the form of the names of a log's units
 
 
 def server_now(client: Redis) -> int:
@@ -112,11 +112,11 @@ def spoil(charge: Charge, garbage: str, store: RedisStore, client: Redis) -> tup
 
 @pytest.mark.promise(8)
 @each_algorithm
-def test_wrong_types_and_garbage_count_as_nothing_and_heal(
+def test_take_treats_garbage_as_an_empty_state_and_repairs_it(
     limit: Limit, redis_store: RedisStore, client: Redis
 ) -> None:
     for garbage in GARBAGE:
-        name = f"after {garbage}"  # a key of its own, because the deny cache may refuse an earlier one
+        name = f"after {garbage}"  # a new key for each case, because the deny cache may refuse an earlier key
         charge = Charge(name, limit)
         key, remaining = spoil(charge, garbage, redis_store, client)
         redis_store.settle([Charge(name, limit, -1, at=server_now(client))])  # there is nothing to refund
@@ -131,7 +131,7 @@ def test_wrong_types_and_garbage_count_as_nothing_and_heal(
 
 @pytest.mark.promise(8)
 @each_algorithm
-def test_a_correction_heals_too(limit: Limit, redis_store: RedisStore, client: Redis) -> None:
+def test_settlement_repairs_garbage(limit: Limit, redis_store: RedisStore, client: Redis) -> None:
     for garbage in GARBAGE:
         charge = Charge(f"after {garbage}", limit)
         key, remaining = spoil(charge, garbage, redis_store, client)
@@ -147,7 +147,7 @@ LOG_KEY = f"rl:1:k:{LOG.bucket}"
 @pytest.mark.promise(6)
 @pytest.mark.promise(8)
 @pytest.mark.parametrize(("units", "allowed", "left"), [(1, True, 8), (9, True, 0), (10, False, 0), (2500, False, 0)])
-def test_a_log_from_far_ahead_counts_as_of_now(
+def test_log_units_from_the_future_count_as_taken_now(
     redis_store: RedisStore, client: Redis, units: int, left: int, *, allowed: bool
 ) -> None:
     ahead = server_now(client) + 10**15
@@ -160,7 +160,7 @@ def test_a_log_from_far_ahead_counts_as_of_now(
 
 
 @pytest.mark.promise(7)
-def test_expired_units_are_dropped_though_a_later_one_is_from_ahead(redis_store: RedisStore, client: Redis) -> None:
+def test_expired_log_units_are_dropped_beside_a_unit_from_the_future(redis_store: RedisStore, client: Redis) -> None:
     now = server_now(client)
     client.zadd(LOG_KEY, {f"{0:016}": now - 11_000_000, f"{1:016}": now + 60_000_000})
     assert redis_store.take([Charge("k", LOG)])[0].remaining == 8
@@ -169,7 +169,7 @@ def test_expired_units_are_dropped_though_a_later_one_is_from_ahead(redis_store:
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize(("name", "later"), [("abc", -1), ("abc", -0.5), ("0", 0), (UNIT, -0.5), ("", -5_000_000)])
-def test_what_is_foreign_among_the_units_of_a_log_counts_for_one_window_at_most(
+def test_foreign_log_members_count_for_at_most_one_window(
     redis_url: str, client: Redis, name: str, later: float
 ) -> None:
     clock = Clock()
@@ -184,7 +184,7 @@ def test_what_is_foreign_among_the_units_of_a_log_counts_for_one_window_at_most(
 
 
 @each_algorithm
-def test_garbage_is_reset(limit: Limit, redis_store: RedisStore, client: Redis) -> None:
+def test_reset_deletes_garbage(limit: Limit, redis_store: RedisStore, client: Redis) -> None:
     spoil(Charge("k", limit), "a hash", redis_store, client)
     redis_store.reset([Charge("k", limit)])
     assert client.dbsize() == 0

@@ -1,4 +1,4 @@
-"""A Redis store survives canceled requests, event loops that come and go, forks, threads and closing."""
+"""A Redis store survives canceled requests, short-lived event loops, forks, threads and closing."""
 
 import asyncio
 import gc
@@ -59,7 +59,7 @@ async def cancelled_at_random(store: AsyncRedisStore, random: Random, first: int
     return sum(isinstance(answer, int) for answer in answers)
 
 
-def test_replies_never_cross_however_requests_are_cancelled(redis_url: str) -> None:
+def test_canceled_requests_do_not_mix_up_replies(redis_url: str) -> None:
     async def main() -> None:
         random = Random(7)  # noqa: S311  # tests need no secrets
         store = AsyncRedisStore(redis_url, timeout=5)
@@ -72,7 +72,7 @@ def test_replies_never_cross_however_requests_are_cancelled(redis_url: str) -> N
     asyncio.run(main())
 
 
-def test_replies_that_come_too_late_answer_nobody_else(redis_server: RedisServer) -> None:
+def test_late_replies_are_not_used_for_other_calls(redis_server: RedisServer) -> None:
     async def main() -> None:
         store = AsyncRedisStore(redis_server.url)  # with the default timeout
         await answered(store)
@@ -92,7 +92,7 @@ def test_replies_that_come_too_late_answer_nobody_else(redis_server: RedisServer
     asyncio.run(main())
 
 
-def test_each_loop_has_connections_of_its_own(redis_url: str) -> None:
+def test_async_store_works_in_one_event_loop_after_another(redis_url: str) -> None:
     store = AsyncRedisStore(redis_url, timeout=5)
 
     async def main(number: int) -> int:
@@ -104,7 +104,7 @@ def test_each_loop_has_connections_of_its_own(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
-def test_a_loop_that_ended_without_close_leaves_nothing_open(
+def test_event_loop_that_ends_without_close_leaves_no_open_connection(
     redis_server: RedisServer, scheme: str, tmp_path: Path
 ) -> None:
     with tls.server_with_tls(redis_server.binary, files := tls.made_in(tmp_path)) as (server, port):
@@ -117,7 +117,7 @@ def test_a_loop_that_ended_without_close_leaves_nothing_open(
 
 
 def connected(server: RedisServer) -> int:
-    """Return how many connections the server has besides this one. Waits up to 2 s until it has noticed closed ones."""
+    """Return how many other connections the server has. Waits up to 2 s for it to notice closed connections."""
     for _ in range(100):
         if not (count := server.ask("CLIENT LIST").count("id=") - 1):
             break
@@ -125,17 +125,17 @@ def connected(server: RedisServer) -> int:
     return count
 
 
-def test_a_loop_that_ended_without_close_does_not_trouble_the_next(redis_url: str) -> None:
+def test_next_event_loop_works_after_one_ends_without_close(redis_url: str) -> None:
     store = AsyncRedisStore(redis_url, timeout=5)
     assert [asyncio.run(asked(store, number)) for number in range(5)] == [0, 1, 2, 3, 4]
     inner: Any = store._store
-    assert len(inner._batchers) == 1  # nothing is left of the earlier loops
+    assert len(inner._batchers) == 1  # the batchers of the earlier loops are gone
     del inner
     del store
     gc.collect()
 
 
-def test_loops_of_several_threads_at_once(redis_url: str) -> None:
+def test_event_loops_of_several_threads_share_a_store(redis_url: str) -> None:
     store = AsyncRedisStore(redis_url, timeout=5)
     answers: dict[int, list[int]] = {}
 
@@ -151,7 +151,7 @@ def test_loops_of_several_threads_at_once(redis_url: str) -> None:
     assert answers == {first: list(range(first, first + 50)) for first in range(0, 400, 100)}
 
 
-def test_the_last_loop_is_read_while_another_thread_closes() -> None:
+def test_last_loop_is_readable_while_another_thread_removes_it() -> None:
     loop = asyncio.new_event_loop()
     values = iter([(loop, 1), None])  # `pop` in another thread sets None after the first read
 
@@ -162,13 +162,13 @@ def test_the_last_loop_is_read_while_another_thread_closes() -> None:
     loop.close()
 
 
-def test_a_close_while_another_loop_starts_a_call(redis_url: str) -> None:
+def test_close_tolerates_a_call_that_another_loop_starts(redis_url: str) -> None:
     store = AsyncRedisStore(redis_url, timeout=5)
     inner: Any = store._store
 
     class Call:
         def get_loop(self) -> None:
-            inner._calls.add(Call())  # as the thread of the other loop may do meanwhile
+            inner._calls.add(Call())  # the thread of the other loop may do this meanwhile
 
     inner._calls.update([Call(), Call()])
     asyncio.run(store.aclose())
@@ -183,7 +183,7 @@ def run_all(works: list[Callable[[], object]]) -> None:
         thread.join()
 
 
-def test_more_threads_than_connections(redis_url: str) -> None:
+def test_more_threads_than_connections_get_their_own_decisions(redis_url: str) -> None:
     store = RedisStore(redis_url, timeout=5)
     answers: list[bool] = []
 
@@ -195,7 +195,7 @@ def test_more_threads_than_connections(redis_url: str) -> None:
     store.close()
 
 
-def test_closing_while_threads_ask(redis_url: str) -> None:
+def test_calls_of_threads_succeed_while_the_store_is_closed(redis_url: str) -> None:
     store = RedisStore(redis_url, timeout=5)
     answers: list[bool] = []
 
@@ -255,7 +255,7 @@ def test_forked_children_and_their_parent_do_not_share_connections(redis_url: st
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_forked_child_uses_a_loop_of_its_own(redis_url: str) -> None:
+def test_async_store_works_in_a_forked_child_with_its_own_event_loop(redis_url: str) -> None:
     store = AsyncRedisStore(redis_url, timeout=5)
 
     async def ask(first: int) -> bool:
