@@ -1,4 +1,4 @@
-"""A server that rejects this app until a setting is changed is distinguished from one that is unavailable."""
+"""The store distinguishes a server that rejects this app until a setting changes from one that is unavailable."""
 
 import logging
 import re
@@ -39,7 +39,7 @@ def refused(opened: Open, url: str, **options: object) -> StoreError:
 
 
 def shown(error: StoreError) -> str:
-    """Return the text of an error without the address of the server, whose port is another one in each run."""
+    """Return the text of an error without the address of the server, because its port differs in each run."""
     return re.sub(r"^cannot connect: (127\.0\.0\.1|localhost):\d+: ", "cannot connect: ", str(error))
 
 
@@ -116,7 +116,7 @@ REJECTIONS: dict[str, tuple[Callable[[RedisServer], object], dict[str, str], str
 
 @each_kind
 @pytest.mark.parametrize("name", REJECTIONS)
-def test_the_error_and_the_log_say_what_is_wrong(
+def test_error_and_log_explain_the_rejection(
     opened: Open, name: str, server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepare, url, expected = REJECTIONS[name]
@@ -132,7 +132,9 @@ def test_the_error_and_the_log_say_what_is_wrong(
 
 
 @each_kind
-def test_it_is_repeated_rarely(opened: Open, server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_rejections_are_logged_once(
+    opened: Open, server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
     has_a_user(server)
     for _ in range(5):
         refused(opened, at(server, login="shop:wrong@"))
@@ -148,7 +150,7 @@ AWAY: dict[str, Callable[[RedisServer], object]] = {
 
 @each_kind
 @pytest.mark.parametrize("how", AWAY)
-def test_a_server_that_is_away_does_not_reject(
+def test_error_of_an_unavailable_server_is_not_a_rejection(
     opened: Open, how: str, server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     AWAY[how](server)
@@ -158,7 +160,7 @@ def test_a_server_that_is_away_does_not_reject(
 
 
 @each_kind
-def test_a_node_of_a_cluster_that_is_named_as_a_server(opened: Open, redis_server: RedisServer) -> None:
+def test_server_url_with_a_database_of_a_cluster_node_is_a_rejection(opened: Open, redis_server: RedisServer) -> None:
     with RedisServer(redis_server.binary, "--cluster-enabled", "yes", choose_port=free_cluster_port) as node:
         has_databases = node.ask("CONFIG GET cluster-databases") != "*0"  # Valkey 9 and later; one by default
         error = refused(opened, at(node, tail="/1"))
@@ -172,7 +174,7 @@ def test_a_node_of_a_cluster_that_is_named_as_a_server(opened: Open, redis_serve
 
 
 @each_kind
-def test_a_cluster_that_is_named_as_a_server(opened: Open, redis_cluster: RedisCluster) -> None:
+def test_server_url_of_a_cluster_is_a_rejection(opened: Open, redis_cluster: RedisCluster) -> None:
     """The reply is MOVED for a key of another node, and CROSSSLOT for keys in several slots."""
     node = redis_cluster.nodes[0]
     with opened(at(node), timeout=5) as store:
@@ -184,8 +186,8 @@ def test_a_cluster_that_is_named_as_a_server(opened: Open, redis_cluster: RedisC
 
 
 @each_kind
-def test_one_node_of_a_cluster_that_rejects(opened: Open, redis_cluster: RedisCluster) -> None:
-    """The other nodes are used, and the error names the node that rejects."""
+def test_rejection_by_one_cluster_node_affects_only_its_slots(opened: Open, redis_cluster: RedisCluster) -> None:
+    """The error names the node that rejects."""
     owner = redis_cluster.owner(15495)  # the slot of {a}
     owner.ask("CONFIG SET requirepass x")
     try:
@@ -202,7 +204,7 @@ def test_one_node_of_a_cluster_that_rejects(opened: Open, redis_cluster: RedisCl
 
 @contextmanager
 def answering(reply: bytes) -> Iterator[int]:
-    """Yield the port of a server that sends this reply to everything."""
+    """Yield the port of a server that always sends this reply."""
     ends = threading.Event()
 
     def serve(listening: socket.socket) -> None:
@@ -230,7 +232,7 @@ def answering(reply: bytes) -> Iterator[int]:
 
 @each_kind
 @pytest.mark.parametrize("reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.6\r\n"])
-def test_what_is_no_redis(opened: Open, reply: bytes) -> None:
+def test_server_that_is_not_redis_is_a_rejection(opened: Open, reply: bytes) -> None:
     with answering(reply) as port:
         error = refused(opened, f"redis://:{PASSWORD}@127.0.0.1:{port}")
     assert shown(error).startswith("cannot connect: the server on this port does not speak the protocol of Redis; name")
@@ -238,7 +240,9 @@ def test_what_is_no_redis(opened: Open, reply: bytes) -> None:
 
 
 @each_kind
-def test_a_reply_that_quotes_the_password(opened: Open, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_does_not_contain_a_password_that_the_reply_quotes(
+    opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
     """A server that does not know AUTH sends such a reply, and so does a proxy in front of one."""
     reply = f"-ERR unknown command `AUTH`, with args beginning with: `shop`, `{PASSWORD}`, \r\n".encode()
     with answering(reply) as port:
@@ -258,7 +262,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tls.Certificates:
 
 
 @each_kind
-def test_tls(opened: Open, redis_server: RedisServer, files: tls.Certificates) -> None:
+def test_tls_mistakes_are_rejections(opened: Open, redis_server: RedisServer, files: tls.Certificates) -> None:
     with tls.server_with_tls(redis_server.binary, files) as (_, port):
         found = [
             refused(opened, f"{scheme}://{host}:{port}/0?{query}".rstrip("?"))
@@ -279,7 +283,7 @@ def test_tls(opened: Open, redis_server: RedisServer, files: tls.Certificates) -
 
 
 @each_kind
-def test_passwords_of_sentinels_and_services(
+def test_wrong_sentinel_services_and_passwords_are_rejections(
     opened: Open, server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with SentinelServer(server.binary) as sentinel:
@@ -329,7 +333,7 @@ for url in sys.argv[1:]:
 """
 
 
-def test_a_socket_that_we_may_not_open(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_unix_socket_without_permission_is_a_rejection(redis_server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "redis.sock"
     with RedisServer(redis_server.binary, "--unixsocket", str(path), "--unixsocketperm", "000"):
         # root may open every socket; the first URL imports modules that another user could not import
@@ -341,7 +345,9 @@ def test_a_socket_that_we_may_not_open(redis_server: RedisServer, tmp_path: Path
     ] * 2
 
 
-def test_the_middleware_goes_on_and_says_it(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_middleware_counts_in_its_process_and_logs_the_rejection(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "ratelimit_mw")
     has_a_user(server)
     app = RateLimitMiddleware(hello, limits="1/hour", store=at(server, login="shop:wrong@"), store_timeout=5)
@@ -357,7 +363,7 @@ def test_the_middleware_goes_on_and_says_it(server: RedisServer, caplog: pytest.
     )
 
 
-def test_errors_of_several_requests_agree() -> None:
+def test_copied_store_error_keeps_type_text_and_rejected() -> None:
     """One call serves many requests, and each of them raises a copy of the error."""
     error = StoreError("x", rejected=True)
     copy = error.copy()
@@ -367,13 +373,13 @@ def test_errors_of_several_requests_agree() -> None:
 
 
 @pytest.mark.parametrize("name", ["cmsgpack", "struct"])
-def test_a_server_without_a_codec(name: str) -> None:
+def test_missing_codec_library_is_classified_as_no_codec(name: str) -> None:
     error = ResponseError(f"Script attempted to access nonexistent global variable '{name}'")
     assert type(classify_error(error)) is NoCodec
 
 
 @pytest.mark.parametrize("text", ["the structure of the data is broken", "unknown instruction"])
-def test_an_error_that_does_not_name_a_codec(text: str) -> None:
+def test_other_script_errors_are_classified_as_store_errors(text: str) -> None:
     error = classify_error(ResponseError(text))
     assert (type(error), str(error)) == (StoreError, f"ResponseError: {text}")
 
@@ -393,5 +399,5 @@ def test_an_error_that_does_not_name_a_codec(text: str) -> None:
         ("DENIED Redis is running in protected mode because", "server", True),
     ],
 )
-def test_what_a_server_says(text: str, role: str, rejected: bool) -> None:
+def test_error_reply_and_role_decide_whether_it_is_a_rejection(text: str, role: str, rejected: bool) -> None:
     assert as_store_error(ValueError(text), role).rejected is rejected  # type: ignore[arg-type]  # the table's are roles

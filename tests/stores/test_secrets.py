@@ -58,7 +58,7 @@ async def ahit(url: str) -> None:
 
 @KINDS
 @pytest.mark.parametrize(("user", "password"), [("shop", f"{PASSWORD}x"), ("shop", PASSWORD), ("nobody", PASSWORD)])
-def test_a_password_that_is_wrong_or_not_enough_is_not_told(kind: str, user: str, password: str, url: str) -> None:
+def test_login_error_contains_no_password_or_address(kind: str, user: str, password: str, url: str) -> None:
     shown = " ".join(map(str, hit(kind, url.format(password=password).replace("USER", user))))
     assert "StoreError" in shown
     assert PASSWORD not in shown
@@ -66,12 +66,12 @@ def test_a_password_that_is_wrong_or_not_enough_is_not_told(kind: str, user: str
 
 
 @KINDS
-def test_a_server_that_is_not_there_is_told_without_it(kind: str, tmp_path: Path) -> None:
+def test_connection_error_contains_no_password(kind: str, tmp_path: Path) -> None:
     for place in (f"redis://:{PASSWORD}@127.0.0.1:1/0", f"unix://:{PASSWORD}@{tmp_path}/none"):
         assert PASSWORD not in " ".join(map(str, hit(kind, place)))
 
 
-def test_stores_do_not_show_it(url: str) -> None:
+def test_repr_of_a_store_contains_no_password(url: str) -> None:
     whole = url.format(password=PASSWORD)
     for store in (RedisStore(whole), AsyncRedisStore(whole), open_store(whole, 1.0)):
         assert PASSWORD not in f"{store!r} {store}"
@@ -80,13 +80,15 @@ def test_stores_do_not_show_it(url: str) -> None:
 @pytest.mark.parametrize(
     "wrong", ["{}", "//:{}@host:1", "http://:{}@host:1/0", "redis://:{}@host:port/0", "redis://:a/{}@host:1/0"]
 )
-def test_a_wrong_url_does_not_show_it(wrong: str) -> None:
+def test_error_of_an_invalid_url_contains_no_password(wrong: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_store(wrong.format(PASSWORD), 1.0)
     assert PASSWORD not in f"{caught.value} {caught.value!r} {caught.value.__cause__!r}"
 
 
-def test_the_log_does_not(url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_contains_no_password_or_address(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
     caplog.set_level(logging.DEBUG, "ratelimit_mw")
     store = url.format(password=PASSWORD).replace("USER", "shop")
@@ -101,7 +103,7 @@ def test_the_log_does_not(url: str, caplog: pytest.LogCaptureFixture, monkeypatc
     assert ADDRESS not in caplog.text
 
 
-def test_a_refused_call_does_not_name_whom() -> None:
+def test_rate_limited_error_contains_no_address() -> None:
     limiter = Limiter()
 
     @limiter.limit("1/hour", key=lambda: ADDRESS)
@@ -114,7 +116,7 @@ def test_a_refused_call_does_not_name_whom() -> None:
     assert ADDRESS not in f"{caught.value} {caught.value!r}"
 
 
-def test_how_to_connect_is_shown_without_it() -> None:
+def test_repr_of_a_connection_factory_contains_no_password() -> None:
     found = connection_factory(f"redis://:{PASSWORD}@127.0.0.1:6379/0", 1.0)
     assert found.options["password"] == PASSWORD
     assert repr(found) == f"{found}" == "ConnectionFactory(Connection)"
@@ -122,14 +124,14 @@ def test_how_to_connect_is_shown_without_it() -> None:
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel"])
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
-def test_limiters_do_not_show_it(kind: Any, scheme: str) -> None:
+def test_repr_of_a_limiter_contains_no_password(kind: Any, scheme: str) -> None:
     options = f"?password={PASSWORD}" if scheme != "redis+sentinel" else f"?sentinel_password={PASSWORD}"
     limiter = kind(f"{scheme}://shop:{PASSWORD}@127.0.0.1:1/{'limits' * (scheme == 'redis+sentinel')}{options}")
     shown = [limiter, limiter.store, vars(limiter), vars(limiter.store)]
     assert PASSWORD not in " ".join(map(repr, shown))
 
 
-def test_check_does_not_print_it(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_no_password(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "limits.toml"
     wrong = [url.format(password=PASSWORD), f"redis://:{PASSWORD}@127.0.0.1:1/0", f"redis://:{PASSWORD}@h:{PASSWORD}"]
     for store in [*wrong, f"redis+sentinel://127.0.0.1:1/limits?sentinel_password={PASSWORD}"]:

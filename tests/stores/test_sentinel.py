@@ -25,7 +25,7 @@ from stores.stalls import run_stalled
 pytestmark = pytest.mark.promise(8)
 
 PATIENCE = 20.0  # seconds
-RECOVERS = 10.0  # seconds; it takes less than one, unless the machine is busy
+RECOVERS = 10.0  # seconds; recovery takes less than one, unless the machine is busy
 WINDOW = FixedWindow(1_000_000, 3600)
 CHARGES = [Charge("{k}:r", WINDOW)]
 
@@ -40,7 +40,7 @@ def started(redis_servers: dict[str, RedisServer]) -> Iterator[dict[str, RedisSe
 
 @pytest.fixture
 def sentinels(redis_server: RedisServer, started: dict[str, RedisSentinels]) -> RedisSentinels:
-    """Sentinels, a master without data and its replica. A test may fail over, and kill them."""
+    """Sentinels, a master without data and its replica. A test may fail over, or kill them."""
     name = str(redis_server.binary)
     if name in started and not started[name].is_settled():
         started.pop(name).stop()
@@ -66,7 +66,7 @@ def kept(server: RedisServer) -> int:
 
 
 @each_kind
-def test_the_master_is_found_wherever_it_is(opened: Open, sentinels: RedisSentinels) -> None:
+def test_store_finds_the_master_even_if_the_first_sentinel_is_down(opened: Open, sentinels: RedisSentinels) -> None:
     with opened(sentinels.url, timeout=5) as store:
         assert [store.take(CHARGES)[0].remaining for _ in range(2)] == [999_999, 999_998]
     first, _, rest = sentinels.hosts.partition(",")
@@ -77,7 +77,7 @@ def test_the_master_is_found_wherever_it_is(opened: Open, sentinels: RedisSentin
 
 
 @pytest.mark.parametrize("turn", range(1, 30, 2))
-def test_a_stalled_loop_finds_and_opens_all_the_same(turn: int, sentinels: RedisSentinels) -> None:
+def test_stalled_event_loop_still_connects_to_the_master(turn: int, sentinels: RedisSentinels) -> None:
     """A stall of the loop is not mistaken for a slow Sentinel or master."""
 
     async def work() -> int:
@@ -90,7 +90,7 @@ def test_a_stalled_loop_finds_and_opens_all_the_same(turn: int, sentinels: Redis
 
 
 class Load:
-    """Threads that take all the time, and record when a call succeeded and when it failed."""
+    """Threads that take repeatedly, and record when each call succeeded or failed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -107,7 +107,7 @@ class Load:
                 self.answers.append(time.monotonic())
             except StoreError:
                 self.failures.append(time.monotonic())
-            except Exception as error:  # noqa: BLE001  # none is expected, and the test shows which it was
+            except Exception as error:  # noqa: BLE001  # the test expects no other error, and shows it
                 self.wrong.append(error)
             time.sleep(0.005)
 
@@ -130,7 +130,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @each_kind
-def test_a_failover_under_load_fails_calls_for_a_moment_at_most(opened: Open, sentinels: RedisSentinels) -> None:
+def test_failover_under_load_fails_calls_only_briefly(opened: Open, sentinels: RedisSentinels) -> None:
     with opened(sentinels.url) as store:
         answered(store)
         with Load(store) as load:
@@ -147,7 +147,7 @@ def test_a_failover_under_load_fails_calls_for_a_moment_at_most(opened: Open, se
 
 @each_kind
 @pytest.mark.parametrize("end", [RedisServer.kill, RedisServer.pause])
-def test_a_master_that_is_lost_is_followed(
+def test_store_uses_the_new_master_after_the_old_one_is_lost(
     opened: Open, end: Callable[[RedisServer], None], sentinels: RedisSentinels
 ) -> None:
     old = sentinels.master()
@@ -169,7 +169,7 @@ def test_a_master_that_is_lost_is_followed(
 
 
 @each_kind
-def test_a_master_goes_on_without_sentinels(opened: Open, sentinels: RedisSentinels) -> None:
+def test_store_uses_the_master_while_all_sentinels_hang(opened: Open, sentinels: RedisSentinels) -> None:
     with opened(sentinels.url, timeout=5) as store:
         assert store.take(CHARGES)[0].remaining == 999_999
         for one in sentinels.sentinels:
@@ -184,7 +184,7 @@ def test_a_master_goes_on_without_sentinels(opened: Open, sentinels: RedisSentin
 
 
 @each_kind
-def test_a_service_that_nobody_knows(opened: Open, sentinels: RedisSentinels) -> None:
+def test_unknown_service_is_a_store_error(opened: Open, sentinels: RedisSentinels) -> None:
     with (
         opened(f"redis+sentinel://{sentinels.hosts}/limit", timeout=5) as store,
         pytest.raises(StoreError, match=r"no service 'limit', did you mean 'limits'\?; there are 'limits'"),
@@ -193,7 +193,7 @@ def test_a_service_that_nobody_knows(opened: Open, sentinels: RedisSentinels) ->
 
 
 @each_kind
-def test_no_sentinel_at_all(opened: Open) -> None:
+def test_error_names_each_unreachable_sentinel(opened: Open) -> None:
     with (
         opened("redis+sentinel://127.0.0.1:1,127.0.0.1:2/limits", timeout=5) as store,
         pytest.raises(StoreError, match=r"^cannot connect: Sentinel 127.0.0.1:1: .*; Sentinel 127.0.0.1:2: "),
@@ -202,7 +202,7 @@ def test_no_sentinel_at_all(opened: Open) -> None:
 
 
 @each_kind
-def test_passwords_of_servers_and_of_sentinels(opened: Open, sentinels: RedisSentinels) -> None:
+def test_store_uses_separate_credentials_for_servers_and_sentinels(opened: Open, sentinels: RedisSentinels) -> None:
     watcher = "ACL SETUSER watcher on >of:sentinels resetkeys resetchannels -@all +sentinel"
     limiter = "ACL SETUSER limiter on >of/servers ~rl:1:* resetchannels -@all +eval +evalsha +script +time +get +set"
     for one in sentinels.sentinels:
@@ -227,21 +227,22 @@ def test_passwords_of_servers_and_of_sentinels(opened: Open, sentinels: RedisSen
 
 @each_kind
 @pytest.mark.one_redis
-def test_a_new_master_whose_clock_is_behind(opened: Open, sentinels: RedisSentinels) -> None:
-    """See `check_clock_that_goes_back`. A set of servers can fail over once in ten seconds, so one algorithm does."""
+def test_new_master_whose_clock_is_behind_refills_nothing_early(opened: Open, sentinels: RedisSentinels) -> None:
+    """A set of servers can fail over only once in ten seconds, so this tests one algorithm."""
     check_clock_that_goes_back(opened, "gcra", sentinels, fails_over=True)
 
 
 @each_kind
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.one_redis
-def test_a_master_whose_clock_goes_back(opened: Open, name: str, sentinels: RedisSentinels) -> None:
+def test_master_whose_clock_steps_back_refills_nothing_early(
+    opened: Open, name: str, sentinels: RedisSentinels
+) -> None:
     check_clock_that_goes_back(opened, name, sentinels, fails_over=False)
 
 
 def check_clock_that_goes_back(opened: Open, name: str, sentinels: RedisSentinels, *, fails_over: bool) -> None:
-    """Check that no unit is available early, and that a client is refused no longer than if its quota had been used up
-    just now.
+    """Check that no unit is available early, and that a client waits no longer than after it has just used its quota.
 
     `fails_over`: the clock that is behind is that of a new master.
     """
@@ -261,12 +262,12 @@ def check_clock_that_goes_back(opened: Open, name: str, sentinels: RedisSentinel
         assert (refused.allowed, refused.remaining) == (False, 0)
         assert refused.retry_after == (
             114 if name == "sliding_window_counter" else 60
-        )  # as if the quota had been used up just now
+        )  # the wait after the quota has just been used
         clock.advance(refused.retry_after)
         assert answered(store, charge).allowed
 
 
-def test_which_sentinel_is_asked_next() -> None:
+def test_store_queries_sentinels_in_turn_and_the_last_useful_one_first() -> None:
     sentinels = Sentinels("s", [("a", 1), ("b", 2), ("c", 3)])
     steps = sentinels.master(awaited)
     command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "s")
@@ -308,13 +309,13 @@ def test_which_sentinel_is_asked_next() -> None:
         ("rediss+sentinel://h:1/s?sentinel_passwort=secret", "cannot be read"),
     ],
 )
-def test_a_wrong_url_is_an_error_without_its_password(kind: Any, url: str, message: str) -> None:
+def test_invalid_url_is_a_config_error_without_the_password(kind: Any, url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^store: the URL {message}, expected redis") as caught:
         kind(url)
     assert "cret" not in str(caught.value)
 
 
-def test_a_sentinel_has_a_port_by_itself() -> None:
+def test_default_port_of_a_sentinel_is_26379() -> None:
     async def ask() -> str:
         store = AsyncRedisStore("redis+sentinel://[::1]/s", timeout=5)
         with pytest.raises(StoreError) as caught:

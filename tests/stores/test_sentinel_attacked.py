@@ -82,7 +82,7 @@ NONSENSE = {
 
 @each_kind
 @pytest.mark.parametrize("name", NONSENSE)
-def test_one_that_answers_nonsense(opened: Open, name: str, honest: RedisServer) -> None:
+def test_store_skips_a_sentinel_with_invalid_replies(opened: Open, name: str, honest: RedisServer) -> None:
     def talk(client: socket.socket) -> None:
         while client.recv(65536):
             client.sendall(NONSENSE[name])
@@ -98,8 +98,8 @@ def test_one_that_answers_nonsense(opened: Open, name: str, honest: RedisServer)
 
 
 @each_kind
-def test_one_that_drips(opened: Open, honest: RedisServer) -> None:
-    """It sends a byte every 0.2 s, so a client that reads to the end would wait for a minute."""
+def test_store_skips_a_sentinel_that_replies_too_slowly(opened: Open, honest: RedisServer) -> None:
+    """The Sentinel sends a byte every 0.2 s, so a client that reads to the end would wait for a minute."""
 
     def talk(client: socket.socket) -> None:
         client.recv(65536)
@@ -116,8 +116,10 @@ def test_one_that_drips(opened: Open, honest: RedisServer) -> None:
 
 @each_kind
 @pytest.mark.parametrize("instead", ["nobody", "a replica"])
-def test_one_that_is_cut_off(opened: Open, instead: str, server: RedisServer, honest: RedisServer) -> None:
-    """It still names a former master, which is gone or has become a replica."""
+def test_store_skips_a_sentinel_with_an_outdated_master(
+    opened: Open, instead: str, server: RedisServer, honest: RedisServer
+) -> None:
+    """The Sentinel still names a former master, which is gone or has become a replica."""
     with RedisServer(server.binary) as before, SentinelServer(server.binary) as stale:
         assert stale.ask(f"SENTINEL MONITOR {SERVICE} 127.0.0.1 {before.port} 1") == "+OK"
         if instead == "nobody":

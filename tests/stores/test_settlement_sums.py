@@ -48,8 +48,8 @@ def store(request: pytest.FixtureRequest, clock: Clock) -> Opened:
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_random_estimates_and_true_costs_end_with_the_exact_total(algorithm: str, store: Store) -> None:
-    """There are 10,000 requests of 20 clients. Each is settled with the time at which it was taken."""
+def test_settlements_of_random_costs_reach_the_exact_total(algorithm: str, store: Store) -> None:
+    """There are 10,000 requests of 20 clients. Each settlement has the time of its charge."""
     random, limit = Random(algorithm), limit_of(algorithm)  # noqa: S311  # tests need no secrets
     total = [0] * CLIENTS
     for _ in range(REQUESTS // CLIENTS):
@@ -71,7 +71,7 @@ def test_random_estimates_and_true_costs_end_with_the_exact_total(algorithm: str
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_debt_is_at_most_one_quota(algorithm: str, store: Store, clock: Clock) -> None:
-    """Units beyond it have no effect, neither on the present decision nor on the wait."""
+    """Units beyond this debt have no effect, neither on the decision nor on the wait."""
     random, limit = Random(algorithm), ALGORITHMS[algorithm](100, 3600)  # noqa: S311  # tests need no secrets
     full = [Charge("full", limit, 0)]
     store.settle([Charge("full", limit, 1000)])
@@ -85,7 +85,7 @@ def test_a_debt_is_at_most_one_quota(algorithm: str, store: Store, clock: Clock)
         assert not store.peek([Charge(key, limit, 1)])[0].allowed
 
 
-def test_a_ban_is_shown_by_peek_and_ended_by_reset(store: Store, clock: Clock) -> None:
+def test_peek_shows_a_ban_and_reset_ends_it(store: Store, clock: Clock) -> None:
     limit, ban = (
         Charge("{k}:r", ALGORITHMS["fixed_window"](1, 60)),
         Charge("{k}:r", Ban(2, 60, ban=900), role="penalty"),
@@ -104,7 +104,7 @@ def test_a_ban_is_shown_by_peek_and_ended_by_reset(store: Store, clock: Clock) -
     assert [one.allowed for one in store.take([limit, ban])] == [True, True]
 
 
-def test_a_ban_is_everybodys_who_shares_the_server(redis_servers: Any, clock: Clock) -> None:
+def test_ban_applies_in_all_stores_of_one_server(redis_servers: Any, clock: Clock) -> None:
     server: RedisServer = next(iter(redis_servers.values()))
     server.flush()
     group = [

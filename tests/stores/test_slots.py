@@ -15,11 +15,11 @@ CHARGES = [Charge("a", FixedWindow(5, 60)), Charge("b", FixedWindow(5, 60))]
 TAKEN = [Decision(True, 5, 4, 0.0, 60.0, 60.0, 0.0, 7)]
 
 
-def test_a_slot_that_is_done_too_late_gives_back_by_itself() -> None:
+def test_late_hash_slot_refunds_its_own_charge() -> None:
     mended: list[tuple[str, int, int | None]] = []
 
     class Stepped:
-        """A sender whose commands and parts are run by the test."""
+        """A sender whose commands and parts the test runs."""
 
         async def send(self, command: Any) -> Any:
             return await awaited(command)

@@ -27,7 +27,7 @@ def steps(work: Callable[[], object]) -> int:
 
     before = sys.gettrace()
     gc.collect()
-    gc.disable()  # the finalizer of another object would be counted
+    gc.disable()  # the count would include the finalizer of another object
     sys.settrace(trace)
     try:
         work()
@@ -39,7 +39,7 @@ def steps(work: Callable[[], object]) -> int:
 
 @pytest.mark.promise(7)
 @pytest.mark.parametrize("what", ["renews", "takes", "gives back", "looks", "is refused"])
-def test_steps_do_not_grow_with_the_slots_that_are_held(what: str) -> None:
+def test_executed_lines_do_not_grow_with_the_held_slots(what: str) -> None:
     few, many = _steps(what, FEW), _steps(what, MANY)
     assert few > 20
     assert many == few
@@ -68,7 +68,7 @@ def _steps(what: str, slots: int) -> int:
 
 
 @pytest.mark.promise(7)
-def test_steps_for_one_that_is_due_do_not_grow_with_those_that_are_not() -> None:
+def test_search_for_due_renewals_does_not_grow_with_the_held_slots() -> None:
     counted = []
     for others in (FEW, MANY):
         holds, store = SlotRegistry(), MemoryStore()

@@ -100,7 +100,7 @@ def server_time(client: Redis) -> int:
 
 
 @pytest.mark.promise(3)
-def test_never_more_than_so_many_at_work_through_a_kill(
+def test_processes_never_exceed_the_slots_even_after_a_kill(
     limiter: Limiter, redis_url: str, client: Redis, tmp_path: Path
 ) -> None:
     victim, *others = workers = [worker(redis_url, tmp_path, "stays" if n == 0 else "goes") for n in range(PROCESSES)]
@@ -113,7 +113,7 @@ def test_never_more_than_so_many_at_work_through_a_kill(
     first_end = client.zscore(key, name) or 0.0
     for one in others:
         go(one)
-    while server_time(client) <= first_end:  # for longer than the slot would last without a renewal
+    while server_time(client) <= first_end:  # longer than a slot lasts without a renewal
         assert left(limiter) <= AT_WORK - 1
         time.sleep(0.02)
     os.kill(victim.pid, signal.SIGKILL)
@@ -132,9 +132,7 @@ def test_never_more_than_so_many_at_work_through_a_kill(
 
 @pytest.mark.promise(6)
 @pytest.mark.parametrize("forgets", ["flushall", "script_flush"])
-def test_what_the_server_forgot_of_those_at_work_is_taken_again_when_they_renew(
-    forgets: str, limiter: Limiter, client: Redis
-) -> None:
+def test_renewal_takes_lost_slots_again(forgets: str, limiter: Limiter, client: Redis) -> None:
     with limiter.slot(LIMIT, "everybody", 2):
         getattr(client, forgets)()
         end = time.monotonic() + PATIENCE
@@ -144,7 +142,7 @@ def test_what_the_server_forgot_of_those_at_work_is_taken_again_when_they_renew(
     assert left(limiter) == AT_WORK
 
 
-def test_a_cluster_takes_slots_in_several_nodes_together_or_none(redis_cluster: RedisCluster) -> None:
+def test_cluster_takes_slots_on_several_nodes_all_or_none(redis_cluster: RedisCluster) -> None:
     store = RedisStore(redis_cluster.url, timeout=PATIENCE)
     limiter = Limiter(store)
     keys = [f"key {n}" for n in range(6)]
