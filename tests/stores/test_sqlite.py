@@ -88,7 +88,7 @@ def left(store: SQLiteStore, key: str = "k", limit: Limit = TEN) -> int:
 
 @pytest.mark.parametrize("opened", [open_store, open_async_store])
 @pytest.mark.parametrize("slashes", ["//", "///"])
-def test_a_url_names_a_file_from_the_root(path: Path, opened: Any, slashes: str) -> None:
+def test_url_contains_the_absolute_path_of_the_file(path: Path, opened: Any, slashes: str) -> None:
     store = opened(f"sqlite:{slashes}{path}", 5)
     assert isinstance(store, SQLiteStore)
     assert store.path == path
@@ -97,7 +97,7 @@ def test_a_url_names_a_file_from_the_root(path: Path, opened: Any, slashes: str)
     assert rows(path) == 1
 
 
-def test_a_url_may_escape_characters(tmp_path: Path) -> None:
+def test_url_path_is_percent_decoded(tmp_path: Path) -> None:
     store = open_store(f"sqlite://{tmp_path}/my%20limits%2B.db", 5)
     assert isinstance(store, SQLiteStore)
     assert store.path == tmp_path / "my limits+.db"
@@ -122,7 +122,7 @@ def test_a_url_may_escape_characters(tmp_path: Path) -> None:
         ("sqlit:///run/app/x.db", "got the scheme 'sqlit', did you mean"),
     ],
 )
-def test_a_place_that_cannot_be_is_a_mistake(given: str, told: str) -> None:
+def test_invalid_url_is_a_config_error(given: str, told: str) -> None:
     with pytest.raises(ConfigError) as raised:
         open_store(given, 1.0)
     assert told in str(raised.value)
@@ -139,7 +139,7 @@ def test_a_place_that_cannot_be_is_a_mistake(given: str, told: str) -> None:
         ({"path": b"/tmp/x.db"}, "path: got b'"),
     ],
 )
-def test_wrong_arguments_are_mistakes(options: dict[str, Any], told: str, path: Path) -> None:
+def test_invalid_argument_is_a_config_error(options: dict[str, Any], told: str, path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         SQLiteStore(**{"path": path, **options})
     assert told in str(raised.value)
@@ -167,7 +167,7 @@ def as_nobody(path: Path) -> str:
 
 
 @pytest.mark.promise(9)
-def test_a_read_only_folder_or_file_is_a_mistake() -> None:
+def test_read_only_folder_or_file_is_a_config_error() -> None:
     with TemporaryDirectory() as name:  # not in `tmp_path`, which others cannot enter
         folder = Path(name)
         path = folder / "limits.db"
@@ -182,7 +182,7 @@ def test_a_read_only_folder_or_file_is_a_mistake() -> None:
 
 
 @pytest.mark.promise(9)
-def test_a_network_file_system_is_a_mistake(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_file_system_is_a_config_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "file_system", lambda _: "nfs4")
     with pytest.raises(ConfigError, match=r"is on a network file system \(nfs4\)"):
         SQLiteStore(path)
@@ -199,7 +199,7 @@ def test_a_file_system_is_that_of_the_innermost_mount(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise(9)
-def test_a_file_system_without_flock_is_a_mistake(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_flock_is_a_config_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -208,7 +208,7 @@ def test_a_file_system_without_flock_is_a_mistake(path: Path, monkeypatch: pytes
         SQLiteStore(path)
 
 
-def test_a_file_of_another_program_is_a_mistake_and_stays(path: Path) -> None:
+def test_file_of_another_program_is_a_config_error_and_stays_unchanged(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE users (name)")
     before = path.read_bytes()
@@ -255,14 +255,14 @@ def test_a_broken_file_is_moved_aside_at_start(path: Path, how: str, caplog: pyt
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("how", ["garbage", "pages"])
-def test_a_file_that_breaks_while_it_is_open_fails_some_calls_and_is_replaced(
+def test_file_that_breaks_while_open_fails_few_calls_and_is_replaced(
     path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = [Charge(f"key {number}", TEN) for number in range(200)]
     with closing(SQLiteStore(path, timeout=5)) as store, closing(SQLiteStore(path, timeout=5)) as other:
         for key in keys:
             store.take([key])
-        database(store).close()  # so that the content of the WAL is moved to the file
+        database(store).close()  # moves the content of the WAL to the file
         other.take(TAKE)
         other.close()
         broken(path, how)
@@ -275,12 +275,12 @@ def test_a_file_that_breaks_while_it_is_open_fails_some_calls_and_is_replaced(
         assert 1 <= failed <= 3
         assert left(store, "key 199") == 9
         assert caplog.text.count("clients may use at most one more quota") == 1
-        assert left(other, "key 199") == 9  # it finds the new file
+        assert left(other, "key 199") == 9  # the other store finds the new file
 
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("gone", ["unlink", "replace"])
-def test_a_file_that_is_removed_or_replaced_is_followed(path: Path, gone: str) -> None:
+def test_store_creates_a_new_file_after_the_file_is_removed_or_renamed(path: Path, gone: str) -> None:
     with closing(SQLiteStore(path, timeout=5)) as store, closing(SQLiteStore(path, timeout=5)) as other:
         assert [one.take(TAKE)[0].remaining for one in (store, other)] == [9, 8]
         if gone == "unlink":
@@ -298,7 +298,7 @@ def database(store: SQLiteStore) -> Any:
 
 
 @pytest.mark.promise(8)
-def test_a_state_that_cannot_be_read_starts_again(
+def test_unreadable_state_counts_as_empty(
     path: Path, store: SQLiteStore, caplog: pytest.LogCaptureFixture, unthrottled_log: None
 ) -> None:
     log = Charge("k", SlidingWindowLog(10, 60))
@@ -317,7 +317,7 @@ def test_a_state_that_cannot_be_read_starts_again(
 
 
 @pytest.mark.promise(8)
-def test_a_lock_that_stays_is_an_error_and_no_charge(path: Path) -> None:
+def test_lasting_lock_raises_store_error_and_charges_nothing(path: Path) -> None:
     with closing(SQLiteStore(path, timeout=0.02, deny_cache=0)) as store:
         store.take(TAKE)
         with write_lock(path):
@@ -329,14 +329,14 @@ def test_a_lock_that_stays_is_an_error_and_no_charge(path: Path) -> None:
 
 
 @pytest.mark.promise(8)
-def test_a_peek_waits_for_no_writer(path: Path, store: SQLiteStore) -> None:
+def test_peek_does_not_wait_for_a_writer(path: Path, store: SQLiteStore) -> None:
     store.take(TAKE)
     with write_lock(path):
         assert left(store) == 9
 
 
 @pytest.mark.promise(8)
-def test_three_failures_open_the_breaker(path: Path) -> None:
+def test_three_failures_open_the_circuit_breaker(path: Path) -> None:
     with closing(SQLiteStore(path, timeout=0.01)) as store, write_lock(path):
         errors = []
         for _ in range(4):
@@ -347,7 +347,7 @@ def test_three_failures_open_the_breaker(path: Path) -> None:
 
 
 @pytest.mark.promise(8)
-def test_a_full_disk_is_an_error_and_heals(path: Path, store: SQLiteStore) -> None:
+def test_store_recovers_from_a_full_disk(path: Path, store: SQLiteStore) -> None:
     store.take(TAKE)
     connection = database(store)._connection
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
@@ -390,12 +390,12 @@ print(errors, store.take([Charge("k", limit)])[0].remaining)
 
 
 @pytest.mark.promise(8)
-def test_a_file_that_may_not_grow_is_an_error_and_heals(path: Path) -> None:
+def test_store_recovers_from_a_file_size_limit(path: Path) -> None:
     told = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True).stdout
     assert told == "1 8\n"
 
 
-def test_a_start_without_an_answer_is_a_warning(
+def test_locked_file_at_start_logs_a_warning(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     SQLiteStore(path).close()
@@ -412,7 +412,7 @@ def test_a_start_without_an_answer_is_a_warning(
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", SCRIPTED)
-def test_each_algorithm_decides_as_the_model_does(algorithm: str, path: Path) -> None:
+def test_each_algorithm_decides_like_the_model(algorithm: str, path: Path) -> None:
     steps = RandomSteps(algorithm, 7, both_ways=False, apart=True)
     model = ModelStore(steps.clock)
     with closing(SQLiteStore(path, clock=steps.clock, timeout=5, deny_cache=0)) as store:
@@ -468,7 +468,7 @@ class Untyped(Pairs, frozen=True):
         return [used, 0]
 
 
-def test_an_algorithm_of_your_own(store: SQLiteStore) -> None:
+def test_custom_algorithm_works_if_its_states_can_be_written(store: SQLiteStore) -> None:
     for limit in (Annotated(5, 60), Untyped(5, 60)):
         assert [store.take([Charge("k", limit)])[0].remaining for _ in range(3)] == [4, 3, 2]
     with pytest.raises(ConfigError, match="Pairs: its states cannot be written to a file; annotate the parameter"):
@@ -479,7 +479,7 @@ def test_an_algorithm_of_your_own(store: SQLiteStore) -> None:
 
 
 @pytest.mark.promise(7)
-def test_a_flood_of_new_keys_frees_no_refused_key(path: Path, clock: Clock) -> None:
+def test_flood_of_new_keys_evicts_no_refused_key(path: Path, clock: Clock) -> None:
     one = FixedWindow(1, 600)
     with closing(SQLiteStore(path, max_keys=100, clock=clock, timeout=5, deny_cache=0)) as store:
         refused = [Charge(f"refused {number}", one) for number in range(30)]
@@ -496,7 +496,7 @@ def test_a_flood_of_new_keys_frees_no_refused_key(path: Path, clock: Clock) -> N
 
 
 @pytest.mark.promise(7)
-def test_new_keys_share_a_bucket_where_no_key_can_be_replaced(
+def test_new_keys_share_a_bucket_when_no_key_can_be_evicted(
     path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, unthrottled_log: None
 ) -> None:
     one = FixedWindow(1, 600)
@@ -519,7 +519,7 @@ def test_new_keys_share_a_bucket_where_no_key_can_be_replaced(
 
 
 @pytest.mark.promise(7)
-def test_only_the_largest_limit_loses_idle_keys(path: Path, clock: Clock) -> None:
+def test_flood_evicts_no_key_of_a_limit_with_fewer_keys(path: Path, clock: Clock) -> None:
     other = FixedWindow(10, 60, name="other")
     with closing(SQLiteStore(path, max_keys=100, clock=clock, timeout=5)) as store:
         for number in range(20):
@@ -531,7 +531,7 @@ def test_only_the_largest_limit_loses_idle_keys(path: Path, clock: Clock) -> Non
 
 
 @pytest.mark.promise(7)
-def test_keys_of_one_group_do_not_replace_each_other(path: Path, clock: Clock) -> None:
+def test_group_does_not_evict_its_own_keys(path: Path, clock: Clock) -> None:
     with closing(SQLiteStore(path, max_keys=2, clock=clock, timeout=5)) as store:
         pair = [Charge("a", TEN), Charge("b", TEN)]
         assert [store.take(pair)[0].remaining for _ in range(2)] == [9, 8]
@@ -540,7 +540,7 @@ def test_keys_of_one_group_do_not_replace_each_other(path: Path, clock: Clock) -
 
 
 @pytest.mark.promise(7)
-def test_expired_keys_are_gone_after_an_eighth_as_many_writes(path: Path, clock: Clock) -> None:
+def test_expired_keys_are_deleted_after_an_eighth_as_many_writes(path: Path, clock: Clock) -> None:
     keys = 1_000_000 if PROOF else 10_000
     with closing(SQLiteStore(path, clock=clock, timeout=5)) as store:
         short = FixedWindow(10, 1)
@@ -557,7 +557,7 @@ def test_expired_keys_are_gone_after_an_eighth_as_many_writes(path: Path, clock:
 
 
 @pytest.mark.promise(3)
-def test_a_take_is_charged_once_though_the_tidying_after_it_finds_the_file_busy(path: Path, clock: Clock) -> None:
+def test_take_is_charged_once_when_its_cleanup_finds_the_file_busy(path: Path, clock: Clock) -> None:
     with closing(SQLiteStore(path, clock=clock, timeout=5)) as store, closing(SQLiteStore(path, clock=clock)) as other:
         store.take([Charge("k", FixedWindow(1000, 60))])
         below: Any = store._store
@@ -582,14 +582,14 @@ def test_a_take_is_charged_once_though_the_tidying_after_it_finds_the_file_busy(
 
 
 @pytest.mark.promise(7)
-def test_the_log_is_cut_after_a_reader_that_kept_it(
+def test_wal_is_truncated_after_a_long_read_transaction_ends(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("ratelimit_mw.stores.sqlite.database._LONG_LOG", 6_000_000)
     charges = [Charge(f"key {number}", FixedWindow(1000, 60)) for number in range(300)]
 
     def sizes(rounds: int) -> list[int]:
-        """The sizes of the log after rounds of 300 takes."""
+        """Return the sizes of the WAL after rounds of 300 takes."""
         found = []
         for _ in range(rounds):
             for charge in charges:
@@ -610,7 +610,7 @@ def test_the_log_is_cut_after_a_reader_that_kept_it(
     assert "grows, because a program reads the file in a transaction that it does not end; end that" in caplog.text
 
 
-def test_a_settlement_may_delete_a_row(path: Path, store: SQLiteStore) -> None:
+def test_refunds_and_reset_leave_no_row(path: Path, store: SQLiteStore) -> None:
     (decision,) = store.take(TAKE)
     assert rows(path) == 1
     store.settle([Charge("k", TEN, -1, at=decision.at)])
@@ -622,7 +622,7 @@ def test_a_settlement_may_delete_a_row(path: Path, store: SQLiteStore) -> None:
 # in tests of users
 
 
-def test_a_test_controls_its_time_and_starts_empty(path: Path) -> None:
+def test_freeze_controls_the_clock_and_starts_with_an_empty_store(path: Path) -> None:
     with closing(SQLiteStore(path, timeout=5)) as store:
         assert left(store) == 10
         store.take(TAKE)
@@ -634,14 +634,14 @@ def test_a_test_controls_its_time_and_starts_empty(path: Path) -> None:
                 store.take([Charge("other", TEN, 0), Charge("more", FixedWindow(1000, 1))])
             control.reset()
             assert left(store) == 10
-        assert left(store) == 9  # although it would have expired by the time of the test
+        assert left(store) == 9  # the frozen time expires no earlier state
 
 
 # for operators
 
 
 @pytest.mark.parametrize("opened", ["threads", "asyncio"])
-def test_operators_find_keys_and_refused_clients(path: Path, opened: str) -> None:
+def test_inventory_lists_keys_and_refused_clients(path: Path, opened: str) -> None:
     with closing(SQLiteStore(path, timeout=5)) as store:
         assert isinstance(store, Inventory)
         assert isinstance(store, AsyncInventory)
@@ -674,7 +674,7 @@ def test_operators_find_keys_and_refused_clients(path: Path, opened: str) -> Non
 
 
 @pytest.mark.promise(8)
-def test_a_busy_file_does_not_block_the_loop(path: Path) -> None:
+def test_locked_file_does_not_block_the_event_loop(path: Path) -> None:
     async def main() -> None:
         store = SQLiteStore(path, timeout=0.2)
         assert (await store.atake(TAKE))[0].remaining == 9
@@ -690,7 +690,7 @@ def test_a_busy_file_does_not_block_the_loop(path: Path) -> None:
             ticker = asyncio.create_task(tick())
             calls = [store.atake(TAKE), store.asettle(TAKE), store.areset(TAKE), store.atake(TAKE)]
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
-            await store.aclose()  # so that no call is in the thread
+            await store.aclose()  # no call is in the thread after this
             ticker.cancel()
         assert [type(outcome) for outcome in outcomes] == [StoreError] * 4
         assert ticks >= 5
@@ -700,7 +700,7 @@ def test_a_busy_file_does_not_block_the_loop(path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_call_that_waits_is_charged_once_and_a_canceled_one_not_at_all(path: Path) -> None:
+def test_waiting_call_is_charged_once_and_a_canceled_call_not_at_all(path: Path) -> None:
     async def main() -> None:
         store = SQLiteStore(path, timeout=20)
         await store.atake(TAKE)
@@ -741,7 +741,7 @@ def in_child(call: Any) -> int:
 
 @pytest.mark.promise(3)
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12 and later: forks with threads
-def test_a_child_and_its_parent_share_the_file(path: Path, store: SQLiteStore) -> None:
+def test_forked_child_and_its_parent_share_the_file(path: Path, store: SQLiteStore) -> None:
     store.take(TAKE)
     assert in_child(lambda: store.take(TAKE)[0].remaining) == 8
     assert store.take(TAKE)[0].remaining == 7
@@ -753,8 +753,8 @@ def test_a_child_and_its_parent_share_the_file(path: Path, store: SQLiteStore) -
 
 @pytest.mark.promise(3)
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_forks_amid_takes_of_other_threads_lose_nothing(path: Path) -> None:
-    many = [Charge("k", FixedWindow(10**9, 3600))]  # more than the threads take, however long the forks take
+def test_forks_during_takes_of_other_threads_lose_no_charge(path: Path) -> None:
+    many = [Charge("k", FixedWindow(10**9, 3600))]  # more than the threads can take during the forks
     with closing(SQLiteStore(path, timeout=20)) as store:
         counts = [0] * 3
         over = threading.Event()
@@ -775,7 +775,7 @@ def test_forks_amid_takes_of_other_threads_lose_nothing(path: Path) -> None:
         assert left(store, "k", many[0].limit) == 10**9 - sum(counts) - 20
 
 
-def test_many_stores_of_one_file_in_one_process(path: Path) -> None:
+def test_stores_of_one_file_in_one_process_share_their_buckets(path: Path) -> None:
     stores = [SQLiteStore(path, timeout=5) for _ in range(5)]
     assert [store.take(TAKE)[0].remaining for store in stores] == [9, 8, 7, 6, 5]
     for store in stores[1:]:
@@ -801,7 +801,7 @@ def test_threads_share_a_quota_exactly(path: Path) -> None:
     assert sum(counts) == 300
 
 
-def test_slots_of_two_limiters(path: Path) -> None:
+def test_limiters_of_one_file_share_slots(path: Path) -> None:
     with closing(SQLiteStore(path, timeout=5)) as store, closing(SQLiteStore(path, timeout=5)) as other:
         limit = Concurrency(2, 15)
         with Limiter(store).slot(limit, "k"), Limiter(other).slot(limit, "k"):
@@ -813,7 +813,7 @@ def open_files() -> int:
     return len([*Path("/dev/fd").iterdir()])
 
 
-def test_open_files_are_few(path: Path) -> None:
+def test_twenty_threads_keep_one_connection_open(path: Path) -> None:
     """A connection has three files: the database, its log and its index."""
     with closing(SQLiteStore(path, timeout=5)) as store:
         threads = [threading.Thread(target=store.take, args=(TAKE,)) for _ in range(20)]
@@ -825,18 +825,18 @@ def test_open_files_are_few(path: Path) -> None:
         assert open_files() - before == 3
 
 
-def test_a_bucket_with_a_burst_and_a_delay(store: SQLiteStore) -> None:
+def test_token_bucket_with_max_delay_delays_and_refuses(store: SQLiteStore) -> None:
     limit = TokenBucket(60, 60, burst=1, max_delay=2)
     assert [store.take([Charge("k", limit)])[0].delay for _ in range(3)] == [0.0, 1.0, 2.0]
     refused = store.take([Charge("k", limit, max_delay=0.5)])[0]
     assert (refused.allowed, refused.retry_after) == (False, 2.5)
 
 
-def test_a_store_that_nobody_closes_leaves_no_connection_open(tmp_path: Path) -> None:
+def test_garbage_collected_store_leaves_no_file_open(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "limits.db")
     assert store.take([Charge("a", FixedWindow(1, 60))])[0].allowed
     files = [path for path in Path("/proc/self/fd").iterdir() if str(tmp_path) in os.path.realpath(path)]
     assert files
     del store
-    gc.collect()  # from CPython 3.13 on, a connection that is open then is a ResourceWarning
+    gc.collect()  # from CPython 3.13 on, an open connection is a ResourceWarning here
     assert [path for path in files if path.exists() and str(tmp_path) in os.path.realpath(path)] == []

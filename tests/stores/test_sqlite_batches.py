@@ -1,4 +1,4 @@
-"""Calls to a SQLite store in one turn of an event loop share a transaction, and nothing else."""
+"""Calls to a SQLite store in one turn of an event loop share a transaction, but do not affect each other."""
 
 import asyncio
 import sqlite3
@@ -39,7 +39,7 @@ class Unwritable(FixedWindow, frozen=True):
 
 
 class Traced:
-    """A store whose transactions are counted."""
+    """A store that records its transactions."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.store = SQLiteStore(path, **{"timeout": 20, "deny_cache": 0, **options})
@@ -94,9 +94,9 @@ def test_calls_of_one_turn_share_a_transaction(path: Path) -> None:
         assert remaining(await one.together(take([Charge("k", TEN)]))) == [8]
         assert one.statements == []  # a single statement
         assert remaining(await one.together(*(take([Charge("k", TEN)]) for _ in range(4)))) == [7, 6, 5, 4]
-        assert one.statements == ["BEGIN", "COMMIT"]  # of all but the first one
+        assert one.statements == ["BEGIN", "COMMIT"]  # of all calls but the first
         assert remaining(await one.together(*(take([Charge("k", TEN)]) for _ in range(3)))) == [3, 2, 1]
-        assert one.statements == ["BEGIN", "COMMIT"]  # of all, because several came before
+        assert one.statements == ["BEGIN", "COMMIT"]  # of all calls, because the turn before had several
         assert remaining(await one.together(take([Charge("k", TEN)]))) == [0]
         assert one.statements == ["BEGIN", "COMMIT"]
         (refused,) = await one.together(take([Charge("k", TEN)]))
@@ -133,7 +133,7 @@ def test_each_request_is_charged_for_all_of_its_limits_or_none(path: Path) -> No
     assert (left(path, "a"), left(path, "b", FixedWindow(3, 60))) == (6, 0)
 
 
-def test_a_call_that_fails_costs_the_others_nothing(path: Path) -> None:
+def test_failed_call_does_not_affect_other_calls_of_its_transaction(path: Path) -> None:
     async def work(one: Traced) -> None:
         await one.crowd()
         take = one.store.atake
@@ -154,7 +154,7 @@ def test_a_call_that_fails_costs_the_others_nothing(path: Path) -> None:
     assert (left(path), left(path, "new")) == (7, 9)
 
 
-def test_settlements_and_resets_are_in_the_transaction(path: Path) -> None:
+def test_settlements_and_resets_share_the_transaction(path: Path) -> None:
     async def work(one: Traced) -> None:
         await one.crowd()
         store, charge = one.store, Charge("k", TEN)
@@ -193,7 +193,7 @@ def test_a_transaction_of_many_calls_deletes_expired_keys(path: Path) -> None:
 
 
 @pytest.mark.promise(8)
-def test_calls_of_a_locked_file_fail_at_their_deadlines_and_the_rest_goes_on(path: Path) -> None:
+def test_calls_on_a_locked_file_fail_and_later_calls_succeed(path: Path) -> None:
     async def work(one: Traced) -> None:
         take = one.store.atake
         await one.crowd()
@@ -226,7 +226,7 @@ def test_closing_waits_for_the_calls_of_the_turn(path: Path) -> None:
 
 
 @pytest.mark.promise(8)
-def test_calls_that_wait_need_no_thread(path: Path) -> None:
+def test_calls_that_wait_for_the_lock_start_no_thread(path: Path) -> None:
     async def work(one: Traced) -> None:
         await one.crowd()
         before = threading.active_count()
@@ -270,7 +270,7 @@ def test_a_call_that_is_canceled_before_the_end_of_its_turn_is_not_charged(path:
     async def work(one: Traced) -> None:
         await one.crowd()
         calls = [asyncio.ensure_future(one.store.atake([Charge("k", TEN)])) for _ in range(3)]
-        await asyncio.sleep(0)  # they run until they wait
+        await asyncio.sleep(0)  # the calls run until they wait
         calls[1].cancel()
         await asyncio.wait(calls)
         assert calls[1].cancelled()
@@ -279,7 +279,7 @@ def test_a_call_that_is_canceled_before_the_end_of_its_turn_is_not_charged(path:
     traced(path, work)
 
 
-def test_a_thread_that_is_at_the_file_delays_the_calls_of_a_loop(path: Path) -> None:
+def test_calls_of_a_loop_wait_for_a_thread_that_uses_the_file(path: Path) -> None:
     async def work(one: Traced) -> None:
         await one.crowd()
         free = threading.Event()

@@ -31,7 +31,7 @@ def check(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tupl
 
 
 @pytest.mark.parametrize("options", [(), ("--wsgi",), ("--request", "GET /")])
-def test_a_file_that_is_not_there_is_not_created(
+def test_check_does_not_create_a_missing_file(
     path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
     code, lines = check(path, capsys, *options)
@@ -46,14 +46,14 @@ def test_a_file_that_is_not_there_is_not_created(
 
 
 @pytest.mark.parametrize("options", [(), ("--wsgi",), ("--request", "GET /"), ("--store",)])
-def test_a_folder_for_metrics_is_not_created(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_check_does_not_create_the_metrics_folder(tmp_path: Path, options: tuple[str, ...]) -> None:
     file, folder = tmp_path / "limits.toml", tmp_path / "counts"
     file.write_text(f'limits = "5/minute"\nmetrics = true\nmetrics_folder = "{folder}"\n', "utf-8")
     assert main(["check", str(file), *options]) == 0
     assert [*tmp_path.iterdir()] == [file]
 
 
-def test_a_folder_that_is_not_there_is_a_warning(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_folder_is_a_warning(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.parent.rmdir()
     problem = "store: folder FOLDER does not exist; create it, with write permission for the app's user"
     expected = ["FILE: no mistakes; 0 rules, 1 warning", f"  {problem}"]
@@ -65,7 +65,7 @@ def test_a_folder_that_is_not_there_is_a_warning(path: Path, capsys: pytest.Capt
         SQLiteStore(path)
 
 
-def test_a_file_that_can_be_used(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_a_usable_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     SQLiteStore(path).close()
     before = sorted(path.parent.iterdir())
     found = "FOLDER/limits.db can be read and written"
@@ -75,7 +75,7 @@ def test_a_file_that_can_be_used(path: Path, capsys: pytest.CaptureFixture[str])
     assert sorted(path.parent.iterdir()) == before
 
 
-def test_a_broken_file_stays_where_it_is(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_warns_about_a_broken_file_and_does_not_move_it(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for content, problem in (
         (
             b"SQLite format 3\0" * 1000,
@@ -89,7 +89,7 @@ def test_a_broken_file_stays_where_it_is(path: Path, capsys: pytest.CaptureFixtu
         assert [*path.parent.iterdir()] == [path]
 
 
-def test_what_a_start_would_not_use(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_file_is_a_config_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE users (name)")
     with pytest.raises(ConfigError, match="belongs to another program"):
@@ -111,7 +111,7 @@ def test_what_a_start_would_not_use(path: Path, monkeypatch: pytest.MonkeyPatch)
         inspect_file(path)
 
 
-def test_a_file_that_another_process_keeps_locked_can_be_used(path: Path) -> None:
+def test_file_locked_by_another_connection_counts_as_usable(path: Path) -> None:
     SQLiteStore(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -119,7 +119,7 @@ def test_a_file_that_another_process_keeps_locked_can_be_used(path: Path) -> Non
         assert inspect_file(path) == f"{path} can be read and written"
 
 
-def test_a_gate_checks_the_file_at_its_start(path: Path) -> None:
+def test_gate_creates_the_file_at_its_start(path: Path) -> None:
     settings = Settings(limits="5/minute", store=f"sqlite://{path}")
     Gate(settings).close()
     assert path.exists()

@@ -69,7 +69,7 @@ def test_only_the_user_of_the_app_can_read_and_lock_new_files(path: Path, mask: 
 
 
 @pytest.mark.promise(8)
-def test_users_of_a_group_share_a_file_that_was_created_for_it() -> None:
+def test_users_of_a_group_share_a_file_created_for_the_group() -> None:
     group = 65533 if os.getuid() == 0 else os.getgid()
     with TemporaryDirectory() as name:  # not in `tmp_path`, which others cannot enter
         folder, path = Path(name), Path(name) / "limits.db"
@@ -80,7 +80,7 @@ def test_users_of_a_group_share_a_file_that_was_created_for_it() -> None:
         assert work_as(path, 65532, group, 9) == "660 660 660 660\n"
         assert work_as(path, 65531, group, 8) == "660 660 660 660\n"
         path.write_bytes(b"SQLite format 3\0 but broken")
-        assert work_as(path, 65531, group, 9) == "660 660 660 660\n"  # the new file is for the group, too
+        assert work_as(path, 65531, group, 9) == "660 660 660 660\n"  # the group can use the new file too
         assert work_as(path, 65532, group, 8) == "660 660 660 660\n"
         path.unlink()
         assert work_as(path, 65532, group, 9) == "660 660 660 660\n"
@@ -96,7 +96,7 @@ def test_permissions_of_an_existing_file_stay(path: Path) -> None:
 
 
 @pytest.mark.promise(9)
-def test_files_of_another_user_are_a_mistake() -> None:
+def test_files_of_another_user_are_a_config_error() -> None:
     with TemporaryDirectory() as name:
         folder, path = Path(name), Path(name) / "limits.db"
         SQLiteStore(path).close()
@@ -115,7 +115,7 @@ def test_files_of_another_user_are_a_mistake() -> None:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("start", [b"a text\n", b"a text of some length\n" * 500, b"SQLite format 4\0" * 100])
-def test_a_file_that_was_never_a_database_stays_where_it_is(path: Path, start: bytes) -> None:
+def test_file_that_is_not_a_database_is_a_config_error_and_stays_unchanged(path: Path, start: bytes) -> None:
     path.write_bytes(start)
     with pytest.raises(ConfigError, match=r"limits\.db is not an SQLite file; name another path, or remove the file"):
         SQLiteStore(path)
@@ -125,7 +125,7 @@ def test_a_file_that_was_never_a_database_stays_where_it_is(path: Path, start: b
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("start", [b"SQLite format 3\0" * 100, b"SQLite for", bytes(4096)])
-def test_a_database_that_is_broken_from_its_start_is_moved_aside(path: Path, start: bytes) -> None:
+def test_database_with_a_broken_header_is_moved_aside(path: Path, start: bytes) -> None:
     path.write_bytes(start)
     with closing(SQLiteStore(path, timeout=5)) as store:
         assert store.take(TAKE)[0].remaining == 9
@@ -139,7 +139,7 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
     assert not Path(f"{path}.broken").exists()
 
 
-def test_a_link_and_a_name_with_special_characters(tmp_path: Path) -> None:
+def test_store_follows_a_link_to_a_name_with_special_characters(tmp_path: Path) -> None:
     target, link = tmp_path / "my ?#%20limits.db", tmp_path / "link.db"
     link.symlink_to(target)
     with closing(SQLiteStore(link, timeout=5)) as store, closing(SQLiteStore(target, timeout=5)) as other:
@@ -149,7 +149,7 @@ def test_a_link_and_a_name_with_special_characters(tmp_path: Path) -> None:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("url", ["sqlite://:memory:", "sqlite:///:memory:", "sqlite:////run/:memory:"])
-def test_a_store_in_memory_has_a_scheme_of_its_own(url: str) -> None:
+def test_memory_path_is_a_config_error_that_names_the_memory_scheme(url: str) -> None:
     with pytest.raises(
         ConfigError, match=r"got :memory:, expected the path of a file; for a store in .* use memory://"
     ):
@@ -159,7 +159,7 @@ def test_a_store_in_memory_has_a_scheme_of_its_own(url: str) -> None:
 
 
 @pytest.mark.promise(9)
-def test_a_pipe_is_a_mistake(path: Path) -> None:
+def test_named_pipe_is_a_config_error(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(ConfigError, match="is no regular file, expected the path of a file"):
         SQLiteStore(path)

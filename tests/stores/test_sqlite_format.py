@@ -1,4 +1,4 @@
-"""The states that one version writes to a file are read by the next one: the order of fields is part of the format."""
+"""Each version reads the states that the previous version wrote: the order of fields is part of the format."""
 
 import pytest
 
@@ -52,7 +52,7 @@ WRITTEN: list[tuple[Limit, int, str]] = [  # a limit, the cost of each of two ch
 
 
 @pytest.mark.parametrize(("limit", "cost", "written"), WRITTEN, ids=lambda value: str(value)[:40])
-def test_a_state_has_the_same_bytes_as_ever(limit: Limit, cost: int, written: str) -> None:
+def test_bytes_of_a_state_match_the_format(limit: Limit, cost: int, written: str) -> None:
     codec, state = Codecs().of(limit), None
     for now in (NOW, NOW + 1):
         _, state = limit.decide(state, now, cost, None)

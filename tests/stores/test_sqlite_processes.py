@@ -1,4 +1,4 @@
-"""Processes that share a file, and are killed or stopped during a take."""
+"""Tests processes that share a file, and processes that are killed or stopped during a take."""
 
 import subprocess
 import sys
@@ -30,13 +30,13 @@ def test_four_processes_share_each_quota_exactly(task: str, tmp_path: Path) -> N
     assert run(tmp_path / "limits.db", task, *QUOTAS) == list(QUOTAS.values())
 
 
-def test_what_was_answered_is_counted_whoever_is_killed(tmp_path: Path) -> None:
+def test_killed_processes_lose_no_confirmed_charge(tmp_path: Path) -> None:
     answered, counted, kills = run(tmp_path / "limits.db", "killed", KILLING)
     assert answered > 0
     assert 0 <= counted - answered <= kills
 
 
-def test_a_process_that_is_stopped_amid_a_take_costs_others_their_timeout(tmp_path: Path) -> None:
+def test_process_stopped_during_a_take_fails_only_calls_made_meanwhile(tmp_path: Path) -> None:
     failed, longest, counted = run(tmp_path / "limits.db", "stopped", STOPS, STORE_TIMEOUT)
     assert failed == STOPS
     assert longest <= MOST_CPU
