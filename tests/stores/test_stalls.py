@@ -26,16 +26,16 @@ async def take(url: str) -> int:
     return decision.remaining
 
 
-def test_a_connection_to_a_server_opens(redis_server: RedisServer) -> None:
+def test_connection_to_a_server_opens_despite_a_stall(redis_server: RedisServer) -> None:
     assert STALL > CONNECT_TIMEOUT
     assert [run_stalled(take(redis_server.url), turn) for turn in TURNS] == [9] * len(TURNS)
 
 
-def test_a_connection_to_a_node_of_a_cluster_opens(redis_cluster: RedisCluster) -> None:
+def test_connection_to_a_cluster_node_opens_despite_a_stall(redis_cluster: RedisCluster) -> None:
     assert [run_stalled(take(redis_cluster.url), turn) for turn in TURNS] == [9] * len(TURNS)
 
 
-def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connecting_to_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_transport, "CONNECT_TIMEOUT", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -44,14 +44,14 @@ def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     assert str(caught.value) == f"cannot connect: {address}: TimeoutError"
 
 
-def test_the_timeout_ends_with_its_block() -> None:
+def test_timer_is_canceled_at_the_end_of_its_block() -> None:
     problems: list[object] = []
 
     async def work() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
         async with timeout_without_stalls(0.0):
             pass
-        await asyncio.sleep(0.02)  # its timer would fire in this time
+        await asyncio.sleep(0.02)  # the timer would fire in this time
 
     asyncio.run(work())
     assert problems == []

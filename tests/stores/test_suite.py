@@ -24,13 +24,13 @@ BUCKET = TokenBucket(10, 10, burst=5)
 class OwnSuite(StoreSuite):
     """The store suite, and tests of what only the stores of this package guarantee."""
 
-    def test_can_be_used_again_after_close(self, store: Store) -> None:
+    def test_store_can_be_used_again_after_close(self, store: Store) -> None:
         store.take([Charge("k", BUCKET)])
         store.close()
         assert store.take([Charge("other", BUCKET)])[0].allowed
 
-    def test_one_bucket_is_shown_by_the_limit_that_asks(self, store: Store) -> None:
-        """`at_once` does not change the state, so both limits use one bucket, but admit different amounts at once."""
+    def test_decision_about_a_shared_bucket_depends_on_at_once(self, store: Store) -> None:
+        """`at_once` does not change the state, so both limits use one bucket. They admit different amounts at once."""
         queue, none = LeakyBucket(10, 10, max_delay=5, at_once=4), FixedWindow(1, 10)
         store.take([Charge("k", LeakyBucket(10, 10, max_delay=5), 1), Charge("n", none)])
         for limit, remaining in ((queue, 9), (LeakyBucket(10, 10, max_delay=5), 0)):
@@ -38,14 +38,14 @@ class OwnSuite(StoreSuite):
             assert (room.allowed, room.remaining, refused.allowed) == (True, remaining, False)
             assert room == store.peek([Charge("k", limit, 0)])[0]
 
-    def test_what_is_wrong_is_told_with_its_place(self, store: Store) -> None:
+    def test_config_error_names_the_invalid_charge(self, store: Store) -> None:
         with pytest.raises(ConfigError, match=r"charges\[1\].*same bucket"):
             store.take([Charge("k", BUCKET), Charge("k", BUCKET, role="shadow")])
         for verb in (store.take, store.peek):
             with pytest.raises(ConfigError, match=r"charges\[1\]: cost -3"):
                 verb([Charge("k", BUCKET), Charge("k", BUCKET, -3, at=1)])
 
-    def test_while_one_ban_runs_no_penalty_counts(self, store: Store) -> None:
+    def test_no_penalty_counts_during_a_ban(self, store: Store) -> None:
         limit, ban, other = (
             Charge("k", FixedWindow(1, 10)),
             Charge("p", FixedWindow(1, 600), role="penalty"),

@@ -15,7 +15,7 @@ from ratelimit_mw.stores.redis.thread_store import WorkerPool
 
 
 class Named:
-    """Replaces a `SyncConnection`. `on_close` is called with its name."""
+    """Replaces a `SyncConnection`. `close` calls `on_close` with the name."""
 
     def __init__(self, name: str, on_close: Callable[[str], object] = lambda _: None) -> None:
         self.name, self.on_close = name, on_close
@@ -32,7 +32,7 @@ def one_more(_: object) -> Any:
 
 
 @pytest.mark.promise(8)
-def test_a_connection_that_a_thread_opens_while_the_pool_closes_is_ended() -> None:
+def test_connection_opened_while_the_pool_closes_is_closed() -> None:
     opening, opens = threading.Event(), threading.Event()
     ended: list[str] = []
     numbers = itertools.count()
@@ -69,7 +69,7 @@ SILENT = pytest.mark.parametrize(
 
 
 @SILENT
-def test_why_it_cannot_connect_is_said_where_the_error_says_nothing(error: Exception, said: str) -> None:
+def test_store_error_contains_the_reason_of_a_failed_connect(error: Exception, said: str) -> None:
     def make(_: object) -> Any:
         raise error
 
@@ -80,7 +80,7 @@ def test_why_it_cannot_connect_is_said_where_the_error_says_nothing(error: Excep
 
 
 @pytest.mark.promise(8)
-def test_in_threads_what_leads_to_where_the_server_was_is_ended_when_it_has_moved() -> None:
+def test_connections_to_the_old_address_are_closed_after_the_server_moves() -> None:
     places, ended, gone = [("host", 1)], list[str](), threading.Event()
 
     def end(connection: str) -> None:
@@ -107,7 +107,7 @@ def test_in_threads_what_leads_to_where_the_server_was_is_ended_when_it_has_move
 def test_a_full_pool_opens_no_further_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_transport, "_MAX_CONNECTIONS", 2)
     threads = NoThreads(monkeypatch)
-    threads.over = True  # it only counts them
+    threads.over = True  # `threads` only counts the threads
     pool = Pool(one_more)
     first, second = (pool.acquire(Deadline(30)) for _ in range(2))
     assert (first is second, threads.tried) == (False, 2)
@@ -135,8 +135,7 @@ class NoThreads:
 
 
 @pytest.mark.promise(8)
-def test_an_attempt_to_connect_for_which_no_thread_can_be_started_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request fails, and the next one connects as soon as there are threads again."""
+def test_connect_fails_while_no_thread_can_start_and_succeeds_after(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = NoThreads(monkeypatch)
     pool = Pool(one_more)
     for _ in range(3):
@@ -148,7 +147,7 @@ def test_an_attempt_to_connect_for_which_no_thread_can_be_started_is_over(monkey
 
 
 @pytest.mark.promise(8)
-def test_giving_back_does_not_fail_where_no_thread_can_look_for_a_server_that_moved(
+def test_release_of_a_broken_connection_works_without_a_new_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pool = Pool(one_more, lambda: ("host", 1))
@@ -161,7 +160,7 @@ def test_giving_back_does_not_fail_where_no_thread_can_look_for_a_server_that_mo
 
 
 @pytest.mark.promise(8)
-def test_jobs_for_which_no_thread_can_be_started_are_errors_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_without_a_thread_return_store_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, crew = NoThreads(monkeypatch), WorkerPool()
     outcomes = crew.run_all([lambda: 1, lambda: 2], Deadline(5))
     assert [str(outcome) for outcome in outcomes] == ["cannot call the store: can't start new thread"] * 2

@@ -1,4 +1,4 @@
-"""TLS with `rediss://` and `rediss+sentinel://`, and certificates that are made for the tests."""
+"""Tests TLS with `rediss://` and `rediss+sentinel://`, with certificates made for the tests."""
 
 import asyncio
 import re
@@ -53,7 +53,7 @@ def question(number: int) -> list[Charge]:
     return [Charge(f"k{number}", FixedWindow(1000 + number, 3600))]
 
 
-def test_tasks(served: Served) -> None:
+def test_concurrent_tasks_get_their_own_decisions_over_tls(served: Served) -> None:
     async def main() -> list[int]:
         store = AsyncRedisStore(served.url(ssl_cert_reqs="none"), timeout=5)
         answers = await asyncio.gather(*(store.atake(question(number)) for number in range(100)))
@@ -65,14 +65,14 @@ def test_tasks(served: Served) -> None:
 
 @each_kind
 @pytest.mark.parametrize("required", [{}, {"ssl_cert_reqs": "required"}])
-def test_a_certificate_that_is_trusted(opened: Open, served: Served, required: dict[str, str]) -> None:
+def test_trusted_certificate_is_accepted(opened: Open, served: Served, required: dict[str, str]) -> None:
     with opened(served.url(ssl_ca_certs=served.files.authority, **required), timeout=5) as store:
         assert store.take(question(7))[0].remaining == 1006
 
 
 @each_kind
 @pytest.mark.parametrize("reqs", [{}, {"ssl_cert_reqs": "required"}])
-def test_a_certificate_that_is_not_trusted(opened: Open, served: Served, reqs: dict[str, str]) -> None:
+def test_untrusted_certificate_is_a_store_error(opened: Open, served: Served, reqs: dict[str, str]) -> None:
     trusted: list[dict[str, object]] = [{}, {"ssl_ca_certs": served.files.stranger}]
     for options in trusted:
         with (
@@ -83,7 +83,7 @@ def test_a_certificate_that_is_not_trusted(opened: Open, served: Served, reqs: d
 
 
 @each_kind
-def test_trust_from_a_file_that_is_not_there(opened: Open, served: Served, tmp_path: Path) -> None:
+def test_missing_certificate_file_is_a_store_error(opened: Open, served: Served, tmp_path: Path) -> None:
     with (
         opened(served.url(ssl_ca_certs=tmp_path / "no.pem"), timeout=5) as store,
         pytest.raises(StoreError, match=r"cannot connect: .*No such file"),
@@ -93,7 +93,7 @@ def test_trust_from_a_file_that_is_not_there(opened: Open, served: Served, tmp_p
 
 @pytest.mark.promise(8)
 @each_kind
-def test_a_server_that_went_away(opened: Open, served: Served) -> None:
+def test_killed_server_is_a_store_error(opened: Open, served: Served) -> None:
     with opened(served.url(ssl_ca_certs=served.files.authority), timeout=5) as store:
         store.take(question(1))
         served.server.kill()
@@ -102,7 +102,7 @@ def test_a_server_that_went_away(opened: Open, served: Served) -> None:
 
 
 @each_kind
-def test_sentinels_and_their_servers(opened: Open, served: Served) -> None:
+def test_store_reaches_sentinels_and_servers_over_tls(opened: Open, served: Served) -> None:
     with SentinelServer(served.server.binary) as sentinel, tls.tls_proxy(sentinel.port, served.files) as port:
         assert sentinel.ask(f"SENTINEL MONITOR {SERVICE} 127.0.0.1 {served.port} 1") == "+OK"
         url = f"rediss+sentinel://127.0.0.1:{port}/{SERVICE}?ssl_ca_certs={served.files.authority}"
@@ -113,7 +113,7 @@ def test_sentinels_and_their_servers(opened: Open, served: Served) -> None:
 
 
 def refused(store: Store, why: str) -> None:
-    """Take until a call fails for this reason. On a busy machine, a call may time out before it is known."""
+    """Take until a call fails for this reason. On a busy machine, a call may time out before the reason is known."""
     end = time.monotonic() + PATIENCE
     while True:
         with pytest.raises(StoreError) as raised:
@@ -139,7 +139,7 @@ def answered(store: Store) -> int:
 
 @pytest.mark.promise(8)
 @each_kind
-def test_connecting_may_take_longer_than_a_request_waits(opened: Open, served: Served) -> None:
+def test_connecting_may_take_longer_than_the_timeout_of_a_request(opened: Open, served: Served) -> None:
     """TLS, password and script take six round trips, 0.6 s. A request waits for 0.4 s."""
     assert served.server.ask("ACL SETUSER limiter on >secret ~* &* +@all") == "+OK"
     with HeldProxy(served.port, LATENCY) as link:
@@ -148,7 +148,7 @@ def test_connecting_may_take_longer_than_a_request_waits(opened: Open, served: S
             before = link.accepted
             with opened(url, timeout=TIMEOUT) as store, ThreadPoolExecutor(20) as callers:
                 failed = list(callers.map(lambda _, own=store: answered(own), range(20)))
-            # connections were opened one after the other, not one per caller
+            # the store opens one connection after the other, not one per caller
             assert link.accepted - before <= max(failed) + 1
             if min(failed) >= 1:
                 break  # otherwise some callers started late or waited longer, on a busy machine
