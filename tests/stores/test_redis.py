@@ -129,7 +129,7 @@ def test_key_expires_with_its_window_after_repeated_writes(
     for _ in range(20_000):
         redis_store.take([Charge("k", limit)])
         state, ends = client.eval(ENDS, 1, f"rl:1:k:{limit.bucket}")
-        if state is not None:  # otherwise the key expired before it was read
+        if state is not None:  # otherwise the key expired before the read
             began = struct.unpack(f"<{len(state) // 8}d", state)[start]
             seen[began] = seen.get(began, 0) + 1
             late.append(ends - (began / 1000 + life))

@@ -78,7 +78,7 @@ def test_store_finds_the_master_even_if_the_first_sentinel_is_down(opened: Open,
 
 @pytest.mark.parametrize("turn", range(1, 30, 2))
 def test_stalled_event_loop_still_connects_to_the_master(turn: int, sentinels: RedisSentinels) -> None:
-    """A stall of the loop is not mistaken for a slow Sentinel or master."""
+    """The store does not mistake the stall for a slow Sentinel or master."""
 
     async def work() -> int:
         store = AsyncRedisStore(sentinels.url, timeout=5)

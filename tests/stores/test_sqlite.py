@@ -634,7 +634,7 @@ def test_freeze_controls_the_clock_and_starts_with_an_empty_store(path: Path) ->
                 store.take([Charge("other", TEN, 0), Charge("more", FixedWindow(1000, 1))])
             control.reset()
             assert left(store) == 10
-        assert left(store) == 9  # the frozen time expires no earlier state
+        assert left(store) == 9  # the frozen clock did not expire the unit taken before
 
 
 # for operators

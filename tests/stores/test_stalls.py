@@ -1,4 +1,4 @@
-"""A stall of the event loop while a connection opens is not mistaken for a slow server."""
+"""The store does not mistake a stall of the event loop, while a connection opens, for a slow server."""
 
 import asyncio
 import socket

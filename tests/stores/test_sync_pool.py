@@ -107,7 +107,7 @@ def test_connections_to_the_old_address_are_closed_after_the_server_moves() -> N
 def test_a_full_pool_opens_no_further_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_transport, "_MAX_CONNECTIONS", 2)
     threads = NoThreads(monkeypatch)
-    threads.over = True  # `threads` only counts the threads
+    threads.over = True  # `threads` only counts the starts
     pool = Pool(one_more)
     first, second = (pool.acquire(Deadline(30)) for _ in range(2))
     assert (first is second, threads.tried) == (False, 2)
@@ -119,7 +119,7 @@ def test_a_full_pool_opens_no_further_connection(monkeypatch: pytest.MonkeyPatch
 
 
 class NoThreads:
-    """Replaces `threading.Thread.start`: no thread can be started until `over` is set."""
+    """Replaces `threading.Thread.start`: no thread can start until `over` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.over, self.tried = False, 0
