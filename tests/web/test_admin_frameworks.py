@@ -70,7 +70,7 @@ def found(text: str) -> list[tuple[str, str, int]]:
     return [(one["rule"], one["limit"], one["remaining"]) for one in json.loads(text)["buckets"]]
 
 
-def test_flask_finds_the_limits_of_a_view(app: Flask) -> None:
+def test_flask_commands_find_the_limits_of_a_view(app: Flask) -> None:
     run = app.test_cli_runner().invoke
     client = app.test_client()
     codes = [client.post("/login/7", environ_overrides={"REMOTE_ADDR": "192.0.2.7"}).status_code for _ in range(5)]
@@ -148,7 +148,7 @@ def test_flask_runs_callables_in_the_context_of_the_described_request(redis_url:
     app.extensions["ratelimit_mw"].close()
 
 
-def test_flask_finds_the_default_limits_elsewhere(app: Flask) -> None:
+def test_flask_peek_finds_the_default_limits_of_other_paths(app: Flask) -> None:
     for target in ("/", "/no-such-page"):
         done = app.test_cli_runner().invoke(
             args=["ratelimit", "peek", "--request", target, "--ip", "192.0.2.7", "--json"]
@@ -156,7 +156,7 @@ def test_flask_finds_the_default_limits_elsewhere(app: Flask) -> None:
         assert found(done.output) == [("default", "50/60s using sliding_window_counter", 50)]
 
 
-def test_flask_shows_help_and_mistakes(app: Flask) -> None:
+def test_flask_command_shows_help_and_fails_on_wrong_arguments(app: Flask) -> None:
     run = app.test_cli_runner().invoke
     assert "{peek,reset,keys,top,tail}" not in run(args=["--help"]).output
     done = run(args=["ratelimit", "--help"])
@@ -205,7 +205,7 @@ def test_flask_checks_what_else_the_first_request_shows(monkeypatch: pytest.Monk
     del search, hidden
 
 
-def test_flask_checks_what_the_start_shows() -> None:
+def test_flask_check_warns_of_the_messages_option() -> None:
     app = Flask("shop")
     RateLimiter(app, limits="50/minute", messages="1/second")
     text = (
@@ -228,7 +228,7 @@ SHARED = (
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_flask_checks_what_the_first_requests_log(
+def test_flask_check_reports_the_problems_that_first_requests_log(
     strict: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(marks, "_unchecked", {})
@@ -291,8 +291,8 @@ IDLE_METHODS = (
 MISSPELLED = "  rules[{}] ({}): no route has the path {}; did you mean {}?"
 
 
-def test_flask_checks_rules_against_its_routes() -> None:
-    """Under `strict` a misspelled path is an error. A path without a route is only warned of: it may be intended."""
+def test_flask_check_compares_rules_with_routes() -> None:
+    """Under `strict` a misspelled path is an error. A path without a route is only a warning: it may be intended."""
 
     def warnings(rules: list[Any], *, errors: int = 0, **settings: Any) -> list[str]:
         done = ruled_shop(rules, **settings).test_cli_runner().invoke(args=["ratelimit", "check"])
@@ -319,7 +319,7 @@ def test_flask_checks_rules_against_its_routes() -> None:
 
 
 @pytest.mark.promise(9)
-def test_flask_reports_such_rules_at_the_first_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_first_flask_request_reports_rules_without_a_route(caplog: pytest.LogCaptureFixture) -> None:
     app = ruled_shop([{"path": "/admin"}, {"path": "/log-in"}])
     statuses = [app.test_client().post("/login").status_code for _ in range(2)]
     told = [record.getMessage().removeprefix("ratelimit_mw: ") for record in caplog.records]
@@ -331,7 +331,7 @@ def test_flask_reports_such_rules_at_the_first_request(caplog: pytest.LogCapture
     assert [strict.post("/login").status_code for _ in range(2)] == [500, 500]
 
 
-def test_flask_over_memory() -> None:
+def test_flask_keys_command_fails_with_a_memory_store() -> None:
     app = Flask("shop")
     RateLimiter(app, limits="50/minute")
     done = app.test_cli_runner().invoke(args=["ratelimit", "keys"])
@@ -339,7 +339,7 @@ def test_flask_over_memory() -> None:
     assert "cannot be read from another process" in done.output + done.stderr
 
 
-def test_the_command_flask_itself(tmp_path: Path, redis_url: str) -> None:
+def test_flask_program_runs_the_ratelimit_command(tmp_path: Path, redis_url: str) -> None:
     (tmp_path / "shop.py").write_text(
         "from flask import Flask\nfrom ratelimit_mw.flask import RateLimiter\napp = Flask('shop')\n"
         f"RateLimiter(app, limits='5/hour', store={redis_url!r}, store_timeout=5.0)\n"
@@ -402,7 +402,7 @@ def manage(*words: str) -> tuple[int, str, str]:
     return 0, out.getvalue(), err.getvalue()
 
 
-def test_django_finds_the_limits_of_a_view(redis_url: str) -> None:
+def test_django_commands_find_the_limits_of_a_view(redis_url: str) -> None:
     with options(redis_url):
         client = Client(REMOTE_ADDR="192.0.2.7")
         assert [client.post("/login/7").status_code for _ in range(4)] == [200, 200, 200, 429]
@@ -419,7 +419,7 @@ def test_django_finds_the_limits_of_a_view(redis_url: str) -> None:
         assert manage("peek", "--request", "nothing")[0] == 1
 
 
-def test_django_hands_callables_the_request_of_django(redis_url: str) -> None:
+def test_django_peek_passes_a_django_request_to_callables(redis_url: str) -> None:
     def is_seventh(request: Any) -> bool:
         raw = request.raw
         return bool(
@@ -460,7 +460,7 @@ def until_admitted(client: Client) -> int:
     return status
 
 
-def test_a_client_that_a_throttle_refused_is_let_in(redis_url: str) -> None:
+def test_django_reset_of_a_key_admits_a_client_refused_by_a_throttle(redis_url: str) -> None:
     with options(redis_url):
         client, other = (Client(headers={"X-Key": name}) for name in ("a", "b"))
         assert [client.get("/reports").status_code for _ in range(3)] == [200, 200, 429]
@@ -482,7 +482,7 @@ def test_a_client_that_a_throttle_refused_is_let_in(redis_url: str) -> None:
             assert until_admitted(one) == 200
 
 
-def test_django_finds_the_throttles_of_a_request(redis_url: str) -> None:
+def test_django_commands_find_the_throttles_of_a_request(redis_url: str) -> None:
     described = ("--request", "/reports", "--ip", "127.0.0.1", "--header", "X-Key: a")
     with options(redis_url):
         client, other = (Client(headers={"X-Key": name}) for name in ("a", "b"))
@@ -498,7 +498,7 @@ def test_django_finds_the_throttles_of_a_request(redis_url: str) -> None:
         assert "the request has no value for the key 'header:x-key+route' of Burst;" in err
 
 
-def test_django_finds_the_throttles_of_a_scope_and_of_an_exempt_client(redis_url: str) -> None:
+def test_django_peek_finds_scoped_throttles_unless_the_client_is_safelisted(redis_url: str) -> None:
     words = ("--request", "/uploads", "--ip", "192.0.2.7", "--user", "7", "--json")
     with options(redis_url), override_settings(REST_FRAMEWORK={"DEFAULT_THROTTLE_RATES": {"uploads": "20/day"}}):
         assert found(manage("peek", *words)[1]) == [
@@ -513,7 +513,7 @@ def test_django_finds_the_throttles_of_a_scope_and_of_an_exempt_client(redis_url
         assert "DEFAULT_THROTTLE_RATES: got no rate for 'uploads'" in err
 
 
-def test_a_client_that_a_dependency_refused_is_let_in(redis_url: str) -> None:
+def test_reset_of_a_key_admits_a_client_refused_by_a_fastapi_dependency(redis_url: str) -> None:
     policy: dict[str, Any] = {"limits": "50/minute", "key": "ip", "store": redis_url, "store_timeout": 5.0}
     app = FastAPI()
 
@@ -538,7 +538,7 @@ def test_a_client_that_a_dependency_refused_is_let_in(redis_url: str) -> None:
     asyncio.run(run())
 
 
-def test_the_command_of_django_itself(tmp_path: Path, redis_url: str) -> None:
+def test_django_program_runs_the_ratelimit_command(tmp_path: Path, redis_url: str) -> None:
     policy = {"limits": "5/hour", "key": "ip", "store": redis_url, "store_timeout": 5.0}
     lines = ["INSTALLED_APPS = ['ratelimit_mw.django']", "ROOT_URLCONF = 'site_settings'", "urlpatterns = []"]
     (tmp_path / "site_settings.py").write_text("\n".join([*lines, f"RATELIMIT_MW = {policy!r}", ""]))
@@ -552,13 +552,13 @@ def test_the_command_of_django_itself(tmp_path: Path, redis_url: str) -> None:
     assert found(done.stdout) == [("default", "5/3600s using sliding_window_counter", 5)]
 
 
-def test_django_with_a_key_that_is_awaited(redis_url: str) -> None:
+def test_django_peek_accepts_an_async_key(redis_url: str) -> None:
     with options(redis_url, key=shop):
         code, out, _ = manage("peek", "--request", "/elsewhere", "--ip", "192.0.2.7", "--json")
         assert (code, found(out)) == (0, [("default", "50/60s using sliding_window_counter", 50)])
 
 
-def test_django_over_memory_and_without_settings() -> None:
+def test_django_top_fails_with_a_memory_store_and_without_settings() -> None:
     with options("memory://"):
         code, out, err = manage("top")
         assert (code, out) == (2, "")
