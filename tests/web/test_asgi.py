@@ -1,4 +1,4 @@
-"""The ASGI middleware is invisible to the app and to the server, message by message."""
+"""The ASGI middleware passes messages unchanged between app and server, except its own fields."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ def limited(app: App, **settings: Any) -> RateLimitMiddleware:
     return RateLimitMiddleware(app, **{"limits": "1/minute", "store": MemoryStore(clock=Clock()), **settings})
 
 
-def test_each_message_passes_once_in_order_and_untouched() -> None:
+def test_messages_pass_in_order_and_only_the_start_changes() -> None:
     messages: list[Message] = [
         {"type": "http.response.debug", "info": {}},
         {"type": "http.response.early_hint", "links": [b"</a.css>"]},
@@ -52,18 +52,18 @@ def test_each_message_passes_once_in_order_and_untouched() -> None:
     ],
     ids=["list", "tuple", "iterator", "list of lists"],
 )
-def test_headers_of_any_kind_keep_their_order(headers: Any) -> None:
+def test_app_headers_of_any_iterable_type_keep_their_order(headers: Any) -> None:
     theirs = headers([(b"x-app", b"1"), (b"x-app", b"2")])
     (start, _) = talk(limited(App200({**START, "headers": theirs}, BODY)), HTTP).sent
     assert [tuple(pair) for pair in start["headers"]] == [(b"x-app", b"1"), (b"x-app", b"2"), *OWN]
 
 
-def test_a_start_without_headers_gets_ours() -> None:
+def test_start_without_headers_gets_the_ratelimit_fields() -> None:
     (start, _) = talk(limited(App200({"type": "http.response.start", "status": 204}, BODY)), HTTP).sent
     assert start["headers"] == OWN
 
 
-def test_the_apps_own_message_is_not_changed() -> None:
+def test_middleware_does_not_modify_the_apps_start_message() -> None:
     headers = [(b"x-app", b"1")]
     message = {**START, "headers": headers}
     talk(limited(App200(message, BODY)), HTTP)
@@ -71,13 +71,13 @@ def test_the_apps_own_message_is_not_changed() -> None:
     assert message["headers"] is headers
 
 
-def test_fields_of_an_inner_limiter_stay_beside_ours() -> None:
+def test_ratelimit_fields_of_an_inner_limiter_are_kept() -> None:
     inner = [(b"ratelimit", b'"inner";r=3;t=9')]
     (start, _) = talk(limited(App200({**START, "headers": inner}, BODY)), HTTP).sent
     assert start["headers"] == [*inner, *OWN]
 
 
-def test_receive_is_the_servers_own() -> None:
+def test_app_gets_the_servers_receive() -> None:
     async def echo(scope: Scope, receive: Any, send: Any) -> None:
         assert receive == spoken.receive
         await send(START)
@@ -92,7 +92,7 @@ def test_receive_is_the_servers_own() -> None:
 
 
 @pytest.mark.parametrize("before", [(), (START,), (START, {**BODY, "more_body": True})], ids=["start", "body", "end"])
-def test_an_exception_before_or_after_the_start_is_the_apps_own(before: tuple[Message, ...]) -> None:
+def test_app_exception_passes_through_unchanged(before: tuple[Message, ...]) -> None:
     error = RuntimeError("the app's")
 
     async def fails(scope: Scope, receive: Any, send: Any) -> None:
@@ -107,7 +107,7 @@ def test_an_exception_before_or_after_the_start_is_the_apps_own(before: tuple[Me
     assert spoken.types == [message["type"] for message in before]
 
 
-def test_what_the_servers_send_raises_reaches_the_app() -> None:
+def test_exception_of_the_servers_send_propagates() -> None:
     async def gone(message: Message) -> None:
         raise OSError("the client has gone")
 
@@ -122,7 +122,7 @@ def test_what_the_servers_send_raises_reaches_the_app() -> None:
 def test_a_scope_of_an_unknown_type_passes_untouched(kind: str) -> None:
     app = App200({"type": f"{kind}.sent"})
     middleware = limited(app)
-    scope: Scope = {"type": kind}  # and nothing else: no path, no headers
+    scope: Scope = {"type": kind}  # without a path and headers
     for _ in range(3):
         spoken = Talk()
         asyncio.run(middleware(scope, spoken.receive, spoken.send))
@@ -131,7 +131,7 @@ def test_a_scope_of_an_unknown_type_passes_untouched(kind: str) -> None:
     assert scope == {"type": kind}
 
 
-def test_a_refusal_is_one_start_and_one_body_and_reads_nothing() -> None:
+def test_refusal_sends_one_start_and_one_body_and_receives_nothing() -> None:
     app = App200()
     middleware = limited(app)
     talk(middleware, HTTP)
@@ -146,7 +146,7 @@ def test_a_refusal_is_one_start_and_one_body_and_reads_nothing() -> None:
 
 
 @pytest.mark.parametrize("state", [{"state": {"db": 1}}, {}], ids=["given", "not given"])
-def test_the_app_finds_the_verdict_in_its_state(state: dict[str, Any]) -> None:
+def test_app_finds_the_verdict_in_the_scope_state(state: dict[str, Any]) -> None:
     app = App200()
     scope: Scope = {**HTTP, **state}
     spoken = Talk()
@@ -167,7 +167,7 @@ def test_an_admitted_websocket_passes_untouched() -> None:
     assert app.scopes[0]["state"]["ratelimit"].verdict.allowed
 
 
-def test_a_handshake_is_a_get_in_the_same_bucket() -> None:
+def test_websocket_handshake_is_charged_like_a_get_request() -> None:
     rules = [{"path": "/ws", "methods": ["GET"], "limits": "1/minute"}]
     middleware = limited(App200(), limits="9/minute", rules=rules)
     talk(middleware, HTTP, path="/ws")
@@ -183,7 +183,7 @@ def test_a_refused_handshake_is_closed(extensions: dict[str, Any]) -> None:
     assert spoken.sent == [{"type": "websocket.close", "code": 1013, "reason": "Too Many Requests"}]
 
 
-def test_a_refused_handshake_is_a_response_where_the_server_offers_it() -> None:
+def test_refused_handshake_gets_a_response_if_the_server_supports_it() -> None:
     middleware = limited(App200())
     talk(middleware, HTTP)
     refused = talk(middleware, HTTP).sent
@@ -192,7 +192,7 @@ def test_a_refused_handshake_is_a_response_where_the_server_offers_it() -> None:
     assert spoken.sent == [{**message, "type": f"websocket.{message['type']}"} for message in refused]
 
 
-def test_an_app_that_sends_the_same_start_again_and_again_has_our_fields_once() -> None:
+def test_reused_start_message_gets_the_ratelimit_fields_once() -> None:
     start: Message = {**START, "headers": [(b"x-app", b"1")]}
     app = limited(App200(start, BODY), limits="2/minute")
     for _ in range(2):
@@ -201,7 +201,7 @@ def test_an_app_that_sends_the_same_start_again_and_again_has_our_fields_once() 
     assert start["headers"] == [(b"x-app", b"1")]
 
 
-def test_a_scope_that_does_not_say_its_method_is_limited() -> None:
+def test_scope_without_a_method_is_limited() -> None:
     scope = {name: value for name, value in HTTP.items() if name != "method"}
     app = limited(App200(START, BODY))
     assert [talk(app, scope).sent[0]["status"] for _ in range(2)] == [200, 429]

@@ -1,4 +1,4 @@
-"""The lifespan of the ASGI middleware: invalid settings stop the server, and the store it opened is closed."""
+"""The ASGI lifespan: invalid settings stop the server, and shutdown closes the store that the middleware opened."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,7 +45,7 @@ async def lives(scope: Scope, receive: Any, send: Any) -> None:
 
 
 def closing(monkeypatch: pytest.MonkeyPatch, events: list[Any]) -> None:
-    """Replace the store that the middleware opens by one that records in `events` when it is closed."""
+    """Make the middleware open a store that records its closing in `events`."""
     monkeypatch.setattr(gate, "open_async_store", lambda *_: Closing(events))
 
 
@@ -55,7 +55,7 @@ def test_a_lifespan_passes_through() -> None:
 
 
 @pytest.mark.parametrize("end", ["lifespan.shutdown.complete", "lifespan.shutdown.failed"])
-def test_our_store_is_closed_before_the_server_hears_the_end(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_middleware_closes_its_store_before_the_shutdown_message(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spoken = Talk(STARTUP, SHUTDOWN)
     closing(monkeypatch, spoken.sent)
     app = App200({"type": "lifespan.startup.complete"}, {"type": end})
@@ -63,14 +63,14 @@ def test_our_store_is_closed_before_the_server_hears_the_end(end: str, monkeypat
     assert spoken.sent == [{"type": "lifespan.startup.complete"}, "closed", {"type": end}]
 
 
-def test_a_store_handed_in_is_its_makers_to_close() -> None:
+def test_middleware_does_not_close_a_store_passed_to_it() -> None:
     events: list[Any] = []
     middleware = RateLimitMiddleware(lives, limits="1/minute", store=Closing(events))
     talk(middleware, LIFESPAN, STARTUP, SHUTDOWN)
     assert events == []
 
 
-def test_after_a_lifespan_another_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_middleware_opens_a_new_store_after_each_lifespan(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[Any] = []
     closing(monkeypatch, events)
     middleware = RateLimitMiddleware(lives, limits="1/minute")
@@ -83,7 +83,7 @@ def test_after_a_lifespan_another_one_works(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.promise(11)
-def test_an_app_without_lifespan_says_so_itself() -> None:
+def test_error_of_an_app_without_lifespan_propagates() -> None:
     async def no_lifespan(scope: Scope, receive: Any, send: Any) -> None:
         raise NotImplementedError
 
@@ -92,14 +92,14 @@ def test_an_app_without_lifespan_says_so_itself() -> None:
 
 
 @pytest.mark.promise(9)
-def test_wrong_settings_raise_at_once_outside_a_loop() -> None:
+def test_wrong_settings_raise_at_once_outside_an_event_loop() -> None:
     with pytest.raises(ConfigError) as caught:
         RateLimitMiddleware(App200(), **WRONG)
     assert str(caught.value) == MESSAGE
 
 
 @pytest.mark.promise(9)
-def test_wrong_settings_inside_a_loop_fail_the_startup_and_every_request() -> None:
+def test_wrong_settings_in_an_event_loop_fail_the_startup_and_each_request() -> None:
     app = App200()
 
     async def run() -> Talk:
@@ -135,7 +135,7 @@ def test_wrong_settings_stop_a_starlette_app() -> None:
     assert started == []
 
 
-def test_slots_are_given_back_before_our_store_is_closed(redis_url: str) -> None:
+def test_slots_are_released_before_the_store_is_closed(redis_url: str) -> None:
     """The slots of the last responses are released too."""
     app = RateLimitMiddleware(lives, limits=[], concurrent=40, store=redis_url, store_timeout=20)  # on a busy machine
 
@@ -151,13 +151,13 @@ def test_slots_are_given_back_before_our_store_is_closed(redis_url: str) -> None
 
 
 @pytest.mark.promise(9)
-def test_a_starlette_app_without_routes_is_limited_too() -> None:
+def test_starlette_app_without_routes_is_limited() -> None:
     app = Starlette()
     app.add_middleware(RateLimitMiddleware, limits="1/hour")
     assert [talk(app, HTTP).sent[0]["status"] for _ in range(3)] == [404, 429, 429]
 
 
-def test_after_a_lifespan_redis_is_connected_again_in_another_loop(redis_url: str) -> None:
+def test_redis_reconnects_in_another_event_loop_after_a_lifespan(redis_url: str) -> None:
     middleware = RateLimitMiddleware(lives, limits="3/hour", store=redis_url, store_timeout=2.0)
 
     async def a_life() -> list[int]:

@@ -1,15 +1,15 @@
-"""Work of an event loop that outlives its request."""
+"""Background tasks that outlive their request."""
 
 import asyncio
 
 from ratelimit_mw.core.runtime import drain, spawn_task
 
 
-def test_work_that_other_work_starts_is_waited_for_too() -> None:
+def test_drain_waits_for_tasks_started_by_other_tasks() -> None:
     done: list[str] = []
 
     async def give_back() -> None:
-        for _ in range(10):  # turns of the loop
+        for _ in range(10):  # turns of the event loop
             await asyncio.sleep(0)
         done.append("given back")
 
@@ -26,7 +26,7 @@ def test_work_that_other_work_starts_is_waited_for_too() -> None:
     assert asyncio.run(run()) == ["renewed", "given back"]
 
 
-def test_work_that_never_ends_is_not_waited_for_longer_than_allowed() -> None:
+def test_drain_stops_waiting_at_its_timeout() -> None:
     async def run() -> bool:
         task = spawn_task(asyncio.Event().wait())
         await drain(0.001)

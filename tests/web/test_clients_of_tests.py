@@ -1,4 +1,4 @@
-"""Apps with Starlette's TestClient: each client, or even each request, has an event loop of its own."""
+"""Apps with Starlette's TestClient: each client, or even each request, has its own event loop."""
 
 import gc
 import warnings
@@ -23,7 +23,7 @@ async def home(request: Request) -> PlainTextResponse:
 
 def client_of(app: Starlette) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it recommends another client library
+        warnings.simplefilter("ignore", DeprecationWarning)  # recommends another client library
         warnings.simplefilter("ignore", UserWarning)
         from starlette.testclient import TestClient  # noqa: PLC0415  # inside, where its warnings are ignored
 
@@ -31,7 +31,7 @@ def client_of(app: Starlette) -> Any:
 
 
 @pytest.mark.parametrize("entered", [True, False], ids=["with lifespan", "without"])
-def test_one_app_and_a_client_per_test(redis_server: RedisServer, entered: bool) -> None:
+def test_app_works_with_several_successive_test_clients(redis_server: RedisServer, entered: bool) -> None:
     app = Starlette(routes=[Route("/", home)])
     app.add_middleware(
         RateLimitMiddleware,
@@ -54,7 +54,7 @@ def test_one_app_and_a_client_per_test(redis_server: RedisServer, entered: bool)
     assert statuses == [200] * 6 + [429] * 2
 
 
-def test_wrong_settings_are_raised_where_a_client_is_entered() -> None:
+def test_wrong_settings_raise_when_a_test_client_is_entered() -> None:
     app = Starlette()
     app.add_middleware(RateLimitMiddleware, limits="5/minut")
     with pytest.raises(ConfigError, match="unknown period 'minut'"), client_of(app):
