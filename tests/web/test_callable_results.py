@@ -74,7 +74,7 @@ COSTS: list[tuple[Any, int]] = [
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(("answer", "cost"), COSTS)
 @pytest.mark.parametrize("of", ["rule", "item", "top"])
-def test_a_cost(face: str, of: str, answer: Any, cost: int) -> None:
+def test_callable_sets_the_cost_and_invalid_results_cost_one(face: str, of: str, answer: Any, cost: int) -> None:
     item = {"limit": "10/hour", "cost": says(answer)}
     settings: dict[str, Any] = {
         "rule": ruled(cost=says(answer)), "item": ruled(limits=[item]), "top": {"limits": [{**item, "name": "ruled"}]}
@@ -89,14 +89,14 @@ def test_a_cost(face: str, of: str, answer: Any, cost: int) -> None:
 @ASYNC
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(("answer", "cost"), COSTS)
-def test_a_cost_that_is_awaited(face: str, answer: Any, cost: int) -> None:
+def test_async_callable_sets_the_cost_and_invalid_results_cost_one(face: str, answer: Any, cost: int) -> None:
     send, store = served(face, **ruled(cost=says_later(answer)))
     assert send(Step()).status == 200
     assert charged(store) == [("ruled", cost)]
 
 
 @ALL
-def test_a_cost_of_nothing_is_asked_for_and_never_refused(face: str) -> None:
+def test_request_of_cost_zero_is_sent_to_the_store_and_never_refused(face: str) -> None:
     send, store = served(face, **ruled(cost=says(0), limits="1/hour"))
     assert [send(Step()).status for _ in range(3)] == [200] * 3
     assert charged(store) == [("ruled", 0)] * 3
@@ -120,13 +120,13 @@ COST = "rules[0] (ruled).cost"
         ("call:math:pi", "rules[0] (ruled).cost: got 'call:math:pi' of type float, expected a function"),
     ],
 )
-def test_a_wrong_cost(cost: Any, message: str) -> None:
+def test_wrong_cost_setting_is_an_error(cost: Any, message: str) -> None:
     assert message_of(limits=[], **ruled(cost=cost)) == message
 
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(("cost", "most"), [(7, 5), (10, 9)], ids=["one tier", "both tiers"])
-def test_a_cost_over_the_limit_of_any_tier_is_wrong_and_the_first_such_limit_is_named(cost: int, most: int) -> None:
+def test_cost_above_a_tiers_limit_is_an_error_naming_the_first_such_limit(cost: int, most: int) -> None:
     message = message_of(limits=[], tier="user", **ruled(cost=cost, limits={"a": "9/hour", "b": "5/hour"}))
     limit = f"{most}/3600s using sliding_window_counter"
     assert message == f"{COST}: {cost} can never pass {limit}, which admits at most {most} at once"
@@ -145,7 +145,9 @@ def test_a_cost_over_the_limit_of_any_tier_is_wrong_and_the_first_such_limit_is_
         (object(), ["ruled", "default"]),
     ],
 )  # fmt: skip
-def test_when(face: str, answer: Any, names: list[str]) -> None:
+def test_when_selects_rule_or_default_limits_and_invalid_results_apply_both(
+    face: str, answer: Any, names: list[str]
+) -> None:
     send, store = served(face, **ruled(when=says(answer)))
     assert send(Step()).status == 200
     assert charged(store) == [(name, 1) for name in names]
@@ -153,7 +155,7 @@ def test_when(face: str, answer: Any, names: list[str]) -> None:
 
 @ALL
 @pytest.mark.parametrize("path", ["/login", "//login", "/x/../login/"])
-def test_when_is_asked_once_however_many_forms_a_path_has(face: str, path: str) -> None:
+def test_when_of_a_rule_is_called_once_for_all_forms_of_a_path(face: str, path: str) -> None:
     asked: list[str] = []
 
     def when(request: Request) -> bool:
@@ -168,7 +170,7 @@ def test_when_is_asked_once_however_many_forms_a_path_has(face: str, path: str) 
 
 
 @ALL
-def test_when_is_not_asked_where_its_rule_is_for_something_else(face: str) -> None:
+def test_when_is_not_called_for_requests_that_its_rule_does_not_match(face: str) -> None:
     asked: list[Request] = []
     rule = {"path": "/a", "methods": ["POST"], "host": "a.test", "limits": "5/hour", "when": asked.append}
     send, _ = served(face, rules=[{"path": "/b", "limits": "5/hour"}, rule])
@@ -178,7 +180,7 @@ def test_when_is_not_asked_where_its_rule_is_for_something_else(face: str) -> No
 
 
 @ALL
-def test_when_sees_whom_the_proxies_name(face: str) -> None:
+def test_when_sees_the_forwarded_client_address(face: str) -> None:
     seen: list[str | None] = []
 
     def when(request: Request) -> bool:
@@ -201,7 +203,7 @@ def test_when_sees_whom_the_proxies_name(face: str) -> None:
         (True, "rules[0] (ruled).when: got True, expected a callable, or call:PACKAGE.MODULE:FUNCTION"),
     ],
 )  # fmt: skip
-def test_a_wrong_when(when: Any, message: str) -> None:
+def test_wrong_when_setting_is_an_error(when: Any, message: str) -> None:
     assert message_of(limits=[], **ruled(when=when)) == message
 
 
@@ -239,7 +241,9 @@ GIVEN: list[tuple[Any, list[tuple[str, int]]]] = [
 @ALL
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(("answer", "expected"), GIVEN)
-def test_limits(face: str, answer: Any, expected: list[tuple[str, int]]) -> None:
+def test_callable_sets_limits_and_invalid_results_apply_the_defaults(
+    face: str, answer: Any, expected: list[tuple[str, int]]
+) -> None:
     send, store = served(face, **ruled(limits=says(answer)))
     assert send(Step()).status == 200
     assert charged(store) == expected
@@ -248,14 +252,16 @@ def test_limits(face: str, answer: Any, expected: list[tuple[str, int]]) -> None
 @ASYNC
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(("answer", "expected"), GIVEN)
-def test_limits_that_are_awaited(face: str, answer: Any, expected: list[tuple[str, int]]) -> None:
+def test_async_callable_sets_limits_and_invalid_results_apply_the_defaults(
+    face: str, answer: Any, expected: list[tuple[str, int]]
+) -> None:
     send, store = served(face, **ruled(limits=says_later(answer)))
     assert send(Step()).status == 200
     assert charged(store) == expected
 
 
 @ASYNC
-def test_keys_tiers_and_limits_that_are_awaited(face: str) -> None:
+def test_async_callables_set_key_tier_and_app_limits(face: str) -> None:
     send, store = served(
         face,
         plain_keys=True,
@@ -289,7 +295,7 @@ def test_keys_tiers_and_limits_that_are_awaited(face: str) -> None:
         {"rules": [{"path": "/", "preflight": True, "limits": says_later("5/hour")}]},
     ],
 )
-def test_under_wsgi_nothing_can_be_awaited(settings: dict[str, Any]) -> None:
+def test_wsgi_rejects_async_callables_and_asgi_accepts_them(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         wsgi.RateLimitMiddleware(hello, {"limits": "9/hour", **settings})
     word = str(caught.value).partition(" ")[0].rstrip(":")
@@ -306,10 +312,10 @@ def test_under_wsgi_nothing_can_be_awaited(settings: dict[str, Any]) -> None:
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("of", ["key", "cost", "limits", "tier"])
 @pytest.mark.parametrize("face", ["flask", "wsgi", "django"])
-def test_under_wsgi_what_gives_something_to_await_gives_nonsense_and_python_has_no_complaint(
+def test_wsgi_treats_a_returned_awaitable_as_invalid_without_a_warning(
     face: str, of: str, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices.logger, "disabled", True)  # its records would keep the coroutine alive
+    monkeypatch.setattr(notices.logger, "disabled", True)  # log records would keep the coroutine alive
 
     def call(request: Request) -> Any:  # looks like a plain function
         return says_later(5)(request)
@@ -368,7 +374,7 @@ def test_a_cost_below_zero_is_named(face: str, cost: Any, returned: str, caplog:
 
 @ALL
 @pytest.mark.promise(2, 9)
-def test_each_callable_is_asked_once_for_a_request(face: str) -> None:
+def test_each_callable_is_called_once_per_request(face: str) -> None:
     asked: list[str] = []
 
     def call(request: Request) -> Any:
@@ -383,7 +389,7 @@ def test_each_callable_is_asked_once_for_a_request(face: str) -> None:
 
 
 @pytest.mark.promise(7)
-def test_what_a_callable_answers_is_remembered_boundedly() -> None:
+def test_cache_of_callable_results_is_bounded() -> None:
     answers = iter([f"{quota}/hour" for quota in range(1, 10_000)])
     store = RecordingStore(clock=Clock(), max_keys=10)
     app = wsgi.RateLimitMiddleware(hello, limits="9/hour", store=store, **ruled(limits=lambda _: next(answers)))
@@ -396,7 +402,7 @@ def test_what_a_callable_answers_is_remembered_boundedly() -> None:
 
 
 @ALL
-def test_calls_by_name(face: str) -> None:
+def test_settings_accept_callables_by_import_path(face: str) -> None:
     rule = {
         "path": "/", "name": "ruled", "when": "call:web.scenarios_clients:is_vip",
         "cost": "call:web.scenarios_callables:weight", "limits": "call:web.scenarios_callables:limits_of",
@@ -417,7 +423,7 @@ def test_calls_by_name(face: str) -> None:
         ("call::f", "ValueError: Empty module name"),
     ],
 )
-def test_names_of_nothing(name: str, message: str) -> None:
+def test_import_path_of_a_missing_callable_is_an_error(name: str, message: str) -> None:
     allowed = f"got {name!r}, expected call:PACKAGE.MODULE:FUNCTION of a function that can be imported: {message}"
     assert message_of(limits=name) == f"limits: {allowed}"
     assert message_of(limits=[], safelist=[name]) == f"safelist[0]: {allowed}"
@@ -431,13 +437,13 @@ class Unhashable:
         return "1"
 
 
-def test_a_callable_that_cannot_be_hashed_is_a_wrong_setting() -> None:
+def test_unhashable_callable_is_a_wrong_setting() -> None:
     for field in ("key", "limits", "app_limits", "tier"):
         with pytest.raises(ConfigError, match=f"^{field}: got .*, expected a callable that can be hashed: "):
             Settings.of({"limits": [], field: Unhashable()}, {})
 
 
-def test_a_callable_may_be_an_object_and_say_so_later() -> None:
+def test_object_with_async_call_is_awaited_and_rejected_under_wsgi() -> None:
     class Asks:
         async def __call__(self, request: Request) -> str:
             return "bob"
@@ -463,7 +469,7 @@ class Incomparable:
     "answer", [10**5000, -(10**5000), Incomparable(), b"x", [1]], ids=lambda answer: type(answer).__name__
 )
 @pytest.mark.parametrize("of", ["key", "tier"])
-def test_an_answer_that_is_no_text_is_not_there_and_nobody_gets_an_error(face: str, of: str, answer: Any) -> None:
+def test_invalid_key_or_tier_result_does_not_fail_the_request(face: str, of: str, answer: Any) -> None:
     tiers = {"limits": {"free": "5/hour", "pro": "9/hour"}, "tier": says(answer), "key": "ip"}
     send, store = served(face, **(tiers if of == "tier" else {"limits": "5/hour", "key": says(answer)}))
     assert send(Step()).status == 200
@@ -485,7 +491,7 @@ def test_an_answer_that_is_no_text_is_not_there_and_nobody_gets_an_error(face: s
     ],
     ids=["case", "long", "number", "known", "None", "empty", "raised", "no text"],
 )
-def test_an_unknown_tier_is_told_once_a_minute(
+def test_unknown_tier_of_a_callable_is_logged_once(
     face: str, answer: Any, shown: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     def plan(request: Request) -> Any:
@@ -500,7 +506,7 @@ def test_an_unknown_tier_is_told_once_a_minute(
     assert told == ([] if shown is None else [f"ratelimit_mw: tier {callable_name(plan)}: {text}"])
 
 
-def test_an_unknown_tier_that_is_no_callable_is_told_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_tier_from_a_header_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     tiers = {"free": "5/hour", "pro": "9/hour"}
     send, _ = served("fastapi", limits=tiers, tier="header:x | ip", key="ip")
     assert send(Step(headers={"X": "Pro"})).status == 200
@@ -509,8 +515,8 @@ def test_an_unknown_tier_that_is_no_callable_is_told_nobody(caplog: pytest.LogCa
 
 @pytest.mark.promise(10)
 @ALL
-def test_the_text_of_an_error_is_in_no_log(face: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The text may contain what a client sent, as in `QUOTAS[request.headers["x-api-key"]]`."""
+def test_exception_text_of_a_callable_is_not_logged(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The text may contain client input, as in `QUOTAS[request.headers["x-api-key"]]`."""
 
     quotas: dict[str, str] = {}
 
@@ -539,7 +545,7 @@ def test_the_text_of_an_error_is_in_no_log(face: str, caplog: pytest.LogCaptureF
 def test_a_callable_cannot_make_a_settled_request_free(
     face: str, options: dict[str, Any], cost: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A request that costs 0 is always admitted, whatever its true cost. A client may cause the 0 by an empty body."""
+    """A limit always admits a request that costs 0. A client may cause the 0 by an empty body."""
     send, store = served(face, **ruled(**options, cost=lambda _: 0))
     statuses = [send(Step()).status for _ in range(4)]
     text = "returned 0, which a limit with settle or count_status always admits: the request costs 1"

@@ -65,7 +65,7 @@ def problems(settings: dict[str, Any], middleware: Any = asgi.RateLimitMiddlewar
 
 @pytest.mark.parametrize("middleware", [asgi.RateLimitMiddleware, wsgi.RateLimitMiddleware], ids=["asgi", "wsgi"])
 @pytest.mark.parametrize(("place", "settings", "called"), LOCATIONS, ids=[place for place, _, _ in LOCATIONS])
-def test_each_setting_checks_its_parameters(
+def test_each_setting_rejects_callables_with_wrong_parameters(
     place: str, settings: Callable[[Any], dict[str, Any]], called: str, middleware: Any
 ) -> None:
     for call, taken in ((nothing, "no parameter"), (two, "(request, more)")):
@@ -76,12 +76,12 @@ def test_each_setting_checks_its_parameters(
 
 
 @pytest.mark.parametrize(("place", "settings"), SETTLES, ids=["top", "rule"])
-def test_settle_is_called_with_two(place: str, settings: Callable[[Any], dict[str, Any]]) -> None:
+def test_settle_must_accept_the_request_and_the_response(place: str, settings: Callable[[Any], dict[str, Any]]) -> None:
     called = "it is called with the request and the response: def nothing(request, response)"
     assert problems(settings(nothing)) == [f"{place}: nothing takes no parameter; {called}"]
 
 
-def test_one_among_the_words_of_a_key() -> None:
+def test_callable_among_the_parts_of_a_key_is_checked() -> None:
     text = f"call:{__name__}:nothing"
     assert problems({"key": f"{text} | ip"}) == [f"key: {text} takes no parameter; {OF_REQUEST.format('nothing')}"]
 
@@ -93,7 +93,7 @@ def test_one_among_the_words_of_a_key() -> None:
         (lambda *four, third, fourth: (four, third, fourth), "(*four, third, fourth)"),
     ],
 )
-def test_on_refused_takes_one_of_three_forms(call: Any, taken: str) -> None:
+def test_on_refused_rejects_a_callable_with_other_parameters(call: Any, taken: str) -> None:
     (problem,) = problems({"on_refused": call})
     assert problem.startswith(f"on_refused: got {callable_place(call)}, which takes {taken}, ")
     assert "expected an ASGI app, a WSGI app (environ, start_response), or a callable (request, verdict)" in problem
@@ -153,7 +153,7 @@ def yields(_: Any) -> Iterator[str]:
         max,  # without a signature
     ],
 )
-def test_what_takes_the_request_is_accepted(call: Any) -> None:
+def test_callables_that_accept_the_request_are_valid(call: Any) -> None:
     asgi.RateLimitMiddleware(App200(), limits="5/hour", key=call, store=MemoryStore())
 
 
@@ -169,26 +169,26 @@ def test_what_takes_the_request_is_accepted(call: Any) -> None:
         (yields, "got yields, which yields; expected a function that returns its answer"),
     ],
 )
-def test_what_does_not_is_named(call: Any, problem: str) -> None:
+def test_error_describes_an_unsuitable_callable(call: Any, problem: str) -> None:
     (found,) = problems({"key": call})
     assert problem in found
 
 
 @pytest.mark.parametrize("words", [{"key": nothing}, {"cost": nothing}, {"when": nothing}, {"settle": nothing}])
 @pytest.mark.parametrize("mark", [limit, flask_limit, django_limit, RateLimit])
-def test_limits_on_endpoints_check_them_too(mark: Any, words: dict[str, Any]) -> None:
+def test_limits_on_endpoints_reject_callables_with_wrong_parameters(mark: Any, words: dict[str, Any]) -> None:
     (word,) = words
     with pytest.raises(ConfigError, match=f"^{word}: nothing takes no parameter; it is called with the request"):
         mark("5/minute", **words)
 
 
-def test_a_throttle_checks_them_too() -> None:
+def test_throttle_rejects_a_callable_with_wrong_parameters() -> None:
     with pytest.raises(ConfigError, match=r"^Wrong\.key: nothing takes no parameter; it is called with the request"):
         type("Wrong", (Throttle,), {"limits": "5/minute", "key": staticmethod(nothing)})
 
 
 @pytest.mark.parametrize("word", ["key", "cost"])
-def test_a_limited_function_and_its_key_take_the_same(word: str) -> None:
+def test_limiter_callables_must_accept_the_arguments_of_the_function(word: str) -> None:
     def fetch(url: str, depth: int = 1) -> str:
         return url * depth
 
