@@ -29,7 +29,7 @@ def settings_of(case: Case, store: RecordingStore) -> dict[str, Any]:
 
 @pytest.mark.parametrize("scope", [HTTP, WEBSOCKET], ids=["http", "websocket"])
 @pytest.mark.parametrize("case", [*CASES, *ASGI_CASES], ids=lambda case: case.name)
-def test_over_asgi(case: Case, scope: Any) -> None:
+def test_asgi_middleware_charges_the_expected_client(case: Case, scope: Any) -> None:
     store = RecordingStore(clock=Clock())
     app = App200() if scope is HTTP else App200({"type": "websocket.accept"})
     lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in case.headers]
@@ -40,10 +40,10 @@ def test_over_asgi(case: Case, scope: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_over_wsgi(case: Case) -> None:
+def test_wsgi_middleware_charges_the_expected_client(case: Case) -> None:
     store = RecordingStore(clock=Clock())
     environ: dict[str, Any] = {"REMOTE_ADDR": case.peer or ""}
-    for name, value in case.headers:  # servers join repeated headers into one; PEP 3333 leaves it to them
+    for name, value in case.headers:  # servers join repeated headers into one; PEP 3333 allows this
         variable = f"HTTP_{name.upper().replace('-', '_')}"
         environ[variable] = f"{environ[variable]},{value}" if variable in environ else value
     server = Server(**environ)
@@ -51,7 +51,7 @@ def test_over_wsgi(case: Case) -> None:
     assert charged(store) == expected(case)
 
 
-def test_over_wsgi_a_server_that_names_no_peer_at_all() -> None:
+def test_wsgi_request_without_remote_addr_is_charged_to_the_missing_key() -> None:
     store = RecordingStore(clock=Clock())
     server = Server()
     del server.environ["REMOTE_ADDR"]

@@ -1,4 +1,4 @@
-"""If limits depend only on the client's address, the request is not read. The verdict is that of `admit`."""
+"""If limits depend only on the client address, the request is not read. The verdict equals that of `admit`."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -80,14 +80,14 @@ def told(verdict: Verdict | None) -> Any:
     ],
     ids=str,
 )
-def test_it_says_what_admit_says(settings: dict[str, Any], gate: Make) -> None:
+def test_admit_by_address_returns_the_same_verdict_as_admit(settings: dict[str, Any], gate: Make) -> None:
     short, long = gate(**settings), gate(**settings)
     for _ in range(5):
         assert told(short.admit_by_address(ADDRESS, "GET")) == told(long.admit(PlainRequest(client=ADDRESS)))
 
 
 @pytest.mark.parametrize("client", [ADDRESS, "2001:db8::1", "x" * 256, "x" * 5000, ""])
-def test_whose_bucket_it_is(client: str, gate: Make) -> None:
+def test_admit_by_address_charges_the_same_bucket_as_admit(client: str, gate: Make) -> None:
     assert told(gate().admit_by_address(client, "GET")) == told(gate().admit(PlainRequest(client=client)))
 
 
@@ -108,27 +108,27 @@ def test_whose_bucket_it_is(client: str, gate: Make) -> None:
     ],
     ids=",".join,
 )
-def test_where_more_counts_it_says_nothing_and_takes_nothing(settings: dict[str, Any], gate: Make) -> None:
+def test_admit_by_address_returns_none_if_more_than_the_address_matters(settings: dict[str, Any], gate: Make) -> None:
     store = RecordingStore()
     assert gate(**settings, store=store).admit_by_address(ADDRESS, "GET") is None
     assert store.calls == []
 
 
-def test_nor_where_a_request_is_unlike_others(gate: Make) -> None:
+def test_admit_by_address_returns_none_for_options_requests(gate: Make) -> None:
     store = RecordingStore()
     assert gate(store=store).admit_by_address(ADDRESS, "OPTIONS") is None
     assert store.calls == []
 
 
-def test_it_says_nothing_where_nothing_is_limited(gate: Make) -> None:
+def test_admit_by_address_returns_none_without_limits(gate: Make) -> None:
     assert gate(limits=[]).admit_by_address(ADDRESS, "GET") is None
 
 
-def test_a_client_without_an_address_needs_the_general_path() -> None:
+def test_admit_by_address_returns_none_without_an_address() -> None:
     """test_lost_peers.py tests the same for the middleware under asyncio."""
     store = RecordingStore()
     gate = Gate(Settings(limits="2/minute", store=store, missing_key="deny"))
-    assert gate.admit_by_address(None, "GET") is None  # it may be a lost peer
+    assert gate.admit_by_address(None, "GET") is None  # the client may be a lost peer
     assert store.calls == []
 
 
@@ -138,7 +138,7 @@ def test_a_client_without_an_address_needs_the_general_path() -> None:
     [("local", "local", True), ("allow", "allowed_on_error", True), ("deny", "denied_on_error", False)],
 )
 @pytest.mark.usefixtures("speaks_again")
-def test_a_store_that_fails_is_answered_for(mode: str, source: str, allowed: bool, gate: Make) -> None:
+def test_admit_by_address_applies_on_store_error(mode: str, source: str, allowed: bool, gate: Make) -> None:
     store = RecordingStore()
     store.error = StoreError("down")
     verdict = gate(store=store, on_store_error=mode).admit_by_address(ADDRESS, "GET")
@@ -155,7 +155,7 @@ class TwoForOne(RecordingStore):
 
 
 @pytest.mark.parametrize("kind", [Gate, Awaited])
-def test_who_tells_a_hook_of_requests_looks_at_them(kind: Callable[[Settings], Gate | Awaited]) -> None:
+def test_admit_by_address_returns_none_with_an_on_decision_hook(kind: Callable[[Settings], Gate | Awaited]) -> None:
     heard: list[object] = []
     own = kind(Settings(limits="3/minute", store=RecordingStore(), on_decision=heard.append))
     assert (own.admit_by_address(ADDRESS, "GET"), heard) == (None, [])
@@ -164,7 +164,7 @@ def test_who_tells_a_hook_of_requests_looks_at_them(kind: Callable[[Settings], G
 
 
 class Answering(RecordingStore):
-    """A store whose admissions come from a lease, and whose refusals come from memory."""
+    """A store that admits from a lease and refuses from memory."""
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         decisions = super().take(charges)
@@ -174,7 +174,7 @@ class Answering(RecordingStore):
         return self.take(charges)
 
 
-def test_an_answer_of_a_layer_names_its_source(gate: Make) -> None:
+def test_verdict_names_the_source_of_a_leased_or_remembered_decision(gate: Make) -> None:
     asked = gate(limits="1/minute", store=Answering(clock=Clock()))
     found = [asked.admit_by_address(ADDRESS, "GET") for _ in range(2)]
     assert [(verdict.allowed, verdict.source) for verdict in found if verdict is not None] == [
@@ -185,7 +185,7 @@ def test_an_answer_of_a_layer_names_its_source(gate: Make) -> None:
 
 @pytest.mark.promise(8)
 @pytest.mark.usefixtures("speaks_again")
-def test_whom_the_store_refused_is_refused_when_it_fails(gate: Make) -> None:
+def test_refused_client_stays_refused_while_the_store_fails(gate: Make) -> None:
     store = RecordingStore(clock=Clock())
     asked = gate(limits="1/minute", store=store, on_store_error="local")
     first, second = (asked.admit_by_address(ADDRESS, "GET") for _ in range(2))
@@ -202,7 +202,7 @@ def test_whom_the_store_refused_is_refused_when_it_fails(gate: Make) -> None:
 
 @pytest.mark.promise(8)
 @pytest.mark.usefixtures("speaks_again")
-def test_a_client_that_the_store_admits_again_is_admitted_when_it_fails(gate: Make) -> None:
+def test_readmitted_client_stays_admitted_while_the_store_fails(gate: Make) -> None:
     store = RecordingStore(clock=Clock())
     asked = gate(limits="1/minute", store=store, on_store_error="local")
     found = [asked.admit_by_address(ADDRESS, "GET") for _ in range(2)]
@@ -220,7 +220,7 @@ def test_a_client_that_the_store_admits_again_is_admitted_when_it_fails(gate: Ma
 
 @pytest.mark.promise(8)
 @pytest.mark.usefixtures("speaks_again")
-def test_a_store_that_answers_too_much_is_answered_for(gate: Make) -> None:
+def test_surplus_decisions_of_a_store_count_as_a_store_error(gate: Make) -> None:
     verdict = gate(store=TwoForOne()).admit_by_address(ADDRESS, "GET")
     assert verdict is not None
     assert (verdict.source, verdict.allowed) == ("local", True)

@@ -1,4 +1,4 @@
-"""The client's address is read only where it cannot be forged. All spellings of it are counted as one."""
+"""The client address comes only from sources that clients cannot forge. All its spellings count as one address."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -28,7 +28,7 @@ ROWS: list[tuple[str | None, int, str | None]] = [  # the server's text, the pre
     ("2001:db8::1", 128, "2001:db8::1"),
     ("2001:0db8:0000::0001", 128, "2001:db8::1"),
     ("::1", 64, "::/64"),
-    # IPv4 clients: the prefix for IPv6 must not put all of them into one network
+    # the IPv6 prefix must not put all IPv4 clients into one network
     ("::ffff:192.0.2.1", 64, "192.0.2.1"),
     ("::FFFF:c000:0201", 64, "192.0.2.1"),
     ("::ffff:192.0.2.1", 32, "192.0.2.1"),
@@ -86,16 +86,16 @@ ROWS: list[tuple[str | None, int, str | None]] = [  # the server's text, the pre
 
 
 @pytest.mark.parametrize(("host", "prefix", "counted"), ROWS, ids=[ascii(host)[:40] for host, _, _ in ROWS])
-def test_address(host: str | None, prefix: int, counted: str | None) -> None:
+def test_client_address_is_normalized_or_none(host: str | None, prefix: int, counted: str | None) -> None:
     assert client_address(host, prefix) == counted
 
 
-def test_every_ipv4_client_has_a_bucket_of_its_own() -> None:
+def test_mapped_ipv4_addresses_are_counted_separately() -> None:
     hosts = [f"::ffff:192.0.{high}.{low}" for high in range(8) for low in range(256)]
     assert len({client_address(host, 64) for host in hosts}) == len(hosts)
 
 
-def test_one_network_is_one_bucket_and_the_next_one_another() -> None:
+def test_ipv6_addresses_of_one_network_count_as_one_client() -> None:
     inside = {client_address(f"2001:db8:0:1:{part:x}::{part:x}", 64) for part in range(1, 500)}
     assert inside == {"2001:db8:0:1::/64"}
     assert client_address("2001:db8:0:2::1", 64) not in inside
@@ -120,16 +120,16 @@ def name_of(case: Case) -> str:
 
 @pytest.mark.parametrize("joined", [False, True], ids=["asgi", "wsgi"])
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_client(case: Case, joined: bool) -> None:
+def test_resolver_finds_the_client_of_each_case(case: Case, joined: bool) -> None:
     assert found(case, joined=joined) == case.client
 
 
 @pytest.mark.parametrize("case", ASGI_CASES, ids=name_of)
-def test_client_over_asgi(case: Case) -> None:
+def test_resolver_finds_the_client_of_each_asgi_case(case: Case) -> None:
     assert found(case, joined=False) == case.client
 
 
-def test_every_case_has_a_name_of_its_own() -> None:
+def test_case_names_are_unique() -> None:
     assert len({case.name for case in CASES + ASGI_CASES}) == len(CASES + ASGI_CASES) > 200
 
 
@@ -149,13 +149,13 @@ def test_no_header_is_read_when_the_peer_is_not_trusted(header: str) -> None:
     assert asked == [header]
 
 
-def test_the_client_is_named_whole_and_in_one_form() -> None:
+def test_resolver_returns_the_whole_address_in_one_spelling() -> None:
     finder = ClientIPResolver(["10.0.0.0/8"], "X-Forwarded-For")
     for written in ("2001:db8::1", "2001:DB8:0::0001", "[2001:db8::1]:80", '"[2001:db8::1%x]"'):
         assert finder.resolve("10.0.0.1", lambda _, written=written: [written]) == "2001:db8::1"  # type: ignore[misc]
 
 
-def test_what_a_client_writes_does_not_fill_the_memory() -> None:
+def test_address_caches_are_bounded() -> None:
     finder = ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")
     for number in range(6000):
         text = f"192.0.{number >> 8}.{number & 255}"
@@ -237,7 +237,7 @@ WRONG_NETWORKS: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("value", "message"), WRONG_NETWORKS, ids=[ascii(value)[:40] for value, _ in WRONG_NETWORKS])
-def test_wrong_networks_are_refused_with_the_fix(value: Any, message: str) -> None:
+def test_wrong_networks_raise_an_error_with_the_fix(value: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_network(value)
     assert str(caught.value) == message
@@ -251,13 +251,13 @@ def test_wrong_networks_are_refused_with_the_fix(value: Any, message: str) -> No
     assert str(caught.value) == f"trusted_proxies[1]: {allowed}"
 
 
-def test_unix_is_a_word_of_trusted_proxies_only() -> None:
+def test_unix_is_an_error_in_a_safelist() -> None:
     with pytest.raises(ConfigError, match=r"safelist\[0\]: got 'unix:'"):
         ClientList("safelist", ["unix:"])
 
 
 @pytest.mark.parametrize("value", [0, -1, 33, 10**30, True, False, None, 1.0, "1", "10.0.0.0/8", {"10.0.0.0/8"}])
-def test_wrong_trusted_proxies_are_refused(value: Any) -> None:
+def test_wrong_trusted_proxies_raise_an_error(value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         ClientIPResolver(value, "x-forwarded-for")
     assert str(caught.value) == (
@@ -266,7 +266,7 @@ def test_wrong_trusted_proxies_are_refused(value: Any) -> None:
     )
 
 
-def test_a_number_counts_the_members_of_a_list() -> None:
+def test_number_of_proxies_needs_a_header_with_a_list() -> None:
     with pytest.raises(ConfigError) as caught:
         ClientIPResolver(1, "X-Real-IP")
     assert str(caught.value) == (
@@ -276,7 +276,7 @@ def test_a_number_counts_the_members_of_a_list() -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "x real ip", "x-real-ip:", "x-real-ip\n", "x\xe9", "a,b", None, 5, b"x"])
-def test_wrong_header_names_are_refused(name: Any) -> None:
+def test_wrong_proxy_header_names_raise_an_error(name: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         ClientIPResolver(["10.0.0.0/8"], name)
     assert str(caught.value) == (
@@ -285,7 +285,7 @@ def test_wrong_header_names_are_refused(name: Any) -> None:
     )
 
 
-def test_a_header_name_with_underscores_is_refused_with_the_fix() -> None:
+def test_proxy_header_name_with_underscores_raises_an_error_with_the_fix() -> None:
     with pytest.raises(ConfigError, match=r"got 'X_Forwarded_For', .* \('X-Forwarded-For'\?\)$"):
         ClientIPResolver(["10.0.0.0/8"], "X_Forwarded_For")
 
@@ -320,7 +320,7 @@ HELD = ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32", "fe80::1", "::ffff:172.16.0.
         ("::", False),
     ],
 )
-def test_networks_hold(address: str, held: bool) -> None:
+def test_networks_contain_exactly_their_addresses(address: str, held: bool) -> None:
     networks = Networks(map(parse_network, HELD))
     assert (ip_address(address) in networks) is held
     parsed = parse_address(address)
@@ -338,7 +338,7 @@ def test_networks_hold(address: str, held: bool) -> None:
     ]
     + [(text, False) for text in ("192.0.2.1:80", "192.0.2.1, 192.0.2.2", "::ffff:192.0.2.1", "192.0.2.\u0661")],
 )
-def test_the_short_form_of_an_ipv4_address(text: str, *, short: bool) -> None:
+def test_is_ipv4_accepts_only_plain_dotted_addresses(text: str, *, short: bool) -> None:
     assert is_ipv4(text) is short
 
 
@@ -351,7 +351,7 @@ TEXTS = (
 
 @pytest.mark.promise(10)
 @given(TEXTS)
-def test_the_short_way_reads_what_the_parser_reads(text: str) -> None:
+def test_fast_path_for_ipv4_agrees_with_the_parser(text: str) -> None:
     assert not is_ipv4(text) or str(parse_address(text)) == text
     for proxies, header in ((["10.0.0.0/8"], "x-forwarded-for"), (1, "x-forwarded-for"), (2, "x-forwarded-for"),
                             (["10.0.0.0/8"], "x-real-ip"), (["10.0.0.0/8"], "forwarded")):  # fmt: skip

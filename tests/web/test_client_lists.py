@@ -1,4 +1,4 @@
-"""Safelists and blocklists: valid entries, how requests are compared with them, and what stays secret."""
+"""Safelists and blocklists: valid entries, matching requests, and secrets that are never shown."""
 
 import logging
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Lines(PlainRequest):
         (("x" * 100_000,), False, False),
     ],
 )
-def test_a_header_stands_once_to_be_safe_and_anywhere_to_be_blocked(
+def test_header_entry_matches_any_value_or_with_once_a_single_value(
     lines: tuple[str, ...], once: bool, anywhere: bool
 ) -> None:
     found = ClientList("list", [{"header": "X-Token", "value": SECRET}])
@@ -89,7 +89,7 @@ def test_a_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) 
         ("::1", ["::1"], ["127.0.0.1", "::"]),
     ],
 )  # fmt: skip
-def test_networks_to_their_edges(network: str, inside: list[str], outside: list[str]) -> None:
+def test_network_entries_match_exactly_their_addresses(network: str, inside: list[str], outside: list[str]) -> None:
     found = ClientList("list", [network])
     for once in (True, False):
         assert [found.matches(PlainRequest(client=client), once=once) for client in inside] == [True] * len(inside)
@@ -97,7 +97,7 @@ def test_networks_to_their_edges(network: str, inside: list[str], outside: list[
         assert [found.matches(PlainRequest(client=client), once=once) for client in nobody] == [False] * len(nobody)
 
 
-def test_callables_are_asked_until_one_says_yes_and_not_of_who_is_known() -> None:
+def test_callables_run_until_one_matches_and_not_after_a_network_match() -> None:
     asked: list[str] = []
 
     def says(name: str, answer: bool) -> Any:
@@ -154,7 +154,7 @@ def test_callables_are_asked_until_one_says_yes_and_not_of_who_is_known() -> Non
           "[2].header: got '', expected the name of a header such as 'X-Internal-Token'"]),
     ],
 )  # fmt: skip
-def test_what_is_no_list_is_told_of_all_at_once(place: str, given: Any, problems: list[str]) -> None:
+def test_all_wrong_entries_of_a_list_are_reported_at_once(place: str, given: Any, problems: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(limits=[], **{place: given})
     assert [*caught.value.problems] == [f"{place}{problem}" for problem in problems]
@@ -166,7 +166,7 @@ async def later(request: object) -> bool:
 
 
 @LISTS
-def test_a_list_cannot_await(place: str) -> None:
+def test_async_callable_in_a_list_is_an_error(place: str) -> None:
     message = message_of(limits=[], **{place: [later]})
     assert message == f"{place}[0]: got later, which is async; expected a plain function"
 
@@ -196,7 +196,7 @@ def test_a_secret_is_in_no_error(place: str, given: Any) -> None:
 
 
 @LISTS
-def test_a_secret_is_not_shown(place: str) -> None:
+def test_a_secret_is_not_in_the_repr_of_settings(place: str) -> None:
     given = ["10.0.0.0/8", {"header": "X-Token", "value": SECRET}]
     told = {"limits": [], "key_secret": SECRET, "store": f"redis://:{SECRET}@host:1/0", place: given}
     settings = Settings.of(told, {})
@@ -219,7 +219,7 @@ def test_a_secret_is_in_no_log(
         raise LookupError
 
     caplog.set_level(logging.DEBUG, "ratelimit_mw")
-    caplog.set_level(logging.WARNING, "ratelimit_mw.refusals")  # these records have a test of their own
+    caplog.set_level(logging.WARNING, "ratelimit_mw.refusals")  # another test checks these records
     given = [{"header": "X-Token", "value": SECRET}, raises, lambda _: 1]
     where = f"test_client_lists.py:{given[2].__code__.co_firstlineno}:72"  # type: ignore[attr-defined]  # the lambda
     send = FACES[face]({"limits": "1/hour", "store": MemoryStore(clock=Clock()), place: given})
@@ -235,7 +235,7 @@ def test_a_secret_is_in_no_log(
     ]
 
 
-def test_a_blocked_handshake_is_closed_or_answered() -> None:
+def test_blocked_handshake_is_closed_or_gets_a_403_response() -> None:
     app = asgi.RateLimitMiddleware(App200(), limits="1/hour", blocklist=["192.0.2.1"])
     connect: Mapping[str, Any] = {"type": "websocket.connect"}
     (closed,) = talk(app, WEBSOCKET, dict(connect)).sent
@@ -244,13 +244,13 @@ def test_a_blocked_handshake_is_closed_or_answered() -> None:
     assert (start["type"], start["status"]) == ("websocket.http.response.start", 403)
 
 
-def test_a_blocked_request_reads_nothing_and_asks_no_app() -> None:
+def test_blocked_request_is_refused_without_receiving_or_calling_the_app() -> None:
     app = App200()
     spoken = talk(asgi.RateLimitMiddleware(app, limits="1/hour", blocklist=["192.0.2.1"]), HTTP)
     assert (spoken.receives, app.scopes, spoken.sent[0]["status"]) == (0, [], 403)
 
 
-def test_nobody_on_a_list_is_counted_when_he_comes_off_it() -> None:
+def test_blocked_requests_are_not_charged() -> None:
     """The store was not queried, so the whole quota is left."""
     store = MemoryStore(clock=Clock())
     send = FACES["wsgi"]({"limits": "1/hour", "store": store, "blocklist": ["192.0.2.1"]})

@@ -40,7 +40,7 @@ def statuses(app: Starlette, path: str, *headers: list[tuple[str, str]]) -> list
         ("/slash/", "/slash/%0a"),
     ],
 )
-def test_a_newline_at_the_end_which_starlettes_router_does_not_see(rule: str, path: str) -> None:
+def test_rule_applies_to_a_path_with_a_trailing_newline(rule: str, path: str) -> None:
     app = Starlette(routes=ROUTES)
     app.add_middleware(RateLimitMiddleware, limits=[], rules=[{"path": rule, "limits": "2/hour"}])
     assert statuses(app, path, *[[]] * 3) == [200, 200, 429]
@@ -54,7 +54,7 @@ def test_a_newline_at_the_end_which_starlettes_router_does_not_see(rule: str, pa
         ("cookie:sid", [[("cookie", f"sid={each}; sid=K")] for each in range(4)]),
     ],
 )
-def test_a_value_that_stands_there_twice_is_no_fresh_bucket(key: str, others: list[list[tuple[str, str]]]) -> None:
+def test_repeated_header_or_cookie_gives_no_new_bucket(key: str, others: list[list[tuple[str, str]]]) -> None:
     app = Starlette(routes=ROUTES)
     app.add_middleware(RateLimitMiddleware, limits="2/hour", key=key)
     assert statuses(app, "/login", *others) == [200, 200, 429, 429]
