@@ -1,4 +1,4 @@
-"""Requests that are canceled while their units and slots are returned: the return is completed all the same."""
+"""Requests that are canceled while their units and slots are refunded: the refund is completed."""
 
 import asyncio
 from collections.abc import Sequence
@@ -56,8 +56,8 @@ def taken(store: MemoryStore) -> list[int]:
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("when", ["no place", "waits"])
-def test_cancelled_while_it_gives_back(when: str, times: int) -> None:
-    """A request refunds because there is no capacity to delay it, or it was canceled. Then it is canceled again."""
+def test_request_canceled_during_its_refund_completes_the_refund(when: str, times: int) -> None:
+    """The request is refunded for lack of delay capacity or because it was canceled. Then it is canceled again."""
 
     async def run() -> None:
         store = Slow()
@@ -95,7 +95,7 @@ def test_cancelled_while_it_gives_back(when: str, times: int) -> None:
 
 
 @pytest.mark.promise(2)
-def test_what_is_given_back_when_the_server_shuts_down_is_waited_for() -> None:
+def test_closing_the_gate_waits_for_refunds() -> None:
     async def run() -> None:
         store = Slow()
         gate = AsyncGate(Settings(limits=PACED, concurrent=9, store=store, store_timeout=LONG))
@@ -116,7 +116,7 @@ def test_what_is_given_back_when_the_server_shuts_down_is_waited_for() -> None:
 
 
 @pytest.mark.promise(2)
-def test_the_slot_of_a_websocket_that_is_cancelled_before_its_app_is_called() -> None:
+def test_websocket_canceled_before_its_app_runs_releases_its_slot() -> None:
     """The task is canceled while a callable of its messages is awaited."""
 
     async def run() -> None:
@@ -143,7 +143,7 @@ def test_the_slot_of_a_websocket_that_is_cancelled_before_its_app_is_called() ->
     asyncio.run(run())
 
 
-def test_a_slot_that_a_cancelled_take_gives_back_is_for_the_next_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slot_of_a_canceled_take_goes_to_the_next_queued_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """The queued request gets the slot at once, before its own next retry."""
     monkeypatch.setattr("ratelimit_mw.engine.slot_queue._PAUSES", (3600,))
     monkeypatch.setattr("ratelimit_mw.engine.slot_queue._MAX_PAUSE", 3600)
@@ -170,7 +170,7 @@ def test_a_slot_that_a_cancelled_take_gives_back_is_for_the_next_in_the_line(mon
 
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("how", ["acquire", "turn", "slot", "limit"])
-def test_by_hand(how: str) -> None:
+def test_canceled_limiter_calls_complete_their_refund(how: str) -> None:
     """The call is canceled twice: while it waits or holds its slot, and while it refunds."""
 
     async def run() -> None:

@@ -39,7 +39,7 @@ def verbs(store: RecordingStore) -> list[tuple[str, int]]:
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("path", ["/", "/stream", "/error"])
-def test_each_face_gives_the_slot_back(face: str, path: str) -> None:
+def test_each_integration_releases_the_slot_of_an_ended_request(face: str, path: str) -> None:
     store = RecordingStore(clock=Clock())
     send = FACES[face]({**ONE, "store": store})
     for _ in range(3):
@@ -49,7 +49,7 @@ def test_each_face_gives_the_slot_back(face: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_who_finds_all_slots_taken_is_refused_with_a_hint(face: str) -> None:
+def test_request_without_a_free_slot_is_refused_with_retry_after(face: str) -> None:
     """Another request of the same client is in progress elsewhere."""
     store = MemoryStore(clock=Clock())
     seen: list[Charge] = []
@@ -98,7 +98,7 @@ def statuses(talks: list[Talk]) -> list[int]:
     return [talk.sent[0]["status"] for talk in talks if talk.sent]
 
 
-def test_so_many_are_at_work_and_the_others_are_refused() -> None:
+def test_requests_beyond_the_slots_are_refused() -> None:
     async def run() -> None:
         has_waiters = Busy()
         app = RateLimitMiddleware(has_waiters, limits=[], concurrent=3)
@@ -128,7 +128,7 @@ def test_each_key_has_slots_of_its_own() -> None:
 
 
 @pytest.mark.promise(2)
-def test_a_refusal_by_another_limit_takes_no_slot_and_one_by_slots_no_unit() -> None:
+def test_refusal_for_lack_of_slots_charges_no_unit() -> None:
     async def run() -> None:
         has_waiters = Busy()
         app = RateLimitMiddleware(has_waiters, limits="2/minute", concurrent=1, store=MemoryStore(clock=Clock()))
@@ -138,7 +138,7 @@ def test_a_refusal_by_another_limit_takes_no_slot_and_one_by_slots_no_unit() -> 
         has_waiters.go.set()
         await first
         talks = [await Talk().with_app(app, HTTP) for _ in range(3)]
-        assert statuses(talks) == [200, 429, 429]  # the second unit, and no third
+        assert statuses(talks) == [200, 429, 429]  # the second unit is left, and no third
 
     asyncio.run(run())
 
@@ -152,8 +152,8 @@ AT_WORK: dict[str, Any] = {**HTTP, "path": "/work"}
     [(START, BODY), (START, PART, BODY), ({**START, "trailers": True}, BODY)],
     ids=["whole", "parts", "trailers"],
 )
-def test_a_slot_is_held_while_the_response_streams_and_no_longer(messages: Any) -> None:
-    """What the app does after the last byte is not part of the request."""
+def test_slot_is_held_until_the_last_message_of_the_response(messages: Any) -> None:
+    """Work of the app after the last byte is not part of the request."""
 
     async def run() -> None:
         seen: list[int] = []
@@ -185,7 +185,7 @@ def test_a_slot_is_held_while_the_response_streams_and_no_longer(messages: Any) 
 
 
 @pytest.mark.parametrize("when", ["before", "midway", "waiting"])
-def test_a_cancelled_request_gives_its_slot_back(when: str) -> None:
+def test_canceled_request_releases_its_slot(when: str) -> None:
     async def run() -> None:
         forever = asyncio.Event()
 
@@ -211,7 +211,7 @@ def test_a_cancelled_request_gives_its_slot_back(when: str) -> None:
     asyncio.run(run())
 
 
-def test_a_websocket_is_at_work_until_it_has_ended() -> None:
+def test_websocket_holds_its_slot_until_it_ends() -> None:
     async def run() -> None:
         over = asyncio.Event()
 
@@ -232,7 +232,7 @@ def test_a_websocket_is_at_work_until_it_has_ended() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "closed before", "denied"])
-def test_a_websocket_that_the_app_has_closed_is_not_at_work_though_the_app_is(how: str) -> None:
+def test_websocket_releases_its_slot_when_the_app_closes_it(how: str) -> None:
     """The slot is released, as after the last byte of a response."""
     part = {"type": "websocket.http.response.body", "body": b"", "more_body": True}
     ways: dict[str, list[dict[str, Any]]] = {
@@ -272,7 +272,7 @@ PACED: dict[str, Any] = {"limit": "1/hour burst 3 using leaky_bucket", "max_dela
 
 
 @pytest.mark.parametrize(("apart", "status"), [(False, 429), (True, None)])
-def test_who_is_held_back_holds_a_slot_unless_slots_stand_further_in(apart: bool, status: int | None) -> None:
+def test_delayed_request_holds_a_slot_unless_an_inner_middleware_has_the_slots(apart: bool, status: int | None) -> None:
     async def run() -> None:
         has_waiters, store = Busy(), MemoryStore(clock=Clock())
         has_waiters.go.set()
@@ -283,7 +283,7 @@ def test_who_is_held_back_holds_a_slot_unless_slots_stand_further_in(apart: bool
         assert statuses([await Talk().with_app(app, HTTP)]) == [200]
         talks = [Talk(), Talk()]
         for talk in talks:  # each would be delayed for an hour or more
-            talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # they send nothing
+            talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # the clients send nothing
         tasks = [asyncio.create_task(talk.with_app(app, HTTP)) for talk in talks]
         await settled()
         assert [talk.sent[0]["status"] if talk.sent else None for talk in talks] == [None, status]
@@ -294,7 +294,7 @@ def test_who_is_held_back_holds_a_slot_unless_slots_stand_further_in(apart: bool
     asyncio.run(run())
 
 
-def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -> None:
+def test_request_canceled_during_its_delay_releases_its_slot() -> None:
     """The slot is released even if the task keeps the request alive. A request in the queue is woken at once."""
 
     async def run() -> None:
@@ -303,7 +303,7 @@ def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -
         assert statuses([await Talk().with_app(app, HTTP)]) == [200]
         held = ASYNC_SLOT_RENEWER._loops.get().registry._active
         talk = Talk()
-        talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # it sends nothing
+        talk.receive = asyncio.Event().wait  # type: ignore[assignment, method-assign]  # the client sends nothing
         task = asyncio.create_task(talk.with_app(app, HTTP))
         await settled()
         (hold,) = held
@@ -318,7 +318,7 @@ def test_who_is_cancelled_while_it_is_held_back_gives_its_slot_back_for_good() -
     asyncio.run(run())
 
 
-def test_a_thread_that_is_ended_while_it_is_held_back_gives_its_slot_back_for_good(
+def test_thread_interrupted_during_a_delay_releases_its_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate(Settings(limits=PACED, concurrent=2, queue=1, store=MemoryStore(clock=Clock())))
@@ -351,7 +351,7 @@ def in_parts(_: Any, start_response: Any) -> Iterator[bytes]:
     yield b"two"
 
 
-def test_under_wsgi_a_slot_is_held_until_close() -> None:
+def test_wsgi_slot_is_held_until_the_response_is_closed() -> None:
     store = RecordingStore(clock=Clock())
     app = limited(in_parts, **ONE, store=store)
     server = Server()
@@ -359,14 +359,14 @@ def test_under_wsgi_a_slot_is_held_until_close() -> None:
     assert next(body) == b"one"
     assert at_work(app) == 429
     assert list(body) == [b"two"]
-    assert at_work(app) == 429  # not closed yet
+    assert at_work(app) == 429  # the response is not closed yet
     body.close()
     body.close()
     assert verbs(store) == [("take", 1)] * 3 + [("settle", -1)]
     assert at_work(app) == 200
 
 
-def test_under_wsgi_a_client_that_left_midway_frees_its_slot() -> None:
+def test_wsgi_response_closed_midway_releases_its_slot() -> None:
     app = limited(in_parts, **ONE)
     body = Server().ask(app)
     next(iter(body))
@@ -377,7 +377,7 @@ def test_under_wsgi_a_client_that_left_midway_frees_its_slot() -> None:
 
 
 @pytest.mark.promise(7)
-def test_under_wsgi_what_the_server_forgets_is_renewed_no_more_even_before_garbage_is_collected() -> None:
+def test_wsgi_slot_of_a_dropped_response_is_not_renewed_even_without_gc() -> None:
     """The server did not close the response. The request still exists, and its app keeps `start_response`."""
 
     def keeps(environ: Any, start_response: Any) -> Iterator[bytes]:
@@ -403,7 +403,7 @@ def test_under_wsgi_what_the_server_forgets_is_renewed_no_more_even_before_garba
 
 
 @pytest.mark.promise(11)
-def test_under_wsgi_a_file_is_handed_on_as_it_is_and_frees_its_slot(tmp_path: Any) -> None:
+def test_wsgi_file_response_passes_unchanged_and_releases_its_slot(tmp_path: Any) -> None:
     (tmp_path / "f").write_bytes(b"a file")
 
     def files(environ: Any, start_response: Any) -> Any:
@@ -421,7 +421,7 @@ def test_under_wsgi_a_file_is_handed_on_as_it_is_and_frees_its_slot(tmp_path: An
     body.close()
 
 
-def test_under_wsgi_an_app_that_raises_frees_its_slot() -> None:
+def test_wsgi_app_that_raises_releases_its_slot() -> None:
     def raises(_: Any, __: Any) -> Any:
         raise AppError
 
@@ -432,7 +432,7 @@ def test_under_wsgi_an_app_that_raises_frees_its_slot() -> None:
 
 
 @pytest.mark.promise(7)
-def test_a_request_that_nobody_follows_to_its_end_loses_its_slot_after_a_lifetime() -> None:
+def test_unclosed_request_loses_its_slot_after_slot_lifetime() -> None:
     """The server never closes the response. The slot is not renewed once the request is garbage-collected."""
     clock = Clock()
     gate = Gate(Settings(limits=[], concurrent=1, slot_lifetime=10, store=MemoryStore(clock=clock)))
@@ -453,7 +453,7 @@ def test_a_request_that_nobody_follows_to_its_end_loses_its_slot_after_a_lifetim
     assert again.allowed
 
 
-def test_a_shadow_counts_and_refuses_nobody() -> None:
+def test_shadow_slots_are_counted_but_never_refuse() -> None:
     async def run() -> None:
         has_waiters = Busy()
         heard: list[list[bool]] = []
@@ -474,7 +474,7 @@ def test_a_shadow_counts_and_refuses_nobody() -> None:
     asyncio.run(run())
 
 
-def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
+def test_nested_middleware_takes_only_one_slot() -> None:
     store = RecordingStore(clock=Clock())
     inner = RateLimitMiddleware(Busy(), **ONE, store=store)
 
@@ -540,7 +540,7 @@ def test_what_is_inside_of_another_middleware_takes_no_second_slot() -> None:
         ),
     ],
 )
-def test_what_cannot_be(settings: dict[str, Any], says: str) -> None:
+def test_wrong_slot_settings_are_errors(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         Settings(**{"limits": [], **settings})
     assert str(error.value) == says
@@ -554,17 +554,17 @@ def test_what_cannot_be(settings: dict[str, Any], says: str) -> None:
         {"limits": {"free": Concurrency(1), "paid": "9/minute"}, "tier": "ip", "queue": 3},
     ],
 )
-def test_what_can_be(rule: dict[str, Any]) -> None:
+def test_valid_slot_settings_are_accepted(rule: dict[str, Any]) -> None:
     Settings(limits=[], rules=[{"path": "/", **rule}])
 
 
 @pytest.mark.promise(9)
-def test_a_view_says_how_to_wait_where_it_has_slots() -> None:
+def test_queue_on_a_view_without_slots_is_an_error() -> None:
     with pytest.raises(ConfigError, match="queue: the rule has no slots to wait for"):
         RateLimiter(limits=[]).limit("5/minute", queue=2)
 
 
-def test_a_concurrency_stands_in_a_list_too_and_a_rule_needs_no_other_limit() -> None:
+def test_concurrency_works_in_a_list_of_limits_and_alone_in_a_rule() -> None:
     gate = Gate(
         Settings(
             limits=["9/minute", Concurrency(2)],
@@ -590,12 +590,12 @@ def test_a_concurrency_stands_in_a_list_too_and_a_rule_needs_no_other_limit() ->
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("limits", [{"limits": [], "concurrent": 2}, {"limits": Concurrency(2)}])
 @pytest.mark.parametrize("mark", [starlette.limit, fastapi.RateLimit])
-def test_where_nobody_sees_the_end_of_a_response_no_slot_is_held(mark: Any, limits: dict[str, Any]) -> None:
+def test_starlette_and_fastapi_endpoint_limits_reject_slots(mark: Any, limits: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="concurrent: the end of a response is not observed here"):
         mark(**limits)
 
 
-def test_a_view_of_flask_holds_slots_too() -> None:
+def test_flask_view_takes_and_releases_slots() -> None:
     store = RecordingStore(clock=Clock())
     app = Flask(__name__)
     limiter = RateLimiter(app, limits=[], store=store)

@@ -19,7 +19,7 @@ def serving(request: pytest.FixtureRequest) -> Serving:
 
 
 @pytest.mark.promise(4)
-def test_a_refusal_from_memory_is_one_like_any_other(serving: Serving, redis_server: RedisServer) -> None:
+def test_cached_refusals_match_those_of_the_store(serving: Serving, redis_server: RedisServer) -> None:
     seen: list[Verdict] = []
     redis_server.ask("CONFIG RESETSTAT")
 
@@ -41,7 +41,7 @@ def test_a_refusal_from_memory_is_one_like_any_other(serving: Serving, redis_ser
 
 @pytest.mark.promise(3)
 @pytest.mark.one_redis
-def test_a_leased_limit_is_hardly_asked_for(serving: Serving, redis_server: RedisServer) -> None:
+def test_leased_limit_needs_few_store_calls_and_keeps_the_quota(serving: Serving, redis_server: RedisServer) -> None:
     redis_server.ask("CONFIG RESETSTAT")
     hot = {"limit": "900/hour using fixed_window", "key": "all", "lease": 100, "lease_time": 600.0}
     with serving(limits=[], app_limits=[hot], store=redis_server.url, store_timeout=PATIENT) as send:

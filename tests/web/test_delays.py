@@ -1,5 +1,4 @@
-"""Requests that are delayed instead of refused: for how long, how many at once, and what is refunded if the client
-leaves."""
+"""Requests that are delayed instead of refused: how long, how many at once, and the refund if a client leaves."""
 
 import asyncio
 import time
@@ -57,7 +56,7 @@ class Heard:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_each_face_holds_back_and_refuses_what_the_bucket_cannot_hold(face: str) -> None:
+def test_each_integration_delays_requests_and_refuses_those_over_the_burst(face: str) -> None:
     heard = Heard()
     ask = FACES[face]({"limits": PACED, "store": MemoryStore(clock=Clock()), "on_decision": heard})
     began = time.monotonic()
@@ -70,7 +69,7 @@ def test_each_face_holds_back_and_refuses_what_the_bucket_cannot_hold(face: str)
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_no_place_to_wait_is_as_without_waiting(face: str) -> None:
+def test_requests_are_refused_instead_of_delayed_if_max_waiting_is_0(face: str) -> None:
     heard = Heard()
     clock = Clock()
     settings = {"limits": PACED, "max_waiting": 0, "store": MemoryStore(clock=clock), "on_decision": heard}
@@ -82,12 +81,12 @@ def test_no_place_to_wait_is_as_without_waiting(face: str) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_shadow_holds_nobody_back(face: str) -> None:
+def test_shadow_limit_delays_no_request(face: str) -> None:
     ask = FACES[face]({"limits": [{**SLOW, "shadow": True}], "store": MemoryStore(clock=Clock())})
     assert [ask(Step()).status for _ in range(5)] == [200] * 5
 
 
-def test_limits_on_endpoints_hold_back_too() -> None:
+def test_limits_on_endpoints_delay_requests() -> None:
     heard = Heard()
 
     async def page(request: Request) -> PlainTextResponse:
@@ -125,7 +124,7 @@ class Held:
 
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("given", [[WHOLE], [PART, REST], [REST], []])
-def test_a_client_that_goes_away_frees_its_place_and_gives_its_units_back(given: list[Any]) -> None:
+def test_request_that_ends_during_its_delay_frees_capacity_and_is_refunded(given: list[Any]) -> None:
     async def main() -> None:
         held = Held(max_waiting=1)
         assert (await held.start(WHOLE).goes_on()).status == 200
@@ -159,7 +158,7 @@ async def _turn(held: Held) -> float:
 
 
 @pytest.mark.promise(11)
-def test_what_was_heard_meanwhile_is_handed_on_in_order_and_once() -> None:
+def test_messages_received_during_a_delay_reach_the_app_once_in_order() -> None:
     got: list[Any] = []
 
     async def app(_: Any, receive: Any, send: Any) -> None:
@@ -169,7 +168,7 @@ def test_what_was_heard_meanwhile_is_handed_on_in_order_and_once() -> None:
                 break
         early = asyncio.ensure_future(receive())
         await asyncio.sleep(0)
-        early.cancel()  # as apps do to look for a disconnect; it loses no message
+        early.cancel()  # as apps do to look for a disconnect; no message is lost
         await asyncio.wait([early])
         await send(START)
         await send(BODY)
@@ -190,7 +189,7 @@ def test_what_was_heard_meanwhile_is_handed_on_in_order_and_once() -> None:
     asyncio.run(main())
 
 
-def test_a_client_that_waits_to_send_its_body_is_not_asked_for_it() -> None:
+def test_delay_does_not_receive_the_body_of_a_100_continue_request() -> None:
     async def main() -> None:
         held = Held()
         expects = [(b"Expect", b"100-continue")]
@@ -203,7 +202,7 @@ def test_a_client_that_waits_to_send_its_body_is_not_asked_for_it() -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_fails_to_say_is_told_to_the_app() -> None:
+def test_exception_of_the_servers_receive_reaches_the_app() -> None:
     async def app(_: Any, receive: Any, send: Any) -> None:
         with pytest.raises(OSError, match="broken"):
             await receive()
@@ -223,7 +222,7 @@ def test_a_server_that_fails_to_say_is_told_to_the_app() -> None:
     asyncio.run(main())
 
 
-def test_one_client_has_half_of_the_places_under_asyncio() -> None:
+def test_one_client_gets_half_of_the_delay_capacity_under_asyncio() -> None:
     async def main() -> None:
         held = Held(max_waiting=4)
         bad, good = [{"client": (f"192.0.2.{number}", 5000)} for number in (66, 1)]
@@ -233,7 +232,7 @@ def test_one_client_has_half_of_the_places_under_asyncio() -> None:
         assert [one.status for one in asked] == [None, None, 429, 429, None, None, 429]
         asked[0].queue.put_nowait(GONE)
         await asked[0].goes_on()
-        assert (await held.start(WHOLE, **good).goes_on()).status == 429  # it uses its half already
+        assert (await held.start(WHOLE, **good).goes_on()).status == 429  # the client uses its half already
         more = await held.start(WHOLE, **bad).goes_on()
         assert more.status is None
         for one in (*asked, more):
@@ -248,7 +247,7 @@ def test_one_client_has_half_of_the_places_under_asyncio() -> None:
 
 
 @pytest.mark.promise(1)
-def test_while_no_place_is_free_the_store_is_asked_once_and_takes_nothing() -> None:
+def test_request_without_delay_capacity_costs_one_store_call() -> None:
     calls: list[str] = []
 
     class Store(MemoryStore):
@@ -274,8 +273,8 @@ def test_while_no_place_is_free_the_store_is_asked_once_and_takes_nothing() -> N
 
 
 @pytest.mark.promise(2)
-def test_two_that_come_for_the_last_place_at_one_time() -> None:
-    """The store delays both. One of them refunds what it took, and is refused as without a delay."""
+def test_loser_of_a_race_for_delay_capacity_is_refunded_and_refused() -> None:
+    """The store delays both requests. One is refunded, and refused as without a delay."""
     may_answer = asyncio.Event()
 
     class Slow(MemoryStore):
@@ -303,7 +302,7 @@ def test_two_that_come_for_the_last_place_at_one_time() -> None:
     asyncio.run(main())
 
 
-def test_what_is_turned_away_shows_what_it_would_without_it() -> None:
+def test_refusal_for_lack_of_delay_capacity_shows_uncharged_quotas() -> None:
     bucket, window = parse("1/s burst 1 using gcra; 10/minute")
     charges = [Charge("k", bucket, max_delay=9.0), Charge("k", window, 2), Charge("k", window, role="shadow")]
     decisions = [
@@ -318,7 +317,7 @@ def test_what_is_turned_away_shows_what_it_would_without_it() -> None:
     assert verdict.decisions[2] is decisions[2]
 
 
-def test_only_what_was_charged_is_given_back() -> None:
+def test_only_charged_limits_and_shadows_are_refunded() -> None:
     """Shadows are charged together or not at all. Penalties count refusals, so they are not refunded."""
     limit, window = parse("1/s burst 1 using gcra; 10/minute")
     charges = [
@@ -336,7 +335,7 @@ def test_only_what_was_charged_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("over", ["memory", "redis"])
-def test_a_cancelled_request_gives_back_what_it_took(over: str, request: pytest.FixtureRequest) -> None:
+def test_request_canceled_during_its_delay_is_refunded(over: str, request: pytest.FixtureRequest) -> None:
     clock = Clock()
 
     async def main() -> None:
@@ -355,7 +354,7 @@ def test_a_cancelled_request_gives_back_what_it_took(over: str, request: pytest.
         await asyncio.wait([waits.task])
         assert waits.task.cancelled()
         again = held.start(WHOLE)
-        while len(heard.verdicts) < 3:  # noqa: ASYNC110  # the same
+        while len(heard.verdicts) < 3:  # noqa: ASYNC110  # until it is delayed
             await asyncio.sleep(0.001)
         assert heard.delays == [0.0, 3600.0, 3600.0]
         assert heard[2].decisions[1].remaining == 8
@@ -371,7 +370,7 @@ def test_a_cancelled_request_gives_back_what_it_took(over: str, request: pytest.
     [("memory", {}, 2), ("redis", {}, 2), ("memory", {"max_waiting": 3}, 3)],
     ids=["memory", "redis", "max_waiting"],
 )
-def test_threads_wait_two_at_a_time_unless_told_otherwise(
+def test_two_threads_may_be_delayed_unless_max_waiting_is_set(
     over: str,
     more: dict[str, Any],
     places: int,
@@ -412,8 +411,10 @@ def test_threads_wait_two_at_a_time_unless_told_otherwise(
 
 @pytest.mark.parametrize("face", ["wsgi", "flask", "django"])
 @pytest.mark.parametrize("key", ["ip", "all"])
-def test_one_client_has_half_of_the_places_of_threads(face: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for a bucket per client and for one bucket of all clients."""
+def test_one_client_gets_half_of_the_delay_capacity_of_threads(
+    face: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients have their own buckets, or share one bucket."""
     sleeping, may_go = [Event(), Event()], Event()
     slept: list[float] = []
 
@@ -441,7 +442,7 @@ def test_one_client_has_half_of_the_places_of_threads(face: str, key: str, monke
     assert answers == [200, 200]
 
 
-def test_what_ends_a_threads_wait_gives_back_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_delay_of_a_thread_is_refunded(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
@@ -457,7 +458,7 @@ def test_what_ends_a_threads_wait_gives_back_what_it_took(monkeypatch: pytest.Mo
     assert [verdict.decisions[1].remaining for verdict in heard.verdicts] == [9, 8, 8, 8]
 
 
-def test_messages_of_a_websocket_are_held_back_too() -> None:
+def test_websocket_messages_are_delayed() -> None:
     heard = Heard()
     settings = {"limits": [], "messages": PACED, "store": MemoryStore(clock=Clock()), "on_decision": heard}
     began = time.monotonic()
@@ -466,7 +467,7 @@ def test_messages_of_a_websocket_are_held_back_too() -> None:
     assert (echo.texts, heard.delays) == (["a", "b", "c"], [0.0, 0.02, 0.04])
 
 
-def test_limits_that_a_callable_gives_may_hold_back() -> None:
+def test_limits_from_a_callable_can_delay_requests() -> None:
     for name in ("asgi", "wsgi"):
         heard = Heard()
         settings = {"limits": lambda _: PACED, "store": MemoryStore(clock=Clock()), "on_decision": heard}
@@ -475,7 +476,7 @@ def test_limits_that_a_callable_gives_may_hold_back() -> None:
         assert heard.delays == [0.0, 0.02, 0.04, 0.0]
 
 
-def test_without_a_max_delay_nothing_changes() -> None:
+def test_fast_paths_are_available_only_without_max_delay() -> None:
     """The fast path is available, and the capacity for delays is not checked."""
     plain, holding = AsyncGate(Settings(limits="5/minute using gcra")), AsyncGate(Settings(limits=PACED))
     assert (plain.may_hold, plain.sync_gate is None) == (False, False)
@@ -486,19 +487,19 @@ def test_without_a_max_delay_nothing_changes() -> None:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("value", [-1, True, 1.0, "5"])
-def test_a_wrong_number_of_places(value: Any) -> None:
+def test_wrong_max_waiting_is_an_error(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^max_waiting: got .*, expected a whole number from 0"):
         Settings(limits="5/minute", max_waiting=value)
 
 
 @pytest.mark.parametrize(("gate", "places"), [(AsyncGate, (1000, 500)), (Gate, (2, 1))], ids=["asyncio", "threads"])
-def test_without_max_waiting_asyncio_has_a_thousand_places_and_threads_have_two(
+def test_default_max_waiting_is_1000_under_asyncio_and_2_for_threads(
     gate: type[AsyncGate | Gate], places: tuple[int, int]
 ) -> None:
     capacity = gate(Settings(limits=PACED)).delay_capacity
     assert (capacity._free, capacity._max_per_key) == places
 
 
-def test_a_nested_gate_shares_the_places_of_its_gate() -> None:
+def test_nested_gate_shares_the_delay_capacity_of_its_gate() -> None:
     nested = AsyncGate(Settings(limits=PACED, max_waiting=7))
     assert nested.nested.delay_capacity is nested.delay_capacity

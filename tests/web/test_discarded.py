@@ -1,4 +1,4 @@
-"""Middleware that a statement creates and discards is warned of at that statement; other middleware is not."""
+"""A statement that creates middleware and discards it gets a warning; other statements do not."""
 
 import _thread
 import gc
@@ -37,7 +37,7 @@ def collected() -> Iterator[None]:
 
 @KINDS
 @STORES
-def test_what_a_statement_throws_away_is_told(
+def test_discarded_middleware_logs_a_warning_with_its_line(
     kind: Any, app: Any, fix: str, store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     kind(app, limits="9/hour", store=store)
@@ -53,7 +53,9 @@ def test_what_a_statement_throws_away_is_told(
 
 
 @KINDS
-def test_what_is_assigned_may_stay_unused(kind: Any, app: Any, fix: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_assigned_middleware_without_requests_logs_no_warning(
+    kind: Any, app: Any, fix: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def made() -> Any:
         return kind(app, limits="9/hour")
 
@@ -69,7 +71,7 @@ def test_what_is_assigned_may_stay_unused(kind: Any, app: Any, fix: str, caplog:
 
 
 @KINDS
-def test_an_object_that_is_dropped_outside_of_python_code(
+def test_middleware_dropped_outside_python_code_logs_no_warning(
     kind: Any, app: Any, fix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server in C, such as uWSGI, may drop an app while no Python function runs, as this thread does."""
@@ -83,7 +85,7 @@ def test_an_object_that_is_dropped_outside_of_python_code(
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_what_has_served_is_not_told(enabled: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_middleware_that_has_served_logs_no_warning(enabled: bool, caplog: pytest.LogCaptureFixture) -> None:
     own: dict[str, Any] = {"limits": "9/hour", "enabled": enabled}
     read(Server().ask(wsgi.RateLimitMiddleware(hello, **own)))
     read(Server().ask(wsgi.RateLimitMiddleware(hello, **own, store=MemoryStore())))
@@ -92,7 +94,7 @@ def test_what_has_served_is_not_told(enabled: bool, caplog: pytest.LogCaptureFix
     assert caplog.messages == []
 
 
-def test_the_end_of_the_interpreter_is_told_nothing(tmp_path: Path) -> None:
+def test_interpreter_exit_logs_no_warning(tmp_path: Path) -> None:
     tmp_path.joinpath("app.py").write_text(
         "from ratelimit_mw import asgi, wsgi\n"
         "made = [asgi.RateLimitMiddleware(print, limits='9/hour'), wsgi.RateLimitMiddleware(print, limits='9/hour')]\n"

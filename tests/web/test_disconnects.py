@@ -1,4 +1,4 @@
-"""A client that disconnects before the app has responded: no status was sent, so none is counted."""
+"""Clients that disconnect before the app responds: no status was sent, so no status is counted."""
 
 import asyncio
 from contextlib import suppress
@@ -56,7 +56,7 @@ def seen(app: Any, **settings: Any) -> tuple[list[int], list[tuple[str | None, i
     store = RecordingStore(clock=Clock())
     words = {"limits": "9/hour", "store": store, "settle": settle, **settings}
     around: Any = asgi.RateLimitMiddleware(app, words) if not isinstance(app, FastAPI) else app
-    if around is app:  # as users add it; FastAPI makes exceptions a 500 outside of it
+    if around is app:  # as users add middleware; FastAPI turns exceptions into a 500 outside of it
         app.add_middleware(asgi.RateLimitMiddleware, **words)
 
     async def main() -> None:
@@ -87,11 +87,11 @@ def seen(app: Any, **settings: Any) -> tuple[list[int], list[tuple[str | None, i
         (fails, [401], [-1], []),
     ],
 )
-def test_what_is_left_before_an_answer_stays_charged(app: Any, counts: Any, corrected: list[int], ends: Any) -> None:
+def test_disconnect_before_a_response_keeps_the_charge(app: Any, counts: Any, corrected: list[int], ends: Any) -> None:
     assert seen(app, count_status=counts) == (corrected, ends)
 
 
-def test_a_client_that_leaves_while_fastapi_reads_its_body() -> None:
+def test_disconnect_while_fastapi_reads_the_body_keeps_the_charge() -> None:
     app = FastAPI()
 
     @app.post("/")
@@ -101,7 +101,7 @@ def test_a_client_that_leaves_while_fastapi_reads_its_body() -> None:
     assert seen(app, count_status=["5xx"]) == ([6], [("disconnected", None)])
 
 
-def test_what_is_cut_off_before_an_answer_stays_charged() -> None:
+def test_cancellation_before_a_response_keeps_the_charge() -> None:
     """A server that stops, or a timeout around the app, cancels the request. Its status is unknown."""
     store = RecordingStore(clock=Clock())
 
