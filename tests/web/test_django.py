@@ -41,7 +41,7 @@ def limited(request: Any, **_: Any) -> HttpResponse:
 
 
 @BOTH
-def test_a_refusal_is_exact(site: Site, store: RecordingStore) -> None:
+def test_refusal_has_the_exact_status_headers_and_body(site: Site, store: RecordingStore) -> None:
     ask = site([path("", hello)], settings(store, limits="1/minute"))
     first, second = ask(), ask()
     assert (first.status, first.body) == (200, b"0")
@@ -83,7 +83,7 @@ def test_a_refused_request_does_not_reach_its_view(site: Site, store: RecordingS
 
 
 @BOTH
-def test_an_apps_own_ratelimit_goes_on_with_ours(site: Site, store: RecordingStore) -> None:
+def test_ratelimit_field_of_the_view_is_extended_and_its_legacy_field_kept(site: Site, store: RecordingStore) -> None:
     def view(_: HttpRequest) -> HttpResponse:
         return HttpResponse(headers={"RateLimit": '"own";r=1', "X-RateLimit-Limit": "7"})
 
@@ -95,7 +95,7 @@ def test_an_apps_own_ratelimit_goes_on_with_ours(site: Site, store: RecordingSto
 
 
 @BOTH
-def test_of_our_lists_alone_each_goes_on_too(site: Site, store: RecordingStore) -> None:
+def test_ratelimit_or_ratelimit_policy_alone_from_the_view_is_extended(site: Site, store: RecordingStore) -> None:
     fields = [{"RateLimit": '"own";r=1'}, {"ratelimit-policy": '"own";q=2'}]
     ask = site([path(str(n), lambda _, n=n: HttpResponse(headers=fields[n])) for n in range(2)], settings(store))
     first, second = ask("/0"), ask("/1")
@@ -122,7 +122,7 @@ class Noting(ResponseHeaders):
 
 
 @BOTH
-def test_where_fields_are_kept_in_another_way_they_are_set_by_name(site: Site, store: RecordingStore) -> None:
+def test_fields_are_set_by_name_on_a_custom_header_class(site: Site, store: RecordingStore) -> None:
     response = HttpResponse()
     response.headers = Noting({"Content-Type": "text/plain"})
     answer = site([path("", lambda _: response)], settings(store))()
@@ -131,7 +131,7 @@ def test_where_fields_are_kept_in_another_way_they_are_set_by_name(site: Site, s
 
 
 @BOTH
-def test_where_django_no_longer_keeps_fields_in_a_dict_they_are_set_by_name(
+def test_fields_are_set_by_name_if_django_keeps_no_dict(
     site: Site, store: RecordingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = []
@@ -226,7 +226,7 @@ def raises_itself(_: Any) -> Any:
 
 
 class AnswersInView:
-    """A middleware that responds once the view is known, as LoginRequiredMiddleware does."""
+    """A middleware that responds before the view is called, as LoginRequiredMiddleware does."""
 
     sync_capable = async_capable = True
 
@@ -263,7 +263,7 @@ def test_a_path_without_a_view_is_charged_and_refused(site: Site, store: Recordi
     [("answers_itself", 200), ("raises_itself", 404), ("AnswersInView", 403)],
 )
 @pytest.mark.filterwarnings("ignore:.*event loop:DeprecationWarning")
-def test_what_other_middleware_answers_is_charged_and_refused(
+def test_requests_answered_by_inner_middleware_are_charged_and_refused(
     site: Site, store: RecordingStore, inner: str, status: int
 ) -> None:
     ask = site([path("", hello)], settings(store, limits="2/minute"), LOGIN, OURS, f"{ME}.{inner}")
@@ -272,16 +272,14 @@ def test_what_other_middleware_answers_is_charged_and_refused(
 
 
 @BOTH
-def test_a_redirect_to_the_slash_is_charged(site: Site, store: RecordingStore) -> None:
+def test_redirect_that_appends_a_slash_is_charged(site: Site, store: RecordingStore) -> None:
     common = "django.middleware.common.CommonMiddleware"
     ask = site([path("x/", hello)], settings(store, limits="2/minute"), OURS, common)
     assert [ask("/x").status, ask("/x/").status, ask("/x").status] == [301, 200, 429]
 
 
 @BOTH
-def test_a_view_that_another_middleware_kept_from_its_request_is_charged_as_marked(
-    site: Site, store: RecordingStore
-) -> None:
+def test_limit_of_a_view_applies_if_other_middleware_responds_before_it(site: Site, store: RecordingStore) -> None:
     ask = site([path("", limited)], settings(store), f"{ME}.AnswersInView", OURS)
     answer = ask()
     assert (answer.status, taken(store)) == (403, [[f"{CLIENT}@{ME}.limited() 5"]])
@@ -291,7 +289,9 @@ def test_a_view_that_another_middleware_kept_from_its_request_is_charged_as_mark
 @BOTH
 @pytest.mark.promise(1)
 @pytest.mark.parametrize("where", ["/", "/raises", "/missing", "/http404"])
-def test_a_request_is_charged_once_whatever_happens(site: Site, store: RecordingStore, where: str) -> None:
+def test_request_is_charged_once_even_if_its_view_fails_or_is_missing(
+    site: Site, store: RecordingStore, where: str
+) -> None:
     def raises(_: HttpRequest) -> HttpResponse:
         raise LookupError
 
@@ -313,7 +313,7 @@ def asks_twice(get_response: Any) -> Any:
 
 
 @pytest.mark.promise(1, 9)
-def test_a_request_that_is_answered_twice_is_charged_once_and_stays_refused(store: RecordingStore) -> None:
+def test_request_processed_twice_is_charged_once_and_stays_refused(store: RecordingStore) -> None:
     ask = under_wsgi([path("", hello)], settings(store, limits="1/minute"), f"{ME}.asks_twice", OURS)
     first, second = ask(), ask()
     assert (first.status, second.status) == (200, 429)
@@ -326,7 +326,7 @@ def test_a_request_that_is_answered_twice_is_charged_once_and_stays_refused(stor
 
 @BOTH
 @pytest.mark.promise(1)
-def test_inside_of_our_own_middleware_it_charges_nothing_twice(site: Site, store: RecordingStore) -> None:
+def test_django_middleware_in_an_outer_middleware_charges_nothing_twice(site: Site, store: RecordingStore) -> None:
     outer = settings(store, headers="both")
     ask = site([path("", hello), path("limited", limited)], outer, around=outer)
     assert [ask().status for _ in range(10)] == [200] * 9 + [429]
@@ -340,7 +340,7 @@ def test_inside_of_our_own_middleware_it_charges_nothing_twice(site: Site, store
 
 
 @BOTH
-def test_inside_of_our_own_that_shows_nothing_it_shows_what_it_knows(site: Site, store: RecordingStore) -> None:
+def test_inner_middleware_adds_fields_if_the_outer_one_exempts_the_path(site: Site, store: RecordingStore) -> None:
     outer = settings(store, exempt=["/"])
     answer = site([path("", hello)], settings(store), around=outer)()
     assert answer.field("ratelimit") == ['"default";r=8;t=60']
@@ -360,14 +360,14 @@ class OfAnother(RateLimitMiddleware):
 
 @BOTH
 @pytest.mark.promise(2)
-def test_what_one_refused_another_does_not_charge(site: Site, store: RecordingStore) -> None:
+def test_second_middleware_does_not_charge_a_request_that_the_first_refused(site: Site, store: RecordingStore) -> None:
     ask = site([path("", hello)], settings(store, limits="1/minute"), LOGIN, OURS, f"{ME}.OfAnother")
     assert [ask().status for _ in range(2)] == [200, 429]
     assert taken(store) == [[f"{CLIENT}default 1"], [f"{CLIENT}app 7"], [f"{CLIENT}default 1"]]
 
 
 @BOTH
-def test_twice_in_the_same_project_it_charges_once(site: Site, store: RecordingStore) -> None:
+def test_middleware_that_is_installed_twice_charges_once(site: Site, store: RecordingStore) -> None:
     ask = site([path("", limited)], settings(store), LOGIN, OURS, f"{ME}.Stricter")
     answers = [ask() for _ in range(6)]
     assert [answer.status for answer in answers] == [200] * 5 + [429]
@@ -392,7 +392,9 @@ def raising_page(request: Request, verdict: Any) -> Any:
 
 @BOTH
 @pytest.mark.parametrize("refusal_handler", [page, apage])
-def test_on_refused_answers(site: Site, store: RecordingStore, refusal_handler: Any) -> None:
+def test_on_refused_sets_status_headers_and_body_of_the_refusal(
+    site: Site, store: RecordingStore, refusal_handler: Any
+) -> None:
     ask = site([path("", hello)], settings(store, limits="1/minute", on_refused=refusal_handler))
     ask()
     refused = ask()
@@ -412,7 +414,7 @@ def test_on_refused_answers(site: Site, store: RecordingStore, refusal_handler: 
 
 @BOTH
 @pytest.mark.promise(8)
-def test_on_refused_that_raises_is_no_500(site: Site, store: RecordingStore) -> None:
+def test_default_refusal_is_sent_if_on_refused_raises(site: Site, store: RecordingStore) -> None:
     ask = site([path("", hello)], settings(store, limits="1/minute", on_refused=raising_page))
     first, refused = ask(), ask()
     assert (first.status, refused.status) == (200, 429)
@@ -430,7 +432,7 @@ def wsgi_app(environ: Any, start_response: Any) -> Any:
 @BOTH
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("app", [asgi_app, wsgi_app])
-def test_an_app_cannot_answer_inside_of_django(site: Site, store: RecordingStore, app: Any) -> None:
+def test_asgi_or_wsgi_app_as_on_refused_is_an_error(site: Site, store: RecordingStore, app: Any) -> None:
     told = f"got {app.__name__}, which cannot answer here: expected a callable (request, verdict)"
     with pytest.raises(ConfigError) as error:
         site([path("", hello)], settings(store, on_refused=app))
@@ -474,7 +476,7 @@ def test_settings_may_be_an_object(site: Site, store: RecordingStore) -> None:
 
 @BOTH
 @pytest.mark.promise(8)
-def test_a_store_that_is_down_is_no_500_and_no_mail_to_the_admins(
+def test_store_outage_gives_503_and_logs_no_error(
     site: Site, store: RecordingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.error = ConnectionError("down")
@@ -487,7 +489,7 @@ def test_a_store_that_is_down_is_no_500_and_no_mail_to_the_admins(
 
 
 @pytest.mark.parametrize(("server", "count"), [("shop.example", 1), ("testserver", 0)], ids=["a server", "tests"])
-def test_several_processes_with_a_memory_store_are_warned_of(
+def test_memory_store_in_several_processes_logs_a_warning_except_in_tests(
     caplog: pytest.LogCaptureFixture, server: str, count: int
 ) -> None:
     app = wsgi_site([path("", hello)], {"limits": "9/minute"})
@@ -501,7 +503,7 @@ def test_several_processes_with_a_memory_store_are_warned_of(
     assert len(told) == count
 
 
-def test_limits_that_nothing_enforces_are_told_of_at_the_first_request(
+def test_first_request_logs_limits_that_nothing_enforces(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(endpoints, "MIDDLEWARE_LOADED", threading.Event())

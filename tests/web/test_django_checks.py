@@ -1,4 +1,4 @@
-"""What `manage.py check` reports about a project, in a process of its own."""
+"""The issues that `manage.py check` reports, in its own process."""
 
 import re
 import subprocess
@@ -142,7 +142,7 @@ def told(done: Any) -> list[tuple[str, str]]:
     return re.findall(r"\?: \(ratelimit_mw\.([EW]\d{3})\) (.*)", plain(done.stderr))
 
 
-def test_a_right_project_has_nothing_to_report(tmp_path: Path) -> None:
+def test_correct_project_has_no_issues(tmp_path: Path) -> None:
     done = manage(project(tmp_path, RIGHT, OURS, urls=MARKED), "check", "--fail-level", "INFO")
     assert (done.returncode, told(done)) == (0, [])
     assert "no issues" in done.stdout
@@ -163,7 +163,7 @@ def test_every_mistake_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise(9)
-def test_without_the_app_check_says_nothing_and_the_server_does_not_start_all_the_same(tmp_path: Path) -> None:
+def test_without_the_installed_app_only_the_server_start_finds_mistakes(tmp_path: Path) -> None:
     where = project(tmp_path, WRONG, OURS, installed=())
     assert manage(where, "check").returncode == 0
     served = manage(where, "runserver", "--noreload", "127.0.0.1:0")
@@ -173,7 +173,7 @@ def test_without_the_app_check_says_nothing_and_the_server_does_not_start_all_th
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("urls", [URLS, MARKED], ids=["settings", "settings and limits on views"])
-def test_limits_that_nothing_enforces_are_reported(tmp_path: Path, urls: str) -> None:
+def test_limits_without_the_middleware_are_reported(tmp_path: Path, urls: str) -> None:
     found = told(manage(project(tmp_path, RIGHT, urls=urls), "check"))
     texts = ["RATELIMIT_MW is set, but RateLimitMiddleware is not in MIDDLEWARE: its limits are not enforced."]
     if urls == MARKED:
@@ -182,7 +182,7 @@ def test_limits_that_nothing_enforces_are_reported(tmp_path: Path, urls: str) ->
     assert sorted(found, key=lambda pair: pair[1], reverse=True) == [("W001", text) for text in texts]
 
 
-def test_limits_on_views_alone_are_reported_too(tmp_path: Path) -> None:
+def test_limits_on_views_without_settings_and_middleware_are_reported(tmp_path: Path) -> None:
     found = told(manage(project(tmp_path, "", urls=MARKED), "check"))
     assert [kind for kind, _ in found] == ["W001"]
 
@@ -202,7 +202,7 @@ def test_a_limit_that_a_decorator_hides_is_reported(tmp_path: Path) -> None:
         ("user", (OURS,), ["W002"]),
     ],
 )
-def test_middleware_that_stands_where_it_knows_no_user_is_reported(
+def test_middleware_that_cannot_know_the_user_of_its_key_is_reported(
     tmp_path: Path, key: str, middleware: tuple[str, ...], ids: list[str]
 ) -> None:
     more = f"RATELIMIT_MW = {{'limits': '9/minute', 'key': {key!r}}}"
@@ -211,7 +211,7 @@ def test_middleware_that_stands_where_it_knows_no_user_is_reported(
     assert [kind for kind, _ in told(manage(where, "check"))] == ids
 
 
-def test_the_middleware_twice_is_reported(tmp_path: Path) -> None:
+def test_middleware_listed_twice_is_reported(tmp_path: Path) -> None:
     done = manage(project(tmp_path, RIGHT, OURS, SESSIONS, OURS), "check")
     assert told(done) == [
         ("W005", "RateLimitMiddleware is in MIDDLEWARE more than once: each decides and charges every request.")
@@ -232,7 +232,7 @@ RATELIMIT_MW = {{
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("strict", [False, True])
-def test_what_a_start_warns_about_is_reported_as_by_the_other_check(tmp_path: Path, strict: bool) -> None:
+def test_startup_warnings_are_reported_as_issues(tmp_path: Path, strict: bool) -> None:
     """The warnings are reported as issues, not as log lines between issues."""
     done = manage(project(tmp_path, UNREACHED.format(strict), OURS), "check")
     begins = "rules[1] (a) can never match: rules[0] (all) is final"
@@ -251,7 +251,7 @@ def test_what_a_start_warns_about_is_reported_as_by_the_other_check(tmp_path: Pa
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_messages_that_django_does_not_see_are_reported(tmp_path: Path, strict: bool) -> None:
+def test_websocket_messages_option_is_reported(tmp_path: Path, strict: bool) -> None:
     own = RIGHT.replace("}", f', "messages": "1/second", "strict": {strict}}}')
     done = manage(project(tmp_path, own, OURS), "check")
     text = (
@@ -263,7 +263,7 @@ def test_messages_that_django_does_not_see_are_reported(tmp_path: Path, strict: 
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_what_the_first_requests_log_about_limits_is_reported(tmp_path: Path, strict: bool) -> None:
+def test_limit_problems_that_first_requests_log_are_reported(tmp_path: Path, strict: bool) -> None:
     rule = {"path": "/hello", "limits": {"pro": "5/minute"}, "tier": "ip"}
     own = {"limits": "9/minute", "key": "ip", "default_tier": "pro", "strict": strict, "rules": [rule]}
     where = project(tmp_path, f"RATELIMIT_MW = {own}", OURS, urls=WEAK)
@@ -336,7 +336,7 @@ def test_a_throttle_without_a_rate_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_throttles_that_throttle_nothing_are_reported(tmp_path: Path, strict: bool) -> None:
-    """One is in DEFAULT_THROTTLE_CLASSES, with a rate that no scope names; the other is a subclass without limits."""
+    """One throttle is in DEFAULT_THROTTLE_CLASSES, with a rate that no scope names. The other has no limits."""
     installed = (APP, "rest_framework", "django.contrib.auth", "django.contrib.contenttypes")
     more = (
         f"RATELIMIT_MW = {{'limits': '9/minute', 'key': 'ip', 'strict': {strict}}}\n"
@@ -355,7 +355,7 @@ def test_throttles_that_throttle_nothing_are_reported(tmp_path: Path, strict: bo
     assert "`throttle_scope` on the views, with a rate in DEFAULT_THROTTLE_RATES" in done.stderr
 
 
-def test_the_documentation_has_each_check() -> None:
+def test_documentation_lists_exactly_the_check_ids() -> None:
     ids = set(re.findall(r"ratelimit_mw\.([EW]\d{3})", Path(django_checks.__file__).read_text("utf-8")))
     page = Path(__file__).parents[2] / "docs/reference/messages.md"
     section = page.read_text("utf-8").partition("## System checks of Django")[2]

@@ -1,4 +1,4 @@
-"""Throttle, as Django REST framework calls it."""
+"""The throttle for Django REST framework."""
 
 import logging
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def throttled(*classes: Any, **more: Any) -> Any:
 
 
 @BOTH
-def test_it_refuses_as_rest_framework_does(site: Site, store: RecordingStore) -> None:
+def test_throttle_refuses_like_rest_framework_and_adds_ratelimit_fields(site: Site, store: RecordingStore) -> None:
     ask = site([path("", throttled(Burst))], settings(store, **FREE))
     first, _, refused = (ask() for _ in range(3))
     assert (first.status, first.body) == (200, b'"hello"')
@@ -88,7 +88,7 @@ def test_it_refuses_as_rest_framework_does(site: Site, store: RecordingStore) ->
 
 
 @pytest.mark.promise(4)
-def test_who_waits_as_long_as_it_says_is_admitted() -> None:
+def test_client_is_admitted_after_retry_after_seconds_and_not_before() -> None:
     clock = Clock()
     ask = under_wsgi([path("", throttled(Burst))], {**FREE, "store": MemoryStore(clock=clock)})
     assert ask().status == 200
@@ -104,7 +104,7 @@ def test_who_waits_as_long_as_it_says_is_admitted() -> None:
 
 @BOTH
 @pytest.mark.promise(1, 2)
-def test_all_throttles_of_a_view_are_one_step_all_or_nothing(site: Site, store: RecordingStore) -> None:
+def test_throttles_of_a_view_are_charged_together_or_not_at_all(site: Site, store: RecordingStore) -> None:
     ask = site([path("", throttled(Burst, Sustained))], settings(store, **FREE))
     answers = [ask() for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
@@ -115,7 +115,7 @@ def test_all_throttles_of_a_view_are_one_step_all_or_nothing(site: Site, store: 
 
 @BOTH
 @pytest.mark.promise(1, 2)
-def test_beside_the_middleware_nothing_is_charged_or_shown_twice(site: Site, store: RecordingStore) -> None:
+def test_throttle_and_middleware_charge_and_show_each_limit_once(site: Site, store: RecordingStore) -> None:
     ask = site([path("", throttled(Burst))], settings(store, limits="9/minute", app_limits="99/minute"))
     answers = [ask() for _ in range(3)]
     own = [[f"{CLIENT}app 99", f"{CLIENT}default 9"], [f"{CLIENT}@{ME}.Burst() 2"]]
@@ -127,20 +127,20 @@ def test_beside_the_middleware_nothing_is_charged_or_shown_twice(site: Site, sto
 
 @BOTH
 @pytest.mark.promise(4)
-def test_retry_after_of_a_throttle_knows_what_the_middleware_has_left(site: Site, store: RecordingStore) -> None:
+def test_retry_after_of_a_throttle_includes_the_middlewares_limits(site: Site, store: RecordingStore) -> None:
     ask = site([path("", throttled(Burst))], settings(store, limits="3/hour"))
     assert [ask().field("retry-after") for _ in range(3)] == [[], [], ["3600"]]
 
 
 @BOTH
-def test_refused_by_the_middleware_no_throttle_is_asked(site: Site, store: RecordingStore) -> None:
+def test_throttle_is_not_charged_if_the_middleware_refuses(site: Site, store: RecordingStore) -> None:
     ask = site([path("", throttled(Burst))], settings(store, limits="1/minute"))
     assert [ask().status for _ in range(2)] == [200, 429]
     assert len(store.calls) == 3
 
 
 @BOTH
-def test_the_user_is_whom_rest_framework_knows(site: Site, store: RecordingStore) -> None:
+def test_throttle_uses_the_user_of_rest_framework(site: Site, store: RecordingStore) -> None:
     ask = site([path("", throttled(Burst))], settings(store, limits="9/minute"))
     assert [ask(headers={"X-Token": name}).status for name in ("a", "a", "a", "b", "")] == [200, 200, 429, 200, 200]
     users = ["{user=a}:", "{user=a}:", "{user=a}:", "{user=b}:", CLIENT]
@@ -159,7 +159,7 @@ class ByRoute(Throttle):
     key = "ip+route"
 
 
-def test_route_gives_each_view_one_of_its_own(store: RecordingStore) -> None:
+def test_route_in_the_key_gives_each_view_its_own_bucket(store: RecordingStore) -> None:
     ask = under_wsgi([path("a", throttled(ByRoute)), path("b", throttled(ByRoute))], settings(store, **FREE))
     assert [ask(where).status for where in ("/a", "/b", "/a", "/b")] == [200, 200, 429, 429]
     assert taken(store)[0] == [f"{{ip=192.0.2.1+route=/a}}:@{ME}.ByRoute() 1"]
@@ -187,7 +187,7 @@ def scoped(*views: Any, store: RecordingStore, rates: Any = None) -> Any:
     return under_wsgi(urls, settings(store, **FREE), REST_FRAMEWORK=rest, DEBUG_PROPAGATE_EXCEPTIONS=True)
 
 
-def test_a_scope_has_its_rate_from_rest_frameworks_settings(store: RecordingStore) -> None:
+def test_scope_takes_its_rate_from_rest_framework_settings(store: RecordingStore) -> None:
     ask = scoped(throttled(Uploads), throttled(Throttle, throttle_scope="uploads"), throttled(Throttle), store=store)
     assert [ask(where).status for where in ("/0", "/1", "/0", "/1")] == [200, 200, 429, 429]
     assert [ask("/2").status for _ in range(3)] == [200] * 3  # neither limits nor a scope
@@ -197,12 +197,12 @@ def test_a_scope_has_its_rate_from_rest_frameworks_settings(store: RecordingStor
 @pytest.mark.parametrize(
     ("scope", "bucket"), [("contacts", "@contacts() 1"), ("days", "@days() 7"), ("default", "@default() 3")]
 )
-def test_rest_frameworks_notation_is_understood(store: RecordingStore, scope: str, bucket: str) -> None:
+def test_rest_framework_notation_of_rates_is_accepted(store: RecordingStore, scope: str, bucket: str) -> None:
     assert scoped(throttled(Throttle, throttle_scope=scope), store=store)("/0").status == 200
     assert taken(store) == [[CLIENT + bucket]]
 
 
-def test_a_rate_that_is_none_is_no_limit(store: RecordingStore) -> None:
+def test_rate_none_means_no_limit(store: RecordingStore) -> None:
     assert scoped(throttled(Throttle, throttle_scope="none"), store=store)("/0").status == 200
     assert store.calls == []
 
@@ -214,13 +214,13 @@ def test_a_rate_that_is_none_is_no_limit(store: RecordingStore) -> None:
         ("wrong", "DEFAULT_THROTTLE_RATES['wrong']: '2/mn': unknown period 'mn'"),
     ],
 )
-def test_a_scope_without_a_rate_is_told(store: RecordingStore, scope: str, message: str) -> None:
+def test_scope_without_a_valid_rate_is_an_error(store: RecordingStore, scope: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         scoped(throttled(Throttle, throttle_scope=scope), store=store)("/0")
     assert str(error.value).startswith(message)
 
 
-def test_a_mistake_beside_a_rate_is_that_of_the_class(store: RecordingStore) -> None:
+def test_error_in_the_key_of_a_scoped_throttle_names_the_class(store: RecordingStore) -> None:
     class Keyed(Throttle):
         scope = "uploads"
         key = "usr"
@@ -252,7 +252,7 @@ def method(self: Any, request: Request) -> int:
         ({"limits": "5/minute", "cost": 6}, "Wrong.cost: 6 can never pass 5/60s"),
     ],
 )
-def test_what_is_wrong_is_told_where_the_class_stands(words: dict[str, Any], message: str) -> None:
+def test_wrong_throttle_attributes_fail_the_class_definition(words: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         type("Wrong", (Throttle,), words)
     assert str(error.value).startswith(message)
@@ -272,13 +272,13 @@ def test_what_is_wrong_is_told_where_the_class_stands(words: dict[str, Any], mes
         ({"limits": "5/minute", "kye": "ip"}, "unknown setting `kye`: did you mean `key`?"),
     ],
 )
-def test_what_looks_like_a_setting_and_is_none(words: dict[str, Any], message: str) -> None:
+def test_unknown_settings_fail_the_class_definition_with_a_hint(words: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         type("Wrong", (Throttle,), words)
     assert str(error.value).startswith(f"Wrong: {message}")
 
 
-def test_attributes_of_its_own_are_left_alone() -> None:
+def test_other_attributes_of_a_throttle_are_allowed() -> None:
     own = {"limits": "5/minute", "message": "no", "limited": method, "_rates": 1, "allow_request": method}
     assert type("Right", (Throttle,), own)._endpoint_limit is not None  # type: ignore[attr-defined]  # the class is made here
 
@@ -298,7 +298,7 @@ class OfAnother(BaseThrottle):
         return True
 
 
-def test_one_that_decides_in_its_own_way_is_asked_by_itself(store: RecordingStore) -> None:
+def test_throttle_with_its_own_allow_request_is_called_separately(store: RecordingStore) -> None:
     OfAnother.asked.clear()
     ask = under_wsgi([path("", throttled(NotForStaff, OfAnother, Sustained))], settings(store, **FREE))
     for name in ("staff", "x"):
@@ -312,7 +312,7 @@ class Never(Throttle):
     limits: ClassVar[Any] = [{"limit": "3/minute", "cost": staticmethod(lambda _: 9).__func__}]
 
 
-def test_what_never_passes_has_no_wait(store: RecordingStore) -> None:
+def test_request_over_the_whole_quota_has_no_retry_after(store: RecordingStore) -> None:
     refused = under_wsgi([path("", throttled(Never))], settings(store, **FREE))()
     assert refused.status == 429
     assert refused.field("retry-after") == []
@@ -376,7 +376,7 @@ def urls_of(viewset: Any) -> Any:
     ],
     ids=["viewset", "another action", "marked viewset", "marked viewset, another action", "api_view", "above api_view"],
 )
-def test_limits_and_throttles_stand_on_views_of_every_kind(
+def test_limits_and_throttles_work_on_each_kind_of_view(
     site: Site, store: RecordingStore, urls: Sequence[Any], where: str, own: list[list[str]]
 ) -> None:
     ask = site(urls, settings(store))
@@ -387,7 +387,7 @@ def test_limits_and_throttles_stand_on_views_of_every_kind(
 # without the middleware
 
 
-def test_without_the_middleware_it_counts_in_this_process_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_throttle_without_settings_counts_in_this_process_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     ask = under_wsgi([path("", throttled(Burst, Sustained))], None, LOGIN)
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         answers = [ask() for _ in range(3)]
@@ -400,7 +400,9 @@ def test_without_the_middleware_it_counts_in_this_process_and_says_so(caplog: py
     )
 
 
-def test_without_the_middleware_it_has_its_settings(store: RecordingStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_throttle_without_the_middleware_uses_the_project_settings(
+    store: RecordingStore, caplog: pytest.LogCaptureFixture
+) -> None:
     own = settings(store, trusted_proxies=["192.0.2.0/24"])
     ask = under_wsgi([path("", throttled(Burst))], own, LOGIN)
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
@@ -410,18 +412,18 @@ def test_without_the_middleware_it_has_its_settings(store: RecordingStore, caplo
 
 
 class Slow(MemoryStore):
-    """A store that must be awaited, as stores over a network must be."""
+    """A store that must be awaited, like stores over a network."""
 
     async def atake(self, charges: Any) -> Any:
         return await super().atake(charges)
 
 
-def test_under_asgi_it_waits_for_a_store_that_is_awaited() -> None:
+def test_throttle_works_with_an_async_store_under_asgi() -> None:
     ask = under_asgi([path("", throttled(Burst))], {**FREE, "store": Slow(clock=Clock())})
     assert [ask().status for _ in range(3)] == [200, 200, 429]
 
 
-def test_where_it_cannot_wait_it_counts_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_throttle_in_an_event_loop_counts_locally_and_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """An async view calls the throttle inside the event loop."""
 
     async def view(request: Any) -> HttpResponse:
@@ -434,7 +436,7 @@ def test_where_it_cannot_wait_it_counts_alone(caplog: pytest.LogCaptureFixture) 
     assert "ratelimit_mw: throttle: runs inside an event loop" in caplog.messages[0]
 
 
-def test_it_needs_nothing_of_rest_framework() -> None:
+def test_throttle_works_on_a_plain_django_request() -> None:
     factory = APIRequestFactory()
     with override_settings(RATELIMIT_MW={"limits": [], "store": MemoryStore(clock=Clock())}):
         throttles = [Burst() for _ in range(3)]
@@ -467,7 +469,7 @@ def inheriting(throttle: type, **more: Any) -> Any:
 
 @pytest.mark.parametrize("throttle", [Throttle, Nothing])
 def test_a_throttle_that_throttles_nothing_is_reported_once(throttle: type, caplog: pytest.LogCaptureFixture) -> None:
-    """There is no warning about where it counts, because it does not count."""
+    """The throttle counts nothing, so no other warning is logged."""
     ask = under_wsgi([path("", throttled(throttle)), path("b", inheriting(throttle).as_view())], None, LOGIN)
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         answers = [ask().status for _ in range(3)] + [ask("/b").status]
@@ -486,7 +488,7 @@ def test_a_throttle_that_throttles_nothing_is_an_error_with_strict(caplog: pytes
 
 @pytest.mark.parametrize("throttle", [Throttle, Nothing])
 @pytest.mark.parametrize("as_route", [False, True])
-def test_a_throttle_for_those_views_that_have_a_scope_is_none_that_throttles_nothing(
+def test_throttle_that_limits_only_scoped_views_is_not_reported(
     throttle: type, as_route: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     kind, scope = inheriting(throttle), {"throttle_scope": "uploads"}
@@ -503,13 +505,13 @@ def test_a_throttle_for_those_views_that_have_a_scope_is_none_that_throttles_not
     assert [record for record in caplog.records if record.name == "ratelimit_mw"] == []
 
 
-def test_a_view_that_names_a_throttle_without_a_scope_is_reported_beside_one_with_a_scope() -> None:
+def test_view_without_a_scope_is_reported_beside_a_view_with_a_scope() -> None:
     views = [throttled(Throttle), throttled(Throttle, throttle_scope="a")]
     ((throttle, kinds, _),) = idle.idle_throttles(views)
     assert (throttle, kinds) == (Throttle, [views[0].cls])
 
 
-def test_a_view_that_makes_its_throttles_itself_may_set_its_scope_then() -> None:
+def test_custom_get_throttles_or_allow_request_is_not_reported() -> None:
     class Own(Hello):
         throttle_classes = (Throttle,)  # type: ignore[assignment]  # it is not a subclass of REST framework's
 
@@ -524,7 +526,7 @@ def test_a_view_that_makes_its_throttles_itself_may_set_its_scope_then() -> None
     assert list(idle.idle_throttles([Own.as_view(), throttled(Always), throttled(Burst)])) == []
 
 
-def test_of_many_views_three_are_named() -> None:
+def test_report_names_at_most_three_views() -> None:
     ((_, _, text),) = idle.idle_throttles([throttled(Nothing) for _ in range(5)])
     named = f"{ME}.Throttled, {ME}.Throttled, {ME}.Throttled and 2 more"
     assert text == throttles_nothing(Nothing, named).partition(";")[0]

@@ -1,4 +1,4 @@
-"""Django: which bucket a request is charged to, and how its user is found, without leaving the loop's thread."""
+"""Django: keys and logged-in users, which are read in the event loop's thread under ASGI."""
 
 import threading
 from functools import partial
@@ -43,7 +43,7 @@ async def told_later(request: Request) -> str:
 
 
 @BOTH
-def test_route_is_the_frameworks(site: Site, store: RecordingStore) -> None:
+def test_route_is_the_url_pattern_of_django(site: Site, store: RecordingStore) -> None:
     urls = [path("users/<int:id>", hello), path("in/", include([path("x", hello)])), re_path(r"^re/(?P<y>\d+)$", hello)]
     routes: list[str | None] = []
 
@@ -65,7 +65,7 @@ def test_route_is_the_frameworks(site: Site, store: RecordingStore) -> None:
 
 @BOTH
 @pytest.mark.usefixtures("at_first_and_settled")
-def test_route_is_the_frameworks_in_each_request(site: Site, store: RecordingStore) -> None:
+def test_route_key_is_the_url_pattern_in_first_and_later_requests(site: Site, store: RecordingStore) -> None:
     ask = site([path("users/<int:id>", hello)], settings(store, limits="9/hour", key="route"))
     for where in ("/users/1", "/users/2", "/none"):
         ask(where)
@@ -74,7 +74,7 @@ def test_route_is_the_frameworks_in_each_request(site: Site, store: RecordingSto
 
 
 @BOTH
-def test_callables_find_djangos_request_as_raw(site: Site, store: RecordingStore) -> None:
+def test_callables_get_the_django_request_as_raw(site: Site, store: RecordingStore) -> None:
     found: list[Any] = []
 
     def key(request: Request) -> str:
@@ -86,7 +86,7 @@ def test_callables_find_djangos_request_as_raw(site: Site, store: RecordingStore
 
 
 @BOTH
-def test_headers_of_every_kind_are_read(site: Site, store: RecordingStore) -> None:
+def test_callables_can_read_each_kind_of_header(site: Site, store: RecordingStore) -> None:
     found: list[Any] = []
 
     def key(request: Request) -> str:
@@ -144,7 +144,7 @@ class LazilyWithoutAsync(Lazily):
 
 @BOTH
 @pytest.mark.parametrize("middleware", ["Lazily", "LazilyWithoutAsync"])
-def test_who_is_logged_in_is_counted_apart(site: Site, store: RecordingStore, middleware: str) -> None:
+def test_logged_in_users_have_their_own_buckets(site: Site, store: RecordingStore, middleware: str) -> None:
     Lazily.asked.clear()
     ask = site([path("", hello)], settings(store), f"{ME}.{middleware}", OURS)
     for name in ("7", "8", "", "broken"):
@@ -161,7 +161,7 @@ def test_who_is_logged_in_is_counted_apart(site: Site, store: RecordingStore, mi
     [{"key": "ip"}, {"exempt": ["/"]}, {"safelist": ["192.0.2.1"]}, {"blocklist": ["192.0.2.1"]}, {"enabled": False}],
     ids=str,
 )
-def test_nobody_asks_who_is_logged_in_without_need(site: Site, store: RecordingStore, more: dict[str, Any]) -> None:
+def test_user_is_not_loaded_if_no_limit_needs_it(site: Site, store: RecordingStore, more: dict[str, Any]) -> None:
     Lazily.asked.clear()
     site([path("", hello)], settings(store, **more), f"{ME}.Lazily", OURS)(headers={"X-User": "7"})
     assert Lazily.asked == []
@@ -179,7 +179,9 @@ def test_nobody_asks_who_is_logged_in_without_need(site: Site, store: RecordingS
     ],
     ids=["an item's key", "when", "a callable", "limits that a callable gives", "tier"],
 )
-def test_whatever_reads_the_user_finds_it(site: Site, store: RecordingStore, more: dict[str, Any]) -> None:
+def test_keys_conditions_limits_and_tiers_can_read_the_user(
+    site: Site, store: RecordingStore, more: dict[str, Any]
+) -> None:
     Lazily.asked.clear()
     ask = site([path("", hello)], settings(store, **{"limits": [], **more}), f"{ME}.Lazily", OURS)
     assert ask(headers={"X-User": "7"}).field("ratelimit")[0].endswith(";r=8;t=60")
@@ -187,7 +189,7 @@ def test_whatever_reads_the_user_finds_it(site: Site, store: RecordingStore, mor
 
 
 @BOTH
-def test_a_callable_is_asked_once_though_the_user_is_awaited(site: Site, store: RecordingStore) -> None:
+def test_callable_is_called_once_even_if_the_user_is_awaited(site: Site, store: RecordingStore) -> None:
     asked: list[str | None] = []
 
     def cost(request: Request) -> int:
@@ -224,9 +226,7 @@ def logs_in(get_response: Any) -> Any:
 
 
 @BOTH
-def test_a_request_without_a_session_reads_none_and_its_page_varies_by_nothing(
-    site: Site, store: RecordingStore
-) -> None:
+def test_response_varies_by_cookie_only_if_the_request_has_a_session_cookie(site: Site, store: RecordingStore) -> None:
     own: dict[str, Any] = {"SESSION_ENGINE": ENGINE, "AUTHENTICATION_BACKENDS": [f"{ME}.Backend"]}
     ask = site([path("", lambda _: HttpResponse("hello"))], settings(store), SESSIONS, AUTHENTICATION, OURS, **own)
     with override_settings(**own):
@@ -239,7 +239,7 @@ def test_a_request_without_a_session_reads_none_and_its_page_varies_by_nothing(
 
 
 @BOTH
-def test_who_is_known_without_a_session_cookie_is_counted_apart_too(site: Site, store: RecordingStore) -> None:
+def test_users_without_a_session_cookie_have_their_own_buckets(site: Site, store: RecordingStore) -> None:
     own: dict[str, Any] = {"SESSION_ENGINE": ENGINE, "AUTHENTICATION_BACKENDS": [f"{ME}.Backend"]}
     for middleware in ([SESSIONS, f"{ME}.Lazily", OURS], [SESSIONS, f"{ME}.logs_in", AUTHENTICATION, OURS]):
         ask = site([path("", hello)], settings(store), *middleware, **own)
@@ -263,7 +263,7 @@ class ThreadsNoted(MemoryStore):
         return self.take(charges)
 
 
-def test_under_asgi_nothing_leaves_the_loops_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asgi_decisions_stay_in_the_event_loops_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     hops: list[Any] = []
     threads: list[int] = []
     hop = asgiref.sync.SyncToAsync.__call__
@@ -278,7 +278,7 @@ def test_under_asgi_nothing_leaves_the_loops_thread(monkeypatch: pytest.MonkeyPa
 
     store = ThreadsNoted()
     ask = under_asgi([path("", view)], {"limits": "1/minute", "store": store}, f"{ME}.Lazily", OURS)
-    receivers, request_started.receivers = request_started.receivers, []  # Django's own are run in a thread
+    receivers, request_started.receivers = request_started.receivers, []  # Django runs its own receivers in a thread
     monkeypatch.setattr(asgiref.sync.SyncToAsync, "__call__", noted)
     try:
         assert [ask(where).status for where in ("/", "/", "/none")] == [200, 429, 429]
@@ -290,7 +290,7 @@ def test_under_asgi_nothing_leaves_the_loops_thread(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("place", ["outer", "inner"])
-def test_beside_middleware_that_is_not_async_it_decides_all_the_same(store: RecordingStore, place: str) -> None:
+def test_limits_apply_beside_sync_middleware_under_asgi(store: RecordingStore, place: str) -> None:
     plain = f"{ME}.answers_nothing"
     order = [plain, LOGIN, OURS] if place == "outer" else [LOGIN, OURS, plain]
     ask = under_asgi([path("", alimited)], settings(store), *order)
