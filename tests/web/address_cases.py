@@ -1,4 +1,4 @@
-"""Requests as a server passes them on, and the client address under which each is counted (ipv6_prefix 64).
+"""Requests as a server passes them on, and the client address that each counts for (ipv6_prefix 64).
 
 WSGI servers join the lines of a header with `,` and ASGI servers keep them apart: a row of CASES has the same result
 in both. The rows of ASGI_CASES are only for ASGI.
@@ -20,7 +20,7 @@ class Case(NamedTuple):
 
 OWN, OWN2, OWN6 = "10.0.0.1", "10.0.0.2", "2001:db8:aaaa::1"  # trusted proxies
 CLIENT, FORGED, STRANGER = "203.0.113.9", "198.51.100.66", "192.0.2.77"
-WIDE = 9000  # characters; more than are read
+WIDE = 9000  # more characters than are read
 
 NONE: Mapping[str, Any] = {}
 LIST: Mapping[str, Any] = {"trusted_proxies": ["10.0.0.0/8", "2001:db8:aaaa::/48"]}
@@ -119,7 +119,7 @@ CASES = [
     Case("unix: single", {**UNIX, "proxy_header": "x-real-ip"}, None, (("x-real-ip", CLIENT),), CLIENT),
     Case("unix: counted hops", ONE, None, xff(f"{FORGED}, {CLIENT}"), CLIENT),
     Case("unix: counted hops, no header", ONE, None, (), None),
-    # X-Forwarded-For: which entry
+    # X-Forwarded-For: the entry that counts
     *for_each(
         "xff",
         LIST,

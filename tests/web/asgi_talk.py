@@ -28,7 +28,7 @@ BODY = {"type": "http.response.body", "body": b"hello"}
 
 
 class Talk:
-    """The server's side of one connection. `given`: the messages for the app. `sent`: the objects that it sent."""
+    """The server's side of one connection. `given`: the messages for the app. `sent`: the objects that the app sent."""
 
     def __init__(self, *given: Message) -> None:
         self.given = list(given)

@@ -26,7 +26,7 @@ def speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["at first", "settled"])
 def at_first_and_settled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test as during the first thousand requests, which are checked for proxy headers, and as after them."""
+    """Run the test during and after the first thousand requests, which are checked for proxy headers."""
     if request.param == "settled":
         monkeypatch.setattr(rule_set, "ProxyHeaderCheck", lambda _: None)
 

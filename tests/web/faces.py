@@ -178,7 +178,7 @@ def _hello_from_django(request: Any, parts: Any) -> HttpResponse | StreamingHttp
         return StreamingHttpResponse(parts(), headers=headers)
     if request.method not in (*METHODS, "HEAD"):
         return HttpResponse(status=405, headers=headers)
-    said = "" if request.method == "HEAD" else "hello"  # not every server removes it
+    said = "" if request.method == "HEAD" else "hello"  # not every server removes the body
     return HttpResponse(said, headers=headers, status=_done(request.path, request.ratelimit))
 
 
@@ -247,8 +247,8 @@ def _over_werkzeug(app: Any) -> Send:
         except AppError:
             if not step.fails:
                 raise
-            return Answer(500, [], b"")  # as a server would
-        with got:  # closed as a server closes it, which ends the response
+            return Answer(500, [], b"")  # as a server responds
+        with got:  # closes the response, as a server does
             return Answer(got.status_code, _lower(got.headers.items()), got.get_data())
 
     return send

@@ -1,4 +1,4 @@
-"""Scenarios: callables choose whether a rule applies, what a request costs, and which limits it has."""
+"""Scenarios: callables choose the rules, the cost and the limits of a request."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -8,7 +8,7 @@ FAILED: dict[str, Any] = {"name": "in", "path": "/status/{code}", "limits": "2/m
 
 
 def cost_of(request: Any, response: Any) -> Any:
-    """Return the cost in the path, such as 7 in `/cost/7`. Asserts that it is passed the response."""
+    """Return the cost in the path, such as 7 in `/cost/7`. Asserts that the response is passed."""
     assert (response.status, response.ending) == (200, "ended")
     assert response.headers["x-source"] == "store"
     said = request.path.rpartition("/")[2]

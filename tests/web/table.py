@@ -1,4 +1,4 @@
-"""Runs the table of scenarios, wherever the apps run: test parameters, clock, stores and checks."""
+"""Runs the table of scenarios: test parameters, clock, stores and checks."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ def rows(scenarios: Sequence[Scenario]) -> list[Any]:
 
 ALL_ROWS = rows((*SCENARIOS, *AFTER))  # with settlements after the response, for tests that can wait for them
 LONG = 5.0  # seconds for the store; no request waits for a settlement. Startup checks warn of more
-PATIENCE = 60.0  # seconds to connect to Redis and for its replies; a busy machine must not look like a failed one
+PATIENCE = 60.0  # seconds to connect to Redis and for its replies; a busy machine must not look failed
 
 
 class TableStore(Protocol):
@@ -87,7 +87,7 @@ class RecordingRedis(RedisStore):
 
     def settle(self, charges: Sequence[Charge]) -> None:
         super().settle(charges)
-        self.calls.append(("settle", tuple(charges)))  # once it is done, because tests wait for this entry
+        self.calls.append(("settle", tuple(charges)))  # after the settlement, because tests wait for this entry
 
 
 class RecordingAsyncRedis(AsyncRedisStore):
@@ -136,7 +136,7 @@ def play_counted(face: str, scenario: Scenario, store: TableStore, clock: Clock)
         sources[source] += count * (outcome == "admitted")
     met = [step for step in scenario.steps if step.source or step.status in REFUSED]
     assert outcomes == Counter("refused" if step.status in REFUSED else "admitted" for step in met)
-    assert sources >= Counter(step.source for step in met if step.status == 200)  # other responses do not show it
+    assert sources >= Counter(step.source for step in met if step.status == 200)  # only these show the source
     refusing = sum(count for (name, labels), count in counts if name == REFUSALS.name and labels[2] == "false")
     assert refusing >= sum(step.status == 429 for step in met)  # several limits may refuse one request
 
