@@ -155,11 +155,11 @@ def exhaust_and_reset(url: str) -> None:
     app.gate.close()
 
 
-def test_on_a_server(redis_server: RedisServer) -> None:
+def test_admin_lists_and_resets_buckets_on_a_server(redis_server: RedisServer) -> None:
     exhaust_and_reset(redis_server.url)
 
 
-def test_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_admin_lists_and_resets_buckets_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite://{tmp_path}/limits.db"
     exhaust_and_reset(url)
     file = write(tmp_path, url)
@@ -178,7 +178,9 @@ def test_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("there", ["nothing", "broken"])
-def test_a_file_that_is_not_there_or_broken(there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_fail_without_a_valid_sqlite_file_and_create_none(
+    there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "place"
     folder.mkdir()
     path = folder / "limits.db"
@@ -198,11 +200,11 @@ def test_a_file_that_is_not_there_or_broken(there: str, tmp_path: Path, capsys: 
     assert [*folder.glob("*.broken")] == []
 
 
-def test_on_a_cluster(redis_cluster: RedisCluster) -> None:
+def test_admin_lists_and_resets_buckets_on_a_cluster(redis_cluster: RedisCluster) -> None:
     exhaust_and_reset(redis_cluster.url)
 
 
-def test_behind_sentinels(redis_server: RedisServer) -> None:
+def test_admin_lists_and_resets_buckets_behind_sentinels(redis_server: RedisServer) -> None:
     with RedisSentinels(redis_server.binary) as sentinels:
         exhaust_and_reset(sentinels.url)
 
@@ -263,7 +265,7 @@ KINDS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {  # settings, a
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_key_is_found_and_reset(redis_server: RedisServer, kind: str) -> None:
+def test_peek_and_reset_find_every_kind_of_key(redis_server: RedisServer, kind: str) -> None:
     options, words = KINDS[kind]
     app = App(redis_server.url, **{"rules": [], **options})
     others = {"ip": "", **words}
@@ -280,7 +282,7 @@ def test_every_kind_of_key_is_found_and_reset(redis_server: RedisServer, kind: s
     app.gate.close()
 
 
-def test_an_awaited_key_is_the_same(redis_server: RedisServer) -> None:
+def test_peek_awaits_an_asynchronous_key_function(redis_server: RedisServer) -> None:
     words: dict[str, Any] = {"headers": {"X-Shop": "12"}}
     settings = App(redis_server.url, rules=[], key=by_endpoint).settings
     later = App.settings_of(redis_server.url, rules=[], key=by_endpoint_later)
@@ -289,7 +291,7 @@ def test_an_awaited_key_is_the_same(redis_server: RedisServer) -> None:
     assert awaited.key.endswith("=12")
 
 
-def test_the_identity_is_a_hash_unless_keys_are_plain(redis_server: RedisServer) -> None:
+def test_keys_are_shown_as_hashes_without_plain_keys(redis_server: RedisServer) -> None:
     app = App(redis_server.url, plain_keys=False)
     app.admit()
     app.admit()
@@ -300,7 +302,7 @@ def test_the_identity_is_a_hash_unless_keys_are_plain(redis_server: RedisServer)
     assert {one.key for one in admin.keys(app.settings).keys} == {first.key}
 
 
-def test_slots_in_use_are_shown_and_freed(redis_server: RedisServer) -> None:
+def test_peek_shows_slots_in_use_and_reset_frees_them(redis_server: RedisServer) -> None:
     settings = {"rules": [], "limits": [], "concurrent": 2, "key": "ip"}
     app = App(redis_server.url, **settings)
     requests = [DescribedRequest("/", "192.0.2.7").request() for _ in range(3)]
@@ -312,7 +314,7 @@ def test_slots_in_use_are_shown_and_freed(redis_server: RedisServer) -> None:
     assert app.gate.admit(DescribedRequest("/", "192.0.2.7").request())
 
 
-def test_a_websocket_shows_the_limits_of_its_messages(redis_server: RedisServer) -> None:
+def test_peek_of_a_websocket_shows_message_limits(redis_server: RedisServer) -> None:
     app = App(redis_server.url, messages="3/minute", rules=[])
     found = admin.peek(app.settings, "/ws", ip="192.0.2.7").buckets
     assert [(one.rule, one.limit) for one in found] == [
@@ -323,7 +325,7 @@ def test_a_websocket_shows_the_limits_of_its_messages(redis_server: RedisServer)
     assert [one.rule for one in found] == ["default"]
 
 
-def test_peek_keys_top_and_tail_change_nothing(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
+def test_peek_keys_and_top_do_not_change_the_store(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
     has_switch = b"redis_version:6" not in redis_server.ask("INFO server").encode()
     options = ("--enable-debug-command", "yes") if has_switch else ()
     with RedisServer(redis_server.binary, *options) as server:
@@ -346,7 +348,7 @@ def test_peek_keys_top_and_tail_change_nothing(redis_server: RedisServer, tmp_pa
         assert server.ask("DEBUG DIGEST") == before
 
 
-def test_every_key_has_a_time_to_live(redis_server: RedisServer) -> None:
+def test_every_redis_key_has_a_time_to_live(redis_server: RedisServer) -> None:
     app = App(redis_server.url, concurrent=3, penalty="3 refusals per minute: 1 minute")
     for _ in range(9):
         app.admit()
@@ -361,7 +363,7 @@ def test_every_key_has_a_time_to_live(redis_server: RedisServer) -> None:
 # The command line
 
 
-def test_peek_as_json_and_as_text(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_peek_prints_json_or_text(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(6):
         app.admit()
     code, out, err = run(capsys, "peek", file, "--request", "POST /login", "--ip", "192.0.2.7", "--json")
@@ -381,7 +383,7 @@ def test_peek_as_json_and_as_text(app: App, file: str, capsys: pytest.CaptureFix
     assert first.index(" ip=") == second.index(" ip=")
 
 
-def test_reset_asks_first(app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_needs_confirmation(app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["reset", file, "--request", "POST /login", "--ip", "192.0.2.7"]
     app.admit()
     monkeypatch.setattr("sys.stdin", StringIO())
@@ -412,7 +414,7 @@ def used(file: str, **chosen: Any) -> set[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("server", ["redis", "file"])
-def test_the_buckets_of_a_key_are_listed_and_forgotten(
+def test_keys_lists_and_reset_removes_the_buckets_of_a_key(
     server: str, redis_server: RedisServer, tmp_path: Path, capsys: Any
 ) -> None:
     url = redis_server.url if server == "redis" else f"sqlite://{tmp_path}/limits.db"
@@ -446,7 +448,7 @@ def test_the_buckets_of_a_key_are_listed_and_forgotten(
     assert json.loads(run(capsys, "reset", file, "--key", EIGHT, "--rule", "other", "--json")[1]) == {"buckets": []}
 
 
-def test_reset_asks_before_it_forgets_a_key(app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_of_a_key_needs_confirmation(app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         app.admit()
     monkeypatch.setattr("sys.stdin", StringIO())
@@ -462,7 +464,7 @@ def test_reset_asks_before_it_forgets_a_key(app: App, file: str, capsys: Any, mo
     assert len(used(file, key=SEVEN)) == 2
 
 
-def test_a_key_with_more_buckets_than_one_call_reads(app: App, file: str) -> None:
+def test_reset_key_resets_more_buckets_than_one_call_reads(app: App, file: str) -> None:
     with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
         for number in range(120):
             store.take([Charge(f"{{{SEVEN}}}:r{number}", FixedWindow(1, 60))])
@@ -470,7 +472,7 @@ def test_a_key_with_more_buckets_than_one_call_reads(app: App, file: str) -> Non
     assert used(file) == set()
 
 
-def test_buckets_whose_limits_nobody_knows_stay(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
+def test_reset_keeps_buckets_of_unknown_limits(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
     app = App(redis_server.url, rules=[], limits="1/hour using smooth", key="ip")
     app.admit("/")
     app.admit("/", "192.0.2.8")
@@ -484,7 +486,7 @@ def test_buckets_whose_limits_nobody_knows_stay(redis_server: RedisServer, tmp_p
     app.gate.close()
 
 
-def test_keys_as_json_and_as_text(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_prints_json_or_text(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(6):
         for _ in range(6):
             app.admit(ip=f"192.0.2.{number}")
@@ -503,14 +505,14 @@ def test_keys_as_json_and_as_text(app: App, file: str, capsys: pytest.CaptureFix
     assert len(admin.keys(file, most=4).keys) == 4
 
 
-def test_an_empty_store(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_and_top_list_nothing_for_an_empty_store(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(run(capsys, "keys", file, "--json")[1]) == {"keys": [], "seen": 1.0}
     assert json.loads(run(capsys, "top", file, "--json")[1]) == {"clients": []}
     assert run(capsys, "keys", file) == (0, "", "100.0 % of the store's keys were read\n")
     assert run(capsys, "top", file) == (0, "", "no client was refused\n")
 
 
-def test_top_and_tail(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_counts_refusals_and_tail_lists_them(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(9):
         app.admit()
     for _ in range(7):
@@ -535,7 +537,7 @@ def test_top_and_tail(app: App, file: str, capsys: pytest.CaptureFixture[str]) -
     assert timeless(out).endswith(f"Z  login  {HOUR}  retry in TIME  ip=192.0.2.7\n")
 
 
-def test_tail_follows_and_leaves_out_other_rules(app: App, file: str) -> None:
+def test_tail_follows_the_refusals_of_one_rule(app: App, file: str) -> None:
     words = [sys.executable, "-m", "ratelimit_mw", "tail", file, "--rule", "login", "--most", "2"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ) as tail:
         assert tail.stdout is not None
@@ -548,7 +550,7 @@ def test_tail_follows_and_leaves_out_other_rules(app: App, file: str) -> None:
     assert keys == ["login", "login"]
 
 
-def test_tail_names_the_rules_that_there_are_if_none_has_the_name(
+def test_tail_lists_the_rules_if_the_rule_is_unknown(
     app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
@@ -563,7 +565,7 @@ def test_tail_names_the_rules_that_there_are_if_none_has_the_name(
     assert run(capsys, "tail", file, "--rule", "login") == (130, "", "")
 
 
-def test_keys_and_reset_name_the_rules_that_there_are_if_none_has_the_name(app: App, file: str, capsys: Any) -> None:
+def test_keys_and_reset_list_the_rules_if_the_rule_is_unknown(app: App, file: str, capsys: Any) -> None:
     app.admit()
     with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
         store.take([Charge(f"{{{SEVEN}}}:@view()", FixedWindow(1, 60))])
@@ -578,7 +580,9 @@ def test_keys_and_reset_name_the_rules_that_there_are_if_none_has_the_name(app: 
         assert "no rule" not in run(capsys, "keys", file, "--rule", rule)[2]
 
 
-def test_several_limits_without_a_key_are_one_mistake(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
+def test_reset_reports_a_key_missing_for_several_limits_once(
+    redis_server: RedisServer, tmp_path: Path, capsys: Any
+) -> None:
     rule = {"path": "/login", "name": "login", "limits": "5/hour; 20/day", "key": "ip"}
     rules = [{**rule, "penalty": "3 refusals per minute: 1 hour"}]
     file = write(tmp_path, redis_server.url, rules=rules, limits=[], key="user")
@@ -602,7 +606,7 @@ def test_several_limits_without_a_key_are_one_mistake(redis_server: RedisServer,
         ("@shop.search()", {"@shop.search()", "shop.search()", "@shop.search", "shop.search"}),
     ],
 )
-def test_the_spellings_of_a_rule(rule: str, spellings: set[str]) -> None:
+def test_only_endpoint_rules_have_several_spellings(rule: str, spellings: set[str]) -> None:
     assert rule_spellings(rule) == spellings
 
 
@@ -636,13 +640,13 @@ def test_no_control_character_reaches_a_terminal(
     assert keys == {HOSTILE, HOSTILE * 200}
 
 
-def test_a_mistake_that_quotes_control_characters_is_escaped(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_messages_escape_control_characters(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "peek", file, "--request", "POST /\x1b[2J \x1b x", "--ip", "192.0.2.7")
     assert (code, out) == (1, "")
     assert "\x1b" not in err
 
 
-def test_a_terminal_without_unicode_gets_escapes(app: App, file: str, tmp_path: Path) -> None:
+def test_output_escapes_characters_that_the_terminal_cannot_show(app: App, file: str, tmp_path: Path) -> None:
     with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
         store.take([Charge("{user=Zoë}:r", FixedWindow(1, 60))])
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -651,7 +655,7 @@ def test_a_terminal_without_unicode_gets_escapes(app: App, file: str, tmp_path: 
     assert timeless(done.stdout) == "r  1/60s using fixed_window  0 left, retry in TIME  user=Zo\\xeb\n"
 
 
-def test_keys_of_other_programs_are_left_out(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_skips_keys_of_other_programs(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     app.admit()
     with Redis.from_url(app.settings.store) as client:
         for key in (
@@ -678,7 +682,7 @@ def test_keys_of_other_programs_are_left_out(app: App, file: str, capsys: pytest
     assert "belong to limits that the settings do not have" in err
 
 
-def test_every_algorithm_is_read_back_from_its_key(redis_server: RedisServer) -> None:
+def test_keys_reads_the_limits_from_the_keys_in_the_store(redis_server: RedisServer) -> None:
     texts = [
         "7/90000100us using fixed_window",
         "100/60000500us burst 20 using token_bucket",
@@ -709,7 +713,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_store_that_is_away_is_a_message_and_2(tmp_path: Path, capsys: Any, command: list[str]) -> None:
+def test_commands_exit_with_2_if_the_store_is_unreachable(tmp_path: Path, capsys: Any, command: list[str]) -> None:
     file = write(tmp_path, f"redis://127.0.0.1:{free_port()}")
     code, out, err = run(capsys, command[0], file, *command[1:], "--json")
     assert (code, out) == (2, "")
@@ -718,7 +722,7 @@ def test_a_store_that_is_away_is_a_message_and_2(tmp_path: Path, capsys: Any, co
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_memory_of_another_process_cannot_be_asked(tmp_path: Path, capsys: Any, command: list[str]) -> None:
+def test_commands_exit_with_2_for_a_memory_store(tmp_path: Path, capsys: Any, command: list[str]) -> None:
     file = write(tmp_path, "memory://")
     code, out, err = run(capsys, command[0], file, *command[1:])
     assert (code, out) == (2, "")
@@ -728,14 +732,14 @@ def test_memory_of_another_process_cannot_be_asked(tmp_path: Path, capsys: Any, 
         admin.peek(file, **LOGIN)
 
 
-def test_a_server_that_does_not_answer(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
+def test_peek_exits_with_2_if_the_server_does_not_reply(redis_server: RedisServer, tmp_path: Path, capsys: Any) -> None:
     with RedisServer(redis_server.binary) as server:
         file = write(tmp_path, server.url, store_timeout=0.05)
         server.pause()
         assert run(capsys, "peek", file, "--request", "/", "--ip", "192.0.2.7")[0] == 2
 
 
-def test_a_store_in_this_process_is_used_as_it_is() -> None:
+def test_peek_and_reset_use_a_memory_store_of_this_process() -> None:
     store = MemoryStore()
     settings = Settings(limits="5/hour using fixed_window", store=store)
     Gate(settings).admit(DescribedRequest("/", "192.0.2.7").request())
@@ -746,7 +750,7 @@ def test_a_store_in_this_process_is_used_as_it_is() -> None:
             function(settings)
 
 
-def test_a_store_for_asyncio_only_is_a_mistake(redis_server: RedisServer) -> None:
+def test_peek_with_a_store_for_asyncio_is_an_error(redis_server: RedisServer) -> None:
     settings = Settings(limits="5/hour", store=AsyncRedisStore(redis_server.url))
     with pytest.raises(ConfigError, match="AsyncRedisStore, which only asyncio can use; expected the URL"):
         admin.peek(settings, "/", ip="192.0.2.7")
@@ -776,12 +780,12 @@ def test_a_store_for_asyncio_only_is_a_mistake(redis_server: RedisServer) -> Non
         ({"request": "/"}, "such as a form, reset the keys that `peek` and `keys` show, with reset --key"),
     ],
 )
-def test_a_wrong_description(file: str, words: dict[str, Any], message: str) -> None:
+def test_an_invalid_request_description_is_an_error(file: str, words: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("|", r"\|")):
         admin.peek(file, **words)
 
 
-def test_a_request_without_an_address_has_the_shared_bucket(app: App) -> None:
+def test_requests_without_an_address_share_a_bucket(app: App) -> None:
     app.admit("/", ip="")
     (shared,) = admin.peek(app.settings, "/", ip="").buckets
     assert (shared.key, shared.remaining) == ("missing=user%20%7C%20ip", 99)
@@ -797,7 +801,7 @@ def test_a_request_without_an_address_has_the_shared_bucket(app: App) -> None:
         ({"limits": []}, "no limit applies to this request"),
     ],
 )
-def test_a_request_without_buckets(
+def test_peek_and_reset_explain_why_a_request_has_no_bucket(
     redis_server: RedisServer, tmp_path: Path, capsys: Any, options: dict[str, Any], reason: str
 ) -> None:
     file = write(tmp_path, redis_server.url, **options)
@@ -822,7 +826,7 @@ def test_a_request_without_buckets(
         ["peek", "--key", "a"],
     ],
 )
-def test_wrong_words(file: str, capsys: Any, words: list[str]) -> None:
+def test_invalid_arguments_exit_with_2(file: str, capsys: Any, words: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_of:
         main([words[0], file, *words[1:]])
     assert exit_of.value.code == 2
@@ -835,7 +839,7 @@ def test_wrong_words(file: str, capsys: Any, words: list[str]) -> None:
         (["--request", "/", "--ip", "192.0.2.7", "--rule", "login"], "--rule: present without --key"),
     ],
 )
-def test_words_without_effect_are_a_mistake(app: App, file: str, capsys: Any, words: list[str], problem: str) -> None:
+def test_options_without_effect_are_an_error(app: App, file: str, capsys: Any, words: list[str], problem: str) -> None:
     app.admit()
     code, out, err = run(capsys, "reset", file, "--yes", *words)
     assert (code, out) == (1, "")
@@ -844,7 +848,7 @@ def test_words_without_effect_are_a_mistake(app: App, file: str, capsys: Any, wo
 
 
 @pytest.mark.parametrize(("function", "options"), [(admin.keys, {"most": 0}), (admin.top, {"most": True})])
-def test_wrong_numbers(file: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
+def test_an_invalid_most_is_an_error(file: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"^most: got "):
         function(file, **options)
 
@@ -862,18 +866,18 @@ def test_wrong_numbers(file: str, function: Callable[..., Any], options: dict[st
         (1e9, "11575 d"),
     ],
 )
-def test_a_wait_is_shown_in_its_largest_unit(seconds: float, text: str) -> None:
+def test_durations_are_rounded_up_to_a_single_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
     assert retry(math.inf) == "never passes"
 
 
 @pytest.mark.parametrize("since", [0, -1, 3601, math.inf, "10m", True])
-def test_a_wrong_time(file: str, since: Any) -> None:
+def test_an_invalid_since_is_an_error(file: str, since: Any) -> None:
     with pytest.raises(ConfigError, match=r"^since: got "):
         admin.top(file, since=since)
 
 
-def test_the_pace_leaves_four_fifths_of_the_time() -> None:
+def test_pace_leaves_the_server_four_fifths_of_its_time() -> None:
     now, slept = [100.0], list[float]()
 
     def sleep(seconds: float) -> None:

@@ -24,7 +24,7 @@ OPEN = {"config|resetstat", "info", "hello", "client|setinfo", "script|load"}  #
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_the_server_keeps_four_fifths_of_its_time(
+def test_keys_uses_at_most_a_fifth_of_the_server_time(
     redis_server: RedisServer, record_property: Callable[[str, object], None], *, limited: bool
 ) -> None:
     if IS_PROOF and not limited:
@@ -58,7 +58,7 @@ def cpu_seconds(client: Redis) -> float:
     return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
 
-def test_top_names_the_clients_with_one_percent_of_the_refusals(
+def test_top_lists_clients_with_one_percent_of_the_refusals(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty clients have 1 % of the refusals each, and each other client has one. The process reports ten times."""

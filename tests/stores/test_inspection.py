@@ -52,7 +52,7 @@ def of_store(printed: str) -> list[str]:
     return [re.sub(r"(latency +|clock +).*", r"\1N", line).strip() for line in lines]
 
 
-def test_a_store_that_works(check: Check, server: RedisServer) -> None:
+def test_check_describes_a_working_store(check: Check, server: RedisServer) -> None:
     name, _, version = server.version().partition("-")
     assert of_store(check(settings(server.url), "--store")) == [
         f"Store {server.url}:",
@@ -67,18 +67,18 @@ def test_a_store_that_works(check: Check, server: RedisServer) -> None:
     assert server.ask("DBSIZE") == ":0"  # the inspection has removed its keys, which would expire within a second
 
 
-def test_a_store_in_memory(check: Check) -> None:
+def test_check_describes_a_memory_store(check: Check) -> None:
     assert of_store(check(settings("memory://"), "--store")) == [
         "Store memory://:",
         "in the memory of each process: there is nothing to connect to",
     ]
 
 
-def test_without_the_option_nobody_connects(check: Check) -> None:
+def test_check_does_not_connect_without_the_option(check: Check) -> None:
     assert "Store" not in check(settings("redis://127.0.0.1:1/0", strict="true"))
 
 
-def test_a_store_that_is_away(check: Check) -> None:
+def test_check_reports_an_unreachable_store(check: Check) -> None:
     (line,) = [
         line
         for line in of_store(check(settings(f"redis://:{PASSWORD}@127.0.0.1:1/0"), "--store", code=2))
@@ -88,7 +88,7 @@ def test_a_store_that_is_away(check: Check) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"strict": "true"}])
-def test_a_store_that_rejects_us(check: Check, server: RedisServer, more: dict[str, str]) -> None:
+def test_check_reports_a_rejected_password(check: Check, server: RedisServer, more: dict[str, str]) -> None:
     grant(server, COMMANDS)
     place = f"127.0.0.1:{server.port}"
     printed = check(settings(f"redis://ratelimit:{PASSWORD}x@{place}", **more), "--store", code=1)
@@ -99,12 +99,12 @@ def test_a_store_that_rejects_us(check: Check, server: RedisServer, more: dict[s
     assert PASSWORD not in printed
 
 
-def test_the_rights_are_those_of_the_page() -> None:
+def test_required_rights_match_the_documented_ones() -> None:
     assert sorted([*SCRIPT_COMMANDS, *SORTED_SET_COMMANDS, *CLIENT_COMMANDS]) == COMMANDS
     assert sorted(CLUSTER_COMMANDS) == sorted(ON_A_CLUSTER)
 
 
-def test_enough_rights(check: Check, server: RedisServer) -> None:
+def test_check_accepts_the_documented_rights(check: Check, server: RedisServer) -> None:
     grant(server, COMMANDS)
     text = settings(url(server.url), limits='"5/minute using sliding_window_log"', concurrent="3")
     lines = of_store(check(text, "--store"))
@@ -118,7 +118,7 @@ def test_enough_rights(check: Check, server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("missing", [command for command in COMMANDS if command != "eval"])
-def test_a_right_that_is_missing_is_named(missing: str, server: RedisServer) -> None:
+def test_a_missing_right_is_named(missing: str, server: RedisServer) -> None:
     grant(server, [command for command in COMMANDS if command != missing])
     found = inspect(url(server.url), "rl:", ["gcra", "sliding_window_log"], 0.05)
     assert found.nodes[0].missing == [missing]
@@ -128,13 +128,13 @@ def test_a_right_that_is_missing_is_named(missing: str, server: RedisServer) -> 
 
 
 @pytest.mark.parametrize("missing", REMEMBER_REFUSED_COMMANDS)
-def test_a_right_of_remember_refused_is_named(missing: str, server: RedisServer) -> None:
+def test_a_missing_right_of_remember_refused_is_named(missing: str, server: RedisServer) -> None:
     grant(server, sorted({*WITHOUT, *REMEMBER_REFUSED_COMMANDS} - {missing}))
     found = inspect(url(server.url), "rl:", ["gcra"], 0.05, remembers_refused=True)
     assert found.nodes[0].missing == [missing]
 
 
-def test_rights_of_remember_refused_are_checked_with_it_only(check: Check, server: RedisServer) -> None:
+def test_check_requires_the_rights_of_remember_refused(check: Check, server: RedisServer) -> None:
     grant(server, WITHOUT)
     text = settings(url(server.url), remember_refused="100")
     assert "rights   lacks xadd, zincrby, zremrangebyrank" in of_store(check(text, "--store", code=1))
@@ -143,13 +143,13 @@ def test_rights_of_remember_refused_are_checked_with_it_only(check: Check, serve
     assert server.ask("DBSIZE") == ":0"
 
 
-def test_the_rights_of_remember_refused_are_those_of_its_page() -> None:
+def test_rights_of_remember_refused_match_the_documented_ones() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/who-is-limited.md").read_text("utf-8")
     granted = page.partition("ACL SETUSER ratelimit +xadd")[2].partition("\n")[0].split()
     assert {"xadd", *(name.removeprefix("+") for name in granted)} == {*REMEMBER_REFUSED_COMMANDS} - {*SCRIPT_COMMANDS}
 
 
-def test_all_that_are_missing_are_named_at_once(check: Check, server: RedisServer) -> None:
+def test_check_names_all_missing_rights_together(check: Check, server: RedisServer) -> None:
     grant(server, ["eval", "get", "time"])
     rights = "rights   lacks evalsha, pexpire, script|load, set, unlink"
     assert rights in of_store(check(settings(url(server.url)), "--store", code=1))
@@ -161,13 +161,13 @@ def test_all_that_are_missing_are_named_at_once(check: Check, server: RedisServe
     assert "+eval +evalsha +script|load +unlink" in check(settings(url(server.url)), "--store", code=1)
 
 
-def test_keys_out_of_reach(check: Check, server: RedisServer) -> None:
+def test_check_reports_a_key_prefix_without_rights(check: Check, server: RedisServer) -> None:
     server.ask(f"ACL SETUSER ratelimit on >{PASSWORD} ~other:* +@all")
     printed = check(settings(url(server.url)), "--store", code=1)
     assert "the user may not use keys with the prefix of this store; grant them" in printed
 
 
-def test_keys_that_may_be_evicted(check: Check, server: RedisServer) -> None:
+def test_check_warns_about_an_eviction_policy(check: Check, server: RedisServer) -> None:
     server.ask("CONFIG SET maxmemory 100mb")
     assert "evicts" not in check(settings(server.url), "--store")
     server.ask("CONFIG SET maxmemory-policy volatile-ttl")
@@ -178,7 +178,9 @@ def test_keys_that_may_be_evicted(check: Check, server: RedisServer) -> None:
     )
 
 
-def test_slow_servers_and_clocks_that_differ(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspection_warns_about_slow_servers_and_clock_differences(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = inspect(server.url, "rl:", ["gcra"], 1e-9)
     assert [text.partition(", longer")[2] for text in found.warnings] == [
         " than store_timeout: on_store_error decides requests; raise store_timeout"
@@ -188,7 +190,7 @@ def test_slow_servers_and_clocks_that_differ(server: RedisServer, monkeypatch: p
     assert "its clock differs by +" in warning
 
 
-def test_a_cluster(check: Check, redis_cluster: RedisCluster) -> None:
+def test_check_describes_each_node_of_a_cluster(check: Check, redis_cluster: RedisCluster) -> None:
     lines = of_store(check(settings(redis_cluster.url, key_secret='"a secret of our own"'), "--store"))
     assert sorted(line for line in lines if line.startswith("127")) == sorted(
         f"127.0.0.1:{node.port}" for node in redis_cluster.nodes
@@ -199,7 +201,7 @@ def test_a_cluster(check: Check, redis_cluster: RedisCluster) -> None:
     assert "it is a node of a cluster; begin the store's URL with redis+cluster://" in printed
 
 
-def test_a_cluster_with_a_node_that_rejects_us(redis_cluster: RedisCluster) -> None:
+def test_inspection_names_a_cluster_node_with_missing_rights(redis_cluster: RedisCluster) -> None:
     for node in redis_cluster.nodes:
         grant(node, COMMANDS + ON_A_CLUSTER)
     last = redis_cluster.nodes[-1]
@@ -214,7 +216,7 @@ def test_a_cluster_with_a_node_that_rejects_us(redis_cluster: RedisCluster) -> N
     ]
 
 
-def test_sentinels(check: Check, server: RedisServer) -> None:
+def test_check_describes_the_master_behind_sentinels(check: Check, server: RedisServer) -> None:
     with SentinelServer(server.binary) as sentinel:
         sentinel.ask(f"SENTINEL MONITOR {SERVICE} 127.0.0.1 {server.port} 1")
         place = f"127.0.0.1:{sentinel.port}"
@@ -230,7 +232,7 @@ def test_sentinels(check: Check, server: RedisServer) -> None:
     check(settings(f"redis+sentinel://{place}/{SERVICE}"), "--store", code=2)
 
 
-def test_a_replica(check: Check, server: RedisServer) -> None:
+def test_check_reports_a_replica(check: Check, server: RedisServer) -> None:
     server.ask("REPLICAOF 127.0.0.1 1")
     assert "it is a replica, which may not write; name the master" in check(settings(server.url), "--store", code=1)
 
@@ -246,7 +248,7 @@ def test_a_replica(check: Check, server: RedisServer) -> None:
         ("memory://", "memory://"),
     ],
 )
-def test_a_url_is_shown_without_what_is_secret(written: str, shown: str) -> None:
+def test_urls_are_shown_without_secrets(written: str, shown: str) -> None:
     assert redacted_url(written) == shown
 
 
@@ -261,7 +263,7 @@ async def _nothing(*_: Any) -> None:
     ("kind", "opened"),
     [(WsgiMiddleware, None), (WsgiMiddleware, RedisStore), (AsgiMiddleware, None), (AsgiMiddleware, AsyncRedisStore)],
 )
-def test_strict_stops_the_start_where_the_store_rejects_us(kind: Any, opened: Any, server: RedisServer) -> None:
+def test_strict_prevents_the_start_if_the_store_rejects_the_user(kind: Any, opened: Any, server: RedisServer) -> None:
     grant(server, COMMANDS)
     place = url(server.url).replace(PASSWORD, "x")
     store = place if opened is None else opened(place)
@@ -276,12 +278,12 @@ def test_strict_stops_the_start_where_the_store_rejects_us(kind: Any, opened: An
 
 
 @pytest.mark.parametrize("kind", [WsgiMiddleware, AsgiMiddleware])
-def test_strict_starts_without_a_store_that_is_away(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_strict_allows_a_start_while_the_store_is_unreachable(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
     kind(_nothing, limits="5/minute", store="redis://127.0.0.1:1/0", strict=True)
     assert "store: no answer at start (cannot connect: ConnectionError: Error 111" in caplog.text
 
 
-def test_under_asgi_the_server_is_told(server: RedisServer) -> None:
+def test_strict_fails_the_lifespan_startup_under_asgi(server: RedisServer) -> None:
     """Starlette creates its middleware when the lifespan begins, in the event loop."""
     grant(server, COMMANDS)
     sent: list[Any] = []
@@ -302,14 +304,14 @@ def test_under_asgi_the_server_is_told(server: RedisServer) -> None:
     assert re.match(r"ratelimit_mw: store: cannot connect: 127\S+ wrong user or password", sent[0]["message"])
 
 
-def test_flask_stops_too(server: RedisServer) -> None:
+def test_strict_prevents_the_start_of_flask(server: RedisServer) -> None:
     wants = url(server.url).replace(PASSWORD, "x")
     grant(server, COMMANDS)
     with pytest.raises(ConfigError, match=r"store: cannot connect: .* wrong user or password"):
         RateLimiter(Flask("shop"), limits="5/minute", store=wants, strict=True)
 
 
-def test_django_stops_and_its_check_says_why(server: RedisServer, tmp_path: Path) -> None:
+def test_strict_prevents_the_start_of_django_and_check_gives_the_cause(server: RedisServer, tmp_path: Path) -> None:
     grant(server, COMMANDS)
     for password, rejects in ((PASSWORD, False), ("another", True)):
         store = url(server.url).replace(PASSWORD, password)
@@ -325,7 +327,7 @@ def test_django_stops_and_its_check_says_why(server: RedisServer, tmp_path: Path
         assert ("wrong user or password" in served.stderr) is rejects
 
 
-def test_an_endpoint_with_a_store_of_its_own(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strict_checks_the_store_of_an_endpoint(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     grant(server, COMMANDS)
     monkeypatch.setenv("RATELIMIT_MW_STRICT", "true")
     with pytest.raises(ConfigError, match=r"store: cannot connect: .* wrong user or password"):
@@ -333,7 +335,7 @@ def test_an_endpoint_with_a_store_of_its_own(server: RedisServer, monkeypatch: p
 
 
 @pytest.mark.parametrize("options", ["", "?protocol=2", "?protocol=3"])
-def test_a_password_that_the_url_lacks_is_a_rejection(check: Check, server: RedisServer, options: str) -> None:
+def test_check_reports_a_missing_password(check: Check, server: RedisServer, options: str) -> None:
     server.ask("CONFIG SET requirepass x")
     (line,) = [
         line
@@ -347,7 +349,7 @@ def test_a_password_that_the_url_lacks_is_a_rejection(check: Check, server: Redi
 
 
 @pytest.mark.parametrize("option", ["decode_responses=true", "protocol=3", "protocol=3&decode_responses=true"])
-def test_options_on_the_form_of_replies_change_nothing(check: Check, server: RedisServer, option: str) -> None:
+def test_check_works_with_options_for_the_form_of_replies(check: Check, server: RedisServer, option: str) -> None:
     lines = of_store(check(settings(f"{server.url}?{option}"), "--store"))
     assert lines[-1] == "works: a unit was taken and its bucket reset"
     assert "rights   all that the limits need" in lines

@@ -62,7 +62,7 @@ def all_keys_of_all_servers_are_listed_and_no_others(store: RedisStore, url: str
     assert [one for one in seen if one == 1.0] == [seen[-1]]
 
 
-def test_an_empty_store_has_one_empty_page(one: RedisStore) -> None:
+def test_an_empty_store_lists_one_empty_page(one: RedisStore) -> None:
     assert [(page.keys, page.seen) for page in one.list_keys()] == [([], 1.0)]
 
 
@@ -101,7 +101,7 @@ def the_latest_refusals_come_in_order_and_once(store: RedisStore, url: str) -> N
     assert store.latest_refusals(second.number, 10) == []
 
 
-def test_only_about_10_000_of_the_latest_are_kept(one: RedisStore, redis_server: RedisServer) -> None:
+def test_about_10000_of_the_latest_refusals_are_kept(one: RedisStore, redis_server: RedisServer) -> None:
     one.add_refused({}, [LATEST[0]] * 12_000)
     with Redis.from_url(redis_server.url) as client:
         assert 10_000 <= client.xlen("rl:1:{tail}") < 10_200
@@ -116,7 +116,7 @@ def test_every_key_has_a_time_to_live(one: RedisStore, redis_server: RedisServer
         assert all(3_590_000 < client.pttl(key) <= 3_600_000 for key in keys)
 
 
-def test_nothing_to_add_adds_nothing(one: RedisStore, redis_server: RedisServer) -> None:
+def test_adding_no_refusals_writes_nothing(one: RedisStore, redis_server: RedisServer) -> None:
     one.add_refused({}, [])
     with Redis.from_url(redis_server.url) as client:
         assert client.dbsize() == 0
@@ -160,18 +160,20 @@ each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__
 
 
 @each_check
-def test_on_a_server(one: RedisStore, redis_server: RedisServer, check: Callable[[RedisStore, str], None]) -> None:
+def test_the_inventory_works_on_a_server(
+    one: RedisStore, redis_server: RedisServer, check: Callable[[RedisStore, str], None]
+) -> None:
     check(one, redis_server.url)
 
 
 @each_check
-def test_on_a_cluster(
+def test_the_inventory_works_on_a_cluster(
     several: RedisStore, redis_cluster: RedisCluster, check: Callable[[RedisStore, str], None]
 ) -> None:
     check(several, redis_cluster.url)
 
 
-def test_the_rights_on_the_page_suffice(redis_server: RedisServer) -> None:
+def test_documented_rights_suffice_for_apps_and_operators(redis_server: RedisServer) -> None:
     """One page has the rights of an app, and another the rights of an operator."""
     app, *_ = rules_on("docs/how-to/redis.md")
     reporting, operating = rules_on("docs/how-to/who-is-limited.md")
@@ -215,6 +217,6 @@ def test_an_entry_of_another_program_is_a_store_error(one: RedisStore, redis_ser
         lambda store: store.latest_refusals(None, 1),
     ],
 )
-def test_a_server_that_is_away_is_a_store_error(ask: Callable[[Store], Mapping[str, int]]) -> None:
+def test_an_unreachable_server_is_a_store_error(ask: Callable[[Store], Mapping[str, int]]) -> None:
     with closing(RedisStore(f"redis://127.0.0.1:{free_port()}", timeout=PATIENT)) as store, pytest.raises(StoreError):
         ask(store)
