@@ -123,7 +123,7 @@ def test_commands_are_pipelined_and_each_gets_its_own_reply() -> None:
     run(work)
 
 
-def test_replies_that_changed_places_answer_nobody() -> None:
+def test_reordered_replies_fail_all_calls() -> None:
     async def work(server: Server, channel: Channel) -> None:
         tasks = [ask(channel, b"a"), ask(channel, b"b")]
         await until(lambda: server.peers and len(server.peers[0].scripts) == 2)
@@ -156,7 +156,7 @@ def test_a_reply_without_a_command_ends_the_connection() -> None:
     run(work)
 
 
-def test_a_reply_too_many_answers_nobody_else() -> None:
+def test_a_duplicate_reply_fails_the_next_call() -> None:
     async def work(server: Server, channel: Channel) -> None:
         tasks = [ask(channel, b"a"), ask(channel, b"b")]
         await until(lambda: server.peers and len(server.peers[0].scripts) == 2)
@@ -170,7 +170,7 @@ def test_a_reply_too_many_answers_nobody_else() -> None:
     run(work)
 
 
-def test_error_replies_are_those_of_their_commands() -> None:
+def test_error_replies_fail_only_their_own_commands() -> None:
     async def work(server: Server, channel: Channel) -> None:
         tasks = [ask(channel, b"a"), ask(channel, b"b"), ask(channel, b"c")]
         await until(lambda: server.peers and len(server.peers[0].scripts) == 3)
@@ -184,7 +184,7 @@ def test_error_replies_are_those_of_their_commands() -> None:
     run(work)
 
 
-def test_a_connection_that_ends_fails_what_it_was_asked() -> None:
+def test_a_lost_connection_fails_its_pending_calls() -> None:
     async def work(server: Server, channel: Channel) -> None:
         tasks = [ask(channel, b"a"), ask(channel, b"b")]
         await until(lambda: server.peers and len(server.peers[0].scripts) == 2)
@@ -197,7 +197,7 @@ def test_a_connection_that_ends_fails_what_it_was_asked() -> None:
     run(work)
 
 
-def test_a_late_connection_is_sent_nothing_more_and_is_ended_a_while_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_connection_gets_no_new_calls_and_closes_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_transport, "LATE_WORK_TIMEOUT", 0.2)
 
     async def work(server: Server, channel: Channel) -> None:
@@ -243,7 +243,7 @@ def test_late_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     run(work)
 
 
-def test_a_read_only_server_is_left() -> None:
+def test_a_reply_from_a_replica_ends_the_connection() -> None:
     async def work(server: Server, channel: Channel) -> None:
         task = ask(channel, b"a")
         await until(lambda: server.peers and server.peers[0].scripts)
@@ -255,7 +255,7 @@ def test_a_read_only_server_is_left() -> None:
     run(work)
 
 
-def test_a_server_that_moved_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_channel_follows_a_server_to_its_new_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_transport, "FIND_INTERVAL", 0.0)
 
     async def main() -> None:
@@ -285,7 +285,7 @@ def test_a_server_that_moved_is_followed(monkeypatch: pytest.MonkeyPatch) -> Non
     asyncio.run(main())
 
 
-def test_a_server_that_is_lost_is_told_of() -> None:
+def test_a_failure_to_connect_calls_on_lost() -> None:
     async def main() -> None:
         lost = []
         async with Server().listening() as server:
@@ -302,7 +302,7 @@ def test_a_server_that_is_lost_is_told_of() -> None:
     ("error", "says"),
     [(TimeoutError(), "cannot connect: TimeoutError"), (OSError("no route"), "cannot connect: no route")],
 )
-def test_why_it_cannot_connect_is_told_where_the_error_tells_nothing(error: Exception, says: str) -> None:
+def test_connect_errors_have_a_cause_even_without_a_message(error: Exception, says: str) -> None:
     async def main() -> None:
         async def find() -> Any:
             raise error
@@ -317,7 +317,7 @@ def test_why_it_cannot_connect_is_told_where_the_error_tells_nothing(error: Exce
     asyncio.run(main())
 
 
-def test_what_is_asked_and_opened_while_it_closes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_fails_calls_and_drops_a_connection_that_opens_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here, the opening of the connection swallows the cancellation, as `asyncio.wait_for` may."""
     monkeypatch.setattr(async_transport, "_OPENING_GRACE", 0.01)
     opens, dropped = asyncio.Event(), []
@@ -348,7 +348,7 @@ def test_what_is_asked_and_opened_while_it_closes_is_ended(monkeypatch: pytest.M
     run(work)
 
 
-def test_what_was_asked_when_it_is_closed_fails() -> None:
+def test_closing_fails_pending_calls() -> None:
     async def work(server: Server, channel: Channel) -> None:
         task = ask(channel, b"a")
         await until(lambda: server.peers and server.peers[0].scripts)
@@ -360,7 +360,7 @@ def test_what_was_asked_when_it_is_closed_fails() -> None:
     run(work)
 
 
-def test_a_node_that_does_not_let_us_ask_fails_the_command() -> None:
+def test_a_rejected_asking_command_fails_its_call() -> None:
     async def work(server: Server, channel: Channel) -> None:
         await channel.ready()
         task = asyncio.create_task(channel.query(evaluate(b"a"), asking=True))
@@ -376,7 +376,7 @@ def test_a_node_that_does_not_let_us_ask_fails_the_command() -> None:
     run(work)
 
 
-def test_numbers_start_again_after_four_bytes() -> None:
+def test_call_numbers_wrap_around_after_four_bytes() -> None:
     async def work(server: Server, channel: Channel) -> None:
         await channel.ready()
         connection: Any = channel._connection
@@ -390,7 +390,7 @@ def test_numbers_start_again_after_four_bytes() -> None:
     run(work)
 
 
-def test_several_calls_are_one_write() -> None:
+def test_several_calls_share_one_write() -> None:
     async def work(server: Server, channel: Channel) -> None:
         await channel.ready()
         connection: Any = channel._connection

@@ -127,7 +127,7 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it does not come to that")
 
 
-def test_requests_of_a_turn_are_calls_of_at_most_32_groups_in_two_writes() -> None:
+def test_requests_of_a_turn_form_calls_of_up_to_32_groups_in_two_writes() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.shut()
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(11)]
@@ -145,7 +145,7 @@ def test_requests_of_a_turn_are_calls_of_at_most_32_groups_in_two_writes() -> No
     run(work)
 
 
-def test_of_a_crowd_64_are_sent_and_the_others_when_the_first_call_is_answered() -> None:
+def test_at_most_64_requests_are_sent_before_the_first_reply() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.shut()
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(200)]
@@ -162,7 +162,7 @@ def test_of_a_crowd_64_are_sent_and_the_others_when_the_first_call_is_answered()
 
 
 @pytest.mark.promise(8)
-def test_a_crowd_whose_first_calls_are_lost_is_sent_all_the_same() -> None:
+def test_queued_requests_are_sent_after_the_first_call_failed() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.shut()
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(200)]
@@ -188,7 +188,7 @@ def test_a_call_has_requests_of_one_mode_and_at_most_128_charges() -> None:
     run(work)
 
 
-def test_a_request_that_is_cancelled_before_the_end_of_the_turn_is_not_sent() -> None:
+def test_a_request_canceled_within_its_turn_is_not_sent() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(4)]
         replies[0].cancel()
@@ -199,7 +199,7 @@ def test_a_request_that_is_cancelled_before_the_end_of_the_turn_is_not_sent() ->
     run(work)
 
 
-def test_no_more_calls_are_sent_than_there_is_room_for_and_the_rest_goes_when_there_is() -> None:
+def test_requests_wait_until_the_transport_has_room() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.room = 1
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(100)]
@@ -224,7 +224,7 @@ def test_no_more_calls_are_sent_than_there_is_room_for_and_the_rest_goes_when_th
 
 
 @pytest.mark.promise(8)
-def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sent() -> None:
+def test_a_failure_to_connect_fails_waiting_requests_but_no_later_ones() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.down, way.room = True, 0
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(100)]
@@ -239,7 +239,7 @@ def test_when_nothing_can_be_sent_all_who_wait_hear_of_it_and_later_ones_are_sen
 
 
 @pytest.mark.promise(8)
-def test_requests_that_wait_too_long_fail_and_are_not_sent_later() -> None:
+def test_requests_that_time_out_in_the_queue_are_not_sent_later() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.room = 0
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(3)]
@@ -253,7 +253,7 @@ def test_requests_that_wait_too_long_fail_and_are_not_sent_later() -> None:
 
 
 @pytest.mark.promise(8)
-def test_of_a_late_call_the_transport_hears_and_its_reply_answers_nobody() -> None:
+def test_a_late_call_retires_its_connection_and_its_reply_is_ignored() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.shut()
         late = batcher.submit(group(1), DEFAULT_MODE)
@@ -269,7 +269,7 @@ def test_of_a_late_call_the_transport_hears_and_its_reply_answers_nobody() -> No
 
 
 @pytest.mark.promise(8)
-def test_requests_without_a_reply_are_bounded_and_each_leaves_its_place_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_requests_are_bounded_and_each_frees_its_place_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "_MAX_WAITING", 10)
 
     async def work(batcher: Batcher, way: Way) -> None:
@@ -294,7 +294,7 @@ def test_requests_without_a_reply_are_bounded_and_each_leaves_its_place_once(mon
 
 
 @pytest.mark.promise(8)
-def test_requests_that_timed_out_leave_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_out_requests_free_their_places_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "_MAX_WAITING", 10)
 
     async def work(batcher: Batcher, way: Way) -> None:
@@ -331,7 +331,7 @@ class HandClock:
 
 
 @pytest.mark.promise(8)
-def test_a_reply_that_is_there_at_the_deadline_is_used() -> None:
+def test_a_reply_that_arrives_at_the_deadline_is_used() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         clock: Any = HandClock()
         batcher._clock = clock
@@ -353,7 +353,7 @@ def test_a_reply_that_is_there_at_the_deadline_is_used() -> None:
 
 
 @pytest.mark.promise(8)
-def test_all_who_wait_when_it_is_closed_hear_of_it() -> None:
+def test_closing_fails_all_waiting_requests() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.shut()
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(40)]
@@ -369,7 +369,7 @@ def test_all_who_wait_when_it_is_closed_hear_of_it() -> None:
 
 
 @pytest.mark.promise(8)
-def test_after_a_close_nothing_more_is_sent_and_nothing_connects() -> None:
+def test_a_closed_batcher_neither_sends_nor_connects() -> None:
     """Requests that wait for the reply of a call must not be sent when the call fails with the connection."""
 
     async def work(batcher: Batcher, way: Way) -> None:
@@ -386,7 +386,7 @@ def test_after_a_close_nothing_more_is_sent_and_nothing_connects() -> None:
     run(work)
 
 
-def test_nothing_looks_at_the_clock_while_no_request_waits() -> None:
+def test_no_deadline_check_is_scheduled_while_no_request_waits() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         await batcher.submit(group(1), DEFAULT_MODE)
         await until(lambda: not batcher._check_scheduled)
@@ -396,7 +396,7 @@ def test_nothing_looks_at_the_clock_while_no_request_waits() -> None:
     run(work)
 
 
-def test_a_call_of_which_nothing_was_done_is_sent_again() -> None:
+def test_calls_that_fail_with_noscript_are_sent_again() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.error = NoScript()
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(40)]
@@ -407,7 +407,7 @@ def test_a_call_of_which_nothing_was_done_is_sent_again() -> None:
 
 
 @pytest.mark.promise(8)
-def test_an_error_fails_all_requests_of_its_call_each_with_its_own() -> None:
+def test_an_error_fails_each_request_of_its_call_with_its_own_exception() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.error = StoreError("lost")
         replies = [batcher.submit(group(number), DEFAULT_MODE) for number in range(40)]
@@ -426,7 +426,7 @@ async def failure(batcher: Batcher) -> Any:
 
 
 @pytest.mark.promise(8)
-def test_whatever_sending_raises_those_who_wait_hear_of_it_and_later_ones_are_sent() -> None:
+def test_an_exception_while_sending_fails_only_the_requests_of_its_call() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         def broken(*_: object) -> Any:
             raise RuntimeError("a defect")
@@ -445,7 +445,7 @@ def test_whatever_sending_raises_those_who_wait_hear_of_it_and_later_ones_are_se
     run(work)
 
 
-def test_a_reply_of_another_length_fails_its_call_only() -> None:
+def test_a_reply_of_the_wrong_length_fails_only_its_call() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         way.shut()
         first = batcher.submit(group(1), DEFAULT_MODE)

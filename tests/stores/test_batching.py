@@ -64,9 +64,7 @@ def run(work: Callable[[AsyncRedisStore], Coroutine[Any, Any, T]], target: Any, 
 
 
 @pytest.mark.parametrize(("requests", "sent"), [(1, 1), (12, 1), (13, 2), (44, 2), (45, 3), (64, 3), (65, 4)])
-def test_what_comes_in_one_turn_of_the_loop_goes_together(
-    requests: int, sent: int, redis_url: str, client: Redis
-) -> None:
+def test_requests_of_one_turn_share_calls(requests: int, sent: int, redis_url: str, client: Redis) -> None:
     """The first 12 requests are one call, later calls have at most 32, and the 65th request waits for a reply."""
 
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
@@ -77,7 +75,7 @@ def test_what_comes_in_one_turn_of_the_loop_goes_together(
     assert calls(client) == sent
 
 
-def test_a_call_has_as_many_charges_as_do_not_hold_up_the_server(redis_url: str, client: Redis) -> None:
+def test_a_call_has_at_most_128_charges(redis_url: str, client: Redis) -> None:
     limits: list[Limit] = [FixedWindow(1000 + number, 3600) for number in range(100)]
 
     async def work(store: AsyncRedisStore) -> list[int]:
@@ -90,7 +88,7 @@ def test_a_call_has_as_many_charges_as_do_not_hold_up_the_server(redis_url: str,
     assert calls(client) == 4  # 64 + 64, 1 + 100, 29, 100: in order
 
 
-def test_one_request_after_the_other_is_one_call_each(redis_url: str, client: Redis) -> None:
+def test_sequential_requests_are_one_call_each(redis_url: str, client: Redis) -> None:
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
         client.config_resetstat()
         return shown([await store.atake(question(number)) for number in range(5)])
@@ -100,7 +98,7 @@ def test_one_request_after_the_other_is_one_call_each(redis_url: str, client: Re
 
 
 @pytest.mark.promise(2)
-def test_each_group_is_all_or_nothing_by_itself(redis_url: str) -> None:
+def test_each_group_of_a_call_is_charged_completely_or_not_at_all(redis_url: str) -> None:
     small, large = TokenBucket(3, 3600), FixedWindow(100, 3600)
 
     async def work(store: AsyncRedisStore) -> tuple[list[list[bool]], list[int]]:
@@ -114,7 +112,7 @@ def test_each_group_is_all_or_nothing_by_itself(redis_url: str) -> None:
     assert left == [99, 99, 100, 99]
 
 
-def test_peeks_and_takes_and_told_times_are_calls_of_their_own(redis_url: str, client: Redis) -> None:
+def test_peeks_takes_and_different_times_do_not_share_a_call(redis_url: str, client: Redis) -> None:
     clock = Clock()
 
     async def work(store: AsyncRedisStore) -> list[list[int]]:
@@ -156,7 +154,7 @@ class Unscripted(FixedWindow, frozen=True):
     ],
     ids=["unscripted", "negative", "fraction", "NaN", "object", "too long"],
 )
-def test_an_error_of_one_group_is_of_no_other(
+def test_an_invalid_group_fails_alone(
     bad: list[Charge], error: type[Exception], says: str, redis_url: str, client: Redis
 ) -> None:
     async def work(store: AsyncRedisStore) -> list[Any]:
@@ -173,7 +171,7 @@ def test_an_error_of_one_group_is_of_no_other(
 
 
 @pytest.mark.promise(8)
-def test_an_unreadable_reply_to_a_group_that_is_sent_alone_is_of_no_other(redis_url: str) -> None:
+def test_an_unreadable_reply_to_a_group_sent_alone_fails_no_other_group(redis_url: str) -> None:
     async def work(store: AsyncRedisStore) -> list[Any]:
         inner: Any = store._store
         send = inner.send
@@ -217,7 +215,7 @@ def test_groups_are_not_sent_again_after_an_unreadable_reply(redis_url: str, cli
 
 
 @pytest.mark.promise(8)
-def test_an_error_of_the_server_is_of_all_in_the_call_and_of_none_after_it(redis_server: RedisServer) -> None:
+def test_a_server_error_fails_all_requests_of_its_call_and_no_later_ones(redis_server: RedisServer) -> None:
     async def work(store: AsyncRedisStore) -> tuple[list[Any], list[tuple[int, int]]]:
         server.ask("CONFIG SET maxmemory 1")
         failed = await asyncio.gather(*(store.atake(question(number)) for number in range(5)), return_exceptions=True)
@@ -233,7 +231,7 @@ def test_an_error_of_the_server_is_of_all_in_the_call_and_of_none_after_it(redis
 
 
 @pytest.mark.promise(8)
-def test_a_script_that_was_forgotten_is_told_and_charges_once(redis_url: str, client: Redis) -> None:
+def test_a_flushed_script_is_sent_again_and_charges_once(redis_url: str, client: Redis) -> None:
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
         client.script_flush()
         return shown(await asyncio.gather(*(store.atake(question(number)) for number in range(40))))
@@ -241,7 +239,7 @@ def test_a_script_that_was_forgotten_is_told_and_charges_once(redis_url: str, cl
     assert run(work, redis_url) == answers_of(range(40))
 
 
-def test_who_is_cancelled_before_it_is_sent_is_not_charged(redis_url: str, client: Redis) -> None:
+def test_requests_canceled_before_they_are_sent_are_not_charged(redis_url: str, client: Redis) -> None:
     async def work(store: AsyncRedisStore) -> list[Any]:
         tasks = [asyncio.create_task(store.atake(question(number))) for number in range(10)]
         await turns(1)  # all requests wait, and none is sent
@@ -255,7 +253,7 @@ def test_who_is_cancelled_before_it_is_sent_is_not_charged(redis_url: str, clien
     assert {key.split(b":")[2] for key in client.scan_iter()} == {b"k1", b"k3", b"k5", b"k7", b"k9"}
 
 
-def test_when_all_are_cancelled_nothing_is_sent(redis_url: str, client: Redis) -> None:
+def test_nothing_is_sent_if_all_requests_are_canceled(redis_url: str, client: Redis) -> None:
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
         client.config_resetstat()
         tasks = [asyncio.create_task(store.atake(question(number))) for number in range(10)]
@@ -271,7 +269,7 @@ def test_when_all_are_cancelled_nothing_is_sent(redis_url: str, client: Redis) -
 
 
 @pytest.mark.promise(8)
-def test_who_is_cancelled_or_out_of_time_after_it_was_sent_takes_nobody_with_it(redis_server: RedisServer) -> None:
+def test_canceling_sent_requests_does_not_affect_others_of_the_call(redis_server: RedisServer) -> None:
     async def work(store: AsyncRedisStore) -> list[Any]:
         proxy.hold()
         tasks = [asyncio.create_task(store.atake(question(number))) for number in range(10)]
@@ -289,7 +287,7 @@ def test_who_is_cancelled_or_out_of_time_after_it_was_sent_takes_nobody_with_it(
 
 
 @pytest.mark.promise(8)
-def test_what_comes_while_calls_are_under_way_is_sent_at_once(redis_server: RedisServer) -> None:
+def test_requests_are_sent_without_waiting_for_pending_calls(redis_server: RedisServer) -> None:
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
         with Redis.from_url(redis_server.url) as client:
             client.config_resetstat()
@@ -309,7 +307,7 @@ def test_what_comes_while_calls_are_under_way_is_sent_at_once(redis_server: Redi
 
 
 @pytest.mark.promise(8)
-def test_calls_that_nobody_waits_for_any_more_do_not_hold_up_others(redis_server: RedisServer) -> None:
+def test_requests_succeed_after_earlier_ones_timed_out(redis_server: RedisServer) -> None:
     """After a late reply, the next request is sent to the server on another connection."""
 
     async def work(store: AsyncRedisStore) -> tuple[list[Any], list[Any]]:
@@ -329,7 +327,7 @@ def test_calls_that_nobody_waits_for_any_more_do_not_hold_up_others(redis_server
     assert good[0][0].limit == 1100
 
 
-def test_no_more_wait_than_is_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_waiting_requests_is_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "_MAX_WAITING", 50)
 
     async def work(store: AsyncRedisStore) -> list[Any]:
@@ -342,7 +340,7 @@ def test_no_more_wait_than_is_bounded(redis_url: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.promise(8)
-def test_who_waits_when_the_store_is_closed_hears_of_it_and_it_can_be_used_again(redis_server: RedisServer) -> None:
+def test_closing_fails_waiting_requests_and_the_store_can_be_used_again(redis_server: RedisServer) -> None:
     async def work(store: AsyncRedisStore) -> tuple[list[Any], list[tuple[int, int]]]:
         proxy.hold()
         tasks = [asyncio.create_task(store.atake(question(number))) for number in range(100)]
@@ -358,7 +356,7 @@ def test_who_waits_when_the_store_is_closed_hears_of_it_and_it_can_be_used_again
     assert good == answers_of(range(200, 210))
 
 
-def test_a_client_handed_in_sends_together_too(redis_url: str, client: Redis) -> None:
+def test_requests_share_calls_on_a_client_from_the_caller(redis_url: str, client: Redis) -> None:
     async def main() -> list[tuple[int, int]]:
         async with AsyncRedis.from_url(redis_url) as own:
             store = AsyncRedisStore(own, timeout=PATIENT)
@@ -370,7 +368,7 @@ def test_a_client_handed_in_sends_together_too(redis_url: str, client: Redis) ->
     assert calls(client) == 3
 
 
-def test_text_goes_together_too() -> None:
+def test_requests_succeed_on_a_server_without_cmsgpack() -> None:
     """The server lacks cmsgpack, which the first call detects. Groups are then sent as text."""
 
     async def main() -> list[tuple[int, int]]:
@@ -382,7 +380,7 @@ def test_text_goes_together_too() -> None:
 
 
 @pytest.mark.promise(8)
-def test_a_loop_that_was_busy_does_not_make_the_store_late(redis_server: RedisServer) -> None:
+def test_a_blocked_event_loop_does_not_time_requests_out(redis_server: RedisServer) -> None:
     """Time in which the event loop was blocked does not count toward the timeout of the store."""
 
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
@@ -398,7 +396,7 @@ def test_a_loop_that_was_busy_does_not_make_the_store_late(redis_server: RedisSe
         assert run(work, f"redis://127.0.0.1:{proxy.port}/0", timeout=0.8) == answers_of(range(5))
 
 
-def test_requests_of_one_rule_may_differ_in_all_that_is_written_for_the_script(redis_url: str) -> None:
+def test_cached_encodings_distinguish_kinds_of_charges(redis_url: str) -> None:
     """Encodings are cached by kind of charge. These groups are all of different kinds."""
     limit = TokenBucket(10, 3600)
     groups = [
@@ -428,7 +426,7 @@ def test_requests_of_one_rule_may_differ_in_all_that_is_written_for_the_script(r
     assert second[5] == [(False, 10, 0.0), (True, 4, 0.0)]
 
 
-def test_each_charge_has_an_answer_where_a_bucket_stands_twice(redis_url: str) -> None:
+def test_a_group_with_a_repeated_bucket_gets_a_decision_per_charge(redis_url: str) -> None:
     """The decisions may also come from the deny cache while the group waits to be sent."""
     small, large = FixedWindow(1, 3600), FixedWindow(50, 3600)
     group = [Charge("a", small), Charge("a", small), Charge("b", large)]

@@ -76,7 +76,7 @@ async def main(port: int) -> tuple[list[Any], list[int], int, Counter[str]]:
     return outcomes, units, total, Counter(proxy.fates)
 
 
-def test_each_gets_its_own_answer_and_none_is_lost_or_charged_twice(redis_server: RedisServer) -> None:
+def test_requests_get_their_own_decisions_and_are_charged_at_most_once(redis_server: RedisServer) -> None:
     outcomes, units, total, seen = asyncio.run(main(redis_server.port))
     kinds = Counter("answer" if isinstance(outcome, list) else type(outcome).__name__ for outcome in outcomes)
     note = f"TEST_SEED={SEED}: {dict(kinds)}, commands: {dict(seen)}"
@@ -99,7 +99,7 @@ def test_each_gets_its_own_answer_and_none_is_lost_or_charged_twice(redis_server
     assert 0 <= total - sum(map(cost, admitted)) <= lost, note
 
 
-def test_the_error_of_each_is_a_store_error_that_says_why(redis_server: RedisServer) -> None:
+def test_store_errors_name_their_cause(redis_server: RedisServer) -> None:
     outcomes, _, _, _ = asyncio.run(main(redis_server.port))
     said = {str(outcome) for outcome in outcomes if isinstance(outcome, StoreError)}
     assert "no answer within 0.2 seconds" in said

@@ -42,7 +42,7 @@ def left(store: Store) -> int:
 
 
 @each_kind
-def test_a_large_correction_is_made_in_parts_of_a_thousand_units(
+def test_a_large_settlement_is_made_in_parts_of_1000_units(
     opened: Open, redis_url: str, client: Redis, clock: Clock
 ) -> None:
     with opened(redis_url, clock=clock, timeout=20) as store:
@@ -57,7 +57,7 @@ def test_a_large_correction_is_made_in_parts_of_a_thousand_units(
         assert left(store) == 100_000
 
 
-def test_what_goes_beyond_the_debt_is_dropped_as_in_one_part(redis_url: str, clock: Clock) -> None:
+def test_a_settlement_in_parts_caps_debt_like_the_memory_store(redis_url: str, clock: Clock) -> None:
     limit, memory = SlidingWindowLog(1500, 60), MemoryStore(clock=clock)
     with threads(redis_url, clock=clock, timeout=20) as store:
         for own in (store, memory):
@@ -67,7 +67,7 @@ def test_what_goes_beyond_the_debt_is_dropped_as_in_one_part(redis_url: str, clo
 
 
 @each_kind
-def test_units_that_left_are_dropped_a_few_at_a_time(opened: Open, redis_url: str, client: Redis, clock: Clock) -> None:
+def test_expired_units_are_dropped_in_parts(opened: Open, redis_url: str, client: Redis, clock: Clock) -> None:
     """Each charge drops up to 2,000 expired units, twice what it can add. UNLINK drops a key without other units."""
     with opened(redis_url, clock=clock, timeout=20) as store:
         for _ in range(5):
@@ -89,7 +89,7 @@ def test_units_that_left_are_dropped_a_few_at_a_time(opened: Open, redis_url: st
         assert client.info("commandstats")["cmdstat_unlink"]["calls"] == 1
 
 
-def test_charges_that_write_many_units_do_not_share_a_call(redis_url: str, client: Redis) -> None:
+def test_charges_of_many_units_do_not_share_a_call(redis_url: str, client: Redis) -> None:
     async def main() -> int:
         store = AsyncRedisStore(redis_url, timeout=20)
         await store.atake([Charge("first", LOG)])
@@ -118,17 +118,17 @@ def test_charges_that_write_many_units_do_not_share_a_call(redis_url: str, clien
         (-(10**15), [-1000, -1000, 2000 - 10**15]),
     ],
 )
-def test_parts_add_up(units: int, parts: list[int]) -> None:
+def test_units_are_split_into_parts_that_add_up(units: int, parts: list[int]) -> None:
     assert in_parts(units, SlidingWindowLog(1500, 60)) == parts
 
 
-def test_a_small_quota_needs_no_parts() -> None:
+def test_units_on_a_small_quota_are_not_split() -> None:
     assert in_parts(10**15, SlidingWindowLog(5, 60)) == [10**15]
 
 
 @each_kind
 @pytest.mark.parametrize("units", [10**9, 9 * 10**15])
-def test_a_correction_of_any_size_is_a_few_calls(
+def test_settlements_of_any_size_need_three_calls(
     opened: Open, redis_url: str, client: Redis, clock: Clock, units: int
 ) -> None:
     limit = SlidingWindowLog(1500, 60)
@@ -143,7 +143,7 @@ def test_a_correction_of_any_size_is_a_few_calls(
         assert store.peek([Charge("k", limit, 0)])[0].remaining == 1500
 
 
-def test_many_corrections_are_several_calls(redis_url: str, client: Redis, clock: Clock) -> None:
+def test_many_settlements_are_split_into_several_calls(redis_url: str, client: Redis, clock: Clock) -> None:
     """A script fails for more than 727 charges, so each call has fewer."""
     with threads(redis_url, clock=clock, timeout=20) as store:
         store.settle([Charge("k", LOG, 1)])
@@ -163,7 +163,7 @@ class Slow(ServerTransport):
         return reply
 
 
-def test_each_call_of_a_large_correction_may_take_the_timeout(redis_url: str, clock: Clock) -> None:
+def test_each_call_of_a_large_settlement_has_its_own_timeout(redis_url: str, clock: Clock) -> None:
     link = Slow(connection_factory(redis_url, 20.0), 20.0)
     store = ThreadStore(link, "rl:", 20.0, clock)
     try:

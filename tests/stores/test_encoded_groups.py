@@ -13,7 +13,7 @@ def own() -> RedisCommands:
     return RedisCommands("rl:", 1.0, Clock(), is_cluster=False)
 
 
-def test_a_tuple_is_written_once_and_held_on_to() -> None:
+def test_a_tuple_is_encoded_once_and_kept_alive() -> None:
     store, original_charges = own(), (Charge("a", LIMIT), Charge("b", LIMIT))
     encoded_group = store._encode_group(original_charges)
     assert encoded_group.keys == [b"rl:1:a:5/60s_using_fixed_window", b"rl:1:b:5/60s_using_fixed_window"]
@@ -21,7 +21,7 @@ def test_a_tuple_is_written_once_and_held_on_to() -> None:
     assert encoded_group.original_charges is original_charges  # so that no other object can get its id
 
 
-def test_a_list_may_change_and_is_written_anew() -> None:
+def test_a_list_is_encoded_each_time() -> None:
     store, original_charges = own(), [Charge("a", LIMIT)]
     first = store._encode_group(original_charges)
     original_charges[0] = Charge("b", LIMIT)
@@ -32,12 +32,12 @@ def test_a_list_may_change_and_is_written_anew() -> None:
     ]
 
 
-def test_an_equal_tuple_is_another_one() -> None:
+def test_an_equal_tuple_is_encoded_separately() -> None:
     store = own()
     assert store._encode_group((Charge("a", LIMIT),)) is not store._encode_group((Charge("a", LIMIT),))
 
 
-def test_so_many_are_kept_at_most() -> None:
+def test_the_number_of_cached_encodings_is_bounded() -> None:
     store = own()
     for number in range(talk._MAX_ENCODED_GROUPS):
         store._encode_group((Charge(str(number), LIMIT),))
@@ -46,7 +46,7 @@ def test_so_many_are_kept_at_most() -> None:
     assert len(store._encoded_groups) == 1
 
 
-def test_on_another_stage_the_keys_are_others() -> None:
+def test_a_key_prefix_override_changes_the_encoded_keys() -> None:
     store, original_charges = own(), (Charge("a", LIMIT),)
     store._encode_group(original_charges)
     store._apply(StoreOverrides(key_prefix="room:"), empty=True)
