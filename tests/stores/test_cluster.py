@@ -70,7 +70,7 @@ def calls(redis_cluster: RedisCluster) -> list[int]:
     return found
 
 
-def test_the_keys_of_these_tests_are_in_three_thirds() -> None:
+def test_the_test_keys_are_in_three_thirds_of_the_slots() -> None:
     assert [slot(f"rl:1:{key}:x".encode()) * 3 // 16384 for key in (FIRST, SECOND, THIRD)] == [0, 1, 2]
 
 
@@ -87,22 +87,20 @@ def test_the_keys_of_these_tests_are_in_three_thirds() -> None:
         (b"foo{bar}{zap}", 5061),
     ],
 )
-def test_slots_are_those_of_the_specification(key: bytes, number: int) -> None:
+def test_slots_match_the_specification(key: bytes, number: int) -> None:
     assert slot(key) == number
 
 
 @pytest.mark.parametrize(
     "key", [b"foo{}{bar}", b"foo{{bar}}zap", b"foo{bar}{zap}", b"{", b"}{", b"a{b", "{ü}x".encode()]
 )
-def test_slots_are_those_of_the_server(key: bytes, redis_cluster: RedisCluster) -> None:
+def test_slots_match_the_server(key: bytes, redis_cluster: RedisCluster) -> None:
     with Client.from_url(redis_cluster.redis_url) as client:
         assert slot(key) == client.cluster_keyslot(key)
 
 
 @pytest.mark.promise(1)
-def test_one_identity_is_one_call_and_several_slots_are_one_call_each(
-    store: RedisStore, redis_cluster: RedisCluster
-) -> None:
+def test_a_group_is_one_call_for_each_slot(store: RedisStore, redis_cluster: RedisCluster) -> None:
     group = [Charge("{b}:a", BUCKET), Charge("{b}:b", WINDOW), Charge("{b}:a", ONE)]
     store.take([*group, Charge(SECOND, BUCKET), Charge(THIRD, BUCKET)])
     for node in redis_cluster.nodes:
@@ -116,7 +114,7 @@ def test_one_identity_is_one_call_and_several_slots_are_one_call_each(
 
 
 @pytest.mark.promise(2)
-def test_what_was_taken_is_given_back_when_another_slot_refuses(store: RedisStore) -> None:
+def test_charges_are_refunded_if_another_slot_refuses(store: RedisStore) -> None:
     a, b, c = Charge(FIRST, BUCKET, 4), Charge(SECOND, WINDOW, 3), Charge(THIRD, ONE)
     assert [decision.remaining for decision in store.take([a, b, c])] == [6, 7, 0]
     for _ in range(3):
@@ -126,7 +124,7 @@ def test_what_was_taken_is_given_back_when_another_slot_refuses(store: RedisStor
 
 
 @pytest.mark.parametrize("algorithm", TAKEN)
-def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster) -> None:
+def test_a_cluster_decides_like_the_python_model(algorithm: str, redis_cluster: RedisCluster) -> None:
     """Compare a cluster with the Python implementation, except where a refund does not restore a state:
 
     - The clock steps back. The units that are refunded were taken at the earlier time.
@@ -154,7 +152,7 @@ def test_a_cluster_answers_as_python(algorithm: str, redis_cluster: RedisCluster
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("algorithm", TAKEN)
-def test_tasks_over_several_slots_lose_nothing_and_admit_no_more(algorithm: str, redis_cluster: RedisCluster) -> None:
+def test_tasks_over_several_slots_lose_no_units_and_keep_the_quota(algorithm: str, redis_cluster: RedisCluster) -> None:
     """Each task takes a unit from the shared bucket and one from its own bucket, which refuses many."""
     kind = TAKEN[algorithm]
     everybody, own = at_once(kind, 60, 36_000), at_once(kind, 7, 36_000)
@@ -212,7 +210,7 @@ def test_64_tasks_on_one_key_get_exactly_the_quota(redis_cluster: RedisCluster) 
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
-def test_a_slot_that_moved_is_followed(redis_cluster: RedisCluster, kind: str) -> None:
+def test_stores_follow_a_moved_slot(redis_cluster: RedisCluster, kind: str) -> None:
     def use(store: Store) -> None:
         charges = [Charge(FIRST, BUCKET), Charge(SECOND, BUCKET)]
         assert [decision.remaining for decision in store.take(charges)] == [9, 9]
@@ -232,7 +230,7 @@ def test_a_slot_that_moved_is_followed(redis_cluster: RedisCluster, kind: str) -
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
-def test_a_node_that_hangs_fails_its_slots_only_and_the_others_get_back_what_was_taken(
+def test_a_hanging_node_fails_only_its_slots_and_the_others_are_refunded(
     redis_cluster: RedisCluster, kind: str
 ) -> None:
     def use(store: Store) -> None:
@@ -259,7 +257,7 @@ def test_a_node_that_hangs_fails_its_slots_only_and_the_others_get_back_what_was
 
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
-def test_what_is_heard_too_late_is_given_back_as_well(redis_cluster: RedisCluster, kind: str) -> None:
+def test_charges_of_late_replies_are_refunded(redis_cluster: RedisCluster, kind: str) -> None:
     limit = TokenBucket(1000, 3600_000)
     keys = [f"{{{number}}}:r" for number in range(40)]
     frozen = [key for key in keys if slot(key.encode()) * 3 // 16384 == 1]
@@ -296,7 +294,7 @@ def test_what_is_heard_too_late_is_given_back_as_well(redis_cluster: RedisCluste
 
 
 @pytest.mark.promise(2)
-def test_a_busy_loop_gives_back_what_other_slots_took(redis_cluster: RedisCluster) -> None:
+def test_a_busy_event_loop_refunds_the_charges_of_other_slots(redis_cluster: RedisCluster) -> None:
     limit = TokenBucket(1000, 3600_000)
     keys = [f"{{{number}}}:r" for number in range(40)]
     node = {key: slot(key.encode()) * 3 // 16384 for key in keys}
@@ -340,7 +338,7 @@ def test_a_busy_loop_gives_back_what_other_slots_took(redis_cluster: RedisCluste
     asyncio.run(use_and_close())
 
 
-def test_a_client_handed_in_that_is_not_connected_yet_may_be_asked_for_several_slots(
+def test_a_client_not_yet_connected_can_take_from_several_slots(
     redis_cluster: RedisCluster,
 ) -> None:
     async def use() -> list[int]:
@@ -355,7 +353,7 @@ def test_a_client_handed_in_that_is_not_connected_yet_may_be_asked_for_several_s
         assert asyncio.run(use()) == [10 - turn] * 8
 
 
-def test_clients_handed_in_are_used_as_they_are_and_not_closed(redis_cluster: RedisCluster) -> None:
+def test_clients_from_the_caller_are_used_and_not_closed(redis_cluster: RedisCluster) -> None:
     charges = [Charge(FIRST, BUCKET, 2), Charge(SECOND, SlidingWindowLog(5, 60), 2), Charge(THIRD, ONE)]
     patient = {"socket_timeout": PATIENT, "retry": Retry(NoBackoff(), 0)}
     with Client.from_url(redis_cluster.redis_url, **patient) as client:
@@ -378,7 +376,7 @@ def test_clients_handed_in_are_used_as_they_are_and_not_closed(redis_cluster: Re
 
 
 @pytest.mark.promise(9)
-def test_a_client_that_makes_text_of_replies_is_an_error(redis_cluster: RedisCluster) -> None:
+def test_a_client_with_decode_responses_is_an_error(redis_cluster: RedisCluster) -> None:
     with (
         Client.from_url(redis_cluster.redis_url, decode_responses=True) as client,
         pytest.raises(ConfigError, match="decode_responses"),
@@ -388,7 +386,7 @@ def test_a_client_that_makes_text_of_replies_is_an_error(redis_cluster: RedisClu
         AsyncRedisStore(redis.asyncio.cluster.RedisCluster.from_url(redis_cluster.redis_url, decode_responses=True))
 
 
-def test_a_client_that_waits_longer_than_the_store_may_is_warned_about(
+def test_a_client_timeout_above_the_store_timeout_logs_a_warning(
     redis_cluster: RedisCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Client.from_url(redis_cluster.redis_url, socket_timeout=0.01) as quick:
@@ -413,7 +411,7 @@ def test_every_key_has_a_time_to_live(store: RedisStore, redis_cluster: RedisClu
 # Python 3.12 and later warn of a fork while threads run: those of other tests, or of an open connection.
 @pytest.mark.promise(8)
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_forked_child_goes_on_by_itself(store: RedisStore) -> None:
+def test_a_forked_child_can_use_the_store(store: RedisStore) -> None:
     charges = [Charge(FIRST, BUCKET), Charge(SECOND, BUCKET), Charge(THIRD, BUCKET)]
     store.take(charges)  # starts threads and opens connections
     child = os.fork()
@@ -429,7 +427,7 @@ def test_a_forked_child_goes_on_by_itself(store: RedisStore) -> None:
 
 
 @pytest.mark.promise(8)
-def test_a_node_that_died_and_came_back_is_used_again(store: RedisStore, redis_cluster: RedisCluster) -> None:
+def test_a_restarted_node_is_used_again(store: RedisStore, redis_cluster: RedisCluster) -> None:
     charges = [Charge(FIRST, BUCKET), Charge(SECOND, BUCKET)]
     store.take(charges)
     node = redis_cluster.nodes[0]
@@ -442,7 +440,7 @@ def test_a_node_that_died_and_came_back_is_used_again(store: RedisStore, redis_c
     assert [decision.remaining for decision in store.take(charges)] == [9, 7]
 
 
-def test_a_cluster_without_owner_of_a_slot_fails_that_slot() -> None:
+def test_a_slot_without_a_node_is_a_store_error() -> None:
     slot_map = SlotMap([("h", 1)])
     steps = slot_map.route(("EVALSHA", "digest", 1, b"{a}", b""), awaited)
     assert steps.send(None) == RoutedCommand(("h", 1), ("CLUSTER", "SLOTS"))
@@ -450,7 +448,7 @@ def test_a_cluster_without_owner_of_a_slot_fails_that_slot() -> None:
         steps.send([[0, 15494, [b"", 7, b"id"]]])
 
 
-def test_a_cluster_that_is_still_moving_a_slot_is_asked_where_it_says() -> None:
+def test_commands_follow_redirections_up_to_a_bound() -> None:
     slot_map = SlotMap([("h", 1)])
     command = ("UNLINK", b"{a}")
     steps = slot_map.route(command, awaited)
@@ -487,7 +485,7 @@ def test_a_rejected_argument_does_not_count_as_a_failure_of_the_node(monkeypatch
     assert slot_map.owner(0) is None
 
 
-def test_one_node_that_answers_is_enough_to_start(redis_cluster: RedisCluster) -> None:
+def test_one_reachable_node_is_enough_to_start(redis_cluster: RedisCluster) -> None:
     address = redis_cluster.url.rpartition(",")[2]
     store = RedisStore(f"redis+cluster://127.0.0.1:1,{address}", timeout=PATIENT)
     assert [answer.remaining for answer in store.take([Charge(FIRST, BUCKET), Charge(SECOND, BUCKET)])] == [9, 9]
@@ -506,7 +504,7 @@ def test_one_node_that_answers_is_enough_to_start(redis_cluster: RedisCluster) -
     ],
 )
 @pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])
-def test_a_wrong_url_is_an_error_without_its_password(url: str, kind: Any) -> None:
+def test_the_error_for_an_invalid_url_omits_the_password(url: str, kind: Any) -> None:
     with pytest.raises(ConfigError, match=r"^store: ") as caught:
         kind(url)
     assert "pa" not in str(caught.value).replace("PASSWORD", "").replace("password", "").replace("parts", "")
@@ -514,7 +512,7 @@ def test_a_wrong_url_is_an_error_without_its_password(url: str, kind: Any) -> No
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize(("secret", "warnings"), [("", 1), ("a secret of this app", 0)])
-def test_without_key_secret_a_cluster_is_warned_about(
+def test_a_cluster_without_key_secret_logs_a_warning(
     secret: str, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def app(*_: object) -> None:
@@ -528,7 +526,7 @@ def test_without_key_secret_a_cluster_is_warned_about(
     assert len(caplog.records) == warnings
 
 
-def test_limiter_over_a_cluster(store: RedisStore) -> None:
+def test_a_limiter_hits_takes_and_peeks_on_a_cluster(store: RedisStore) -> None:
     limiter = Limiter(store)
     assert [limiter.hit("2/hour; 5/day using gcra", "alice").allowed for _ in range(3)] == [True, True, False]
     assert limiter.take(Charge("alice", ONE), Charge("bob", ONE), Charge("carol", ONE)).allowed
@@ -545,11 +543,11 @@ def test_limiter_over_a_cluster(store: RedisStore) -> None:
         (ResponseError("ASK 3999 127.0.0.1:6381"), True),
     ],
 )
-def test_a_redirection_is_understood_however_the_client_library_says_it(error: ResponseError, asking: bool) -> None:
+def test_redirections_are_recognized_from_every_client_library_error(error: ResponseError, asking: bool) -> None:
     found = classify_error(error)
     assert isinstance(found, Redirected)
     assert (found.address, found.asking) == (("127.0.0.1", 6381), asking)
 
 
-def test_other_errors_are_no_redirections() -> None:
+def test_other_errors_are_not_redirections() -> None:
     assert str(classify_error(ResponseError("MOVEDTO nowhere"))) == "ResponseError: MOVEDTO nowhere"

@@ -39,7 +39,7 @@ QUOTAS = {
 }
 
 
-def test_eight_processes_on_one_key_of_each_limit(redis_url: str) -> None:
+def test_eight_processes_get_exactly_the_quota_of_each_limit(redis_url: str) -> None:
     admitted = by_eight_processes(WORKER, redis_url, str(PATIENCE), *QUOTAS)
     assert [sum(counts) for counts in zip(*admitted, strict=True)] == list(QUOTAS.values())
 
@@ -61,18 +61,18 @@ def admitted_by_threads(hit: Callable[[], bool], threads: int, calls: int) -> in
 
 
 @pytest.mark.parametrize("algorithm", TAKEN)
-def test_threads_on_memory(algorithm: str) -> None:
+def test_threads_get_exactly_the_quota_in_memory(algorithm: str) -> None:
     limiter, limit = Limiter(MemoryStore()), at_once(TAKEN[algorithm], 5000, DAY)
     assert admitted_by_threads(lambda: limiter.hit(limit, "everybody").allowed, 8, 750) == 5000
 
 
-def test_threads_on_many_keys_of_memory() -> None:
+def test_threads_get_exactly_the_quotas_of_many_keys_in_memory() -> None:
     limiter = Limiter(MemoryStore())
     calls = iter(range(10**9))
     assert admitted_by_threads(lambda: limiter.hit("50/hour", f"key {next(calls) % 64}").allowed, 8, 1000) == 64 * 50
 
 
-def test_threads_on_redis(redis_url: str) -> None:
+def test_threads_get_exactly_the_quota_on_redis(redis_url: str) -> None:
     store = RedisStore(redis_url, timeout=PATIENCE)
     limiter = Limiter(store)
     assert admitted_by_threads(lambda: limiter.hit(LIMIT, "everybody").allowed, 32, 25) == 300
@@ -80,7 +80,7 @@ def test_threads_on_redis(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", TAKEN)
-def test_tasks_on_many_keys_of_redis(algorithm: str, redis_url: str) -> None:
+def test_tasks_get_exactly_the_quotas_of_many_keys_on_redis(algorithm: str, redis_url: str) -> None:
     async def work() -> list[int]:
         store = AsyncRedisStore(redis_url, timeout=PATIENCE)
         limiter, limit = AsyncLimiter(store), at_once(TAKEN[algorithm], 7, DAY)
@@ -96,7 +96,7 @@ def test_tasks_on_many_keys_of_redis(algorithm: str, redis_url: str) -> None:
     assert asyncio.run(work()) == [16 * 7, 0]
 
 
-def test_tasks_on_redis(redis_url: str) -> None:
+def test_tasks_get_exactly_the_quota_on_redis(redis_url: str) -> None:
     async def work() -> int:
         store = AsyncRedisStore(redis_url, timeout=PATIENCE)
         limiter = AsyncLimiter(store)
@@ -107,7 +107,7 @@ def test_tasks_on_redis(redis_url: str) -> None:
     assert asyncio.run(work()) == 300
 
 
-def test_several_limits_at_once_never_charge_a_refused_request(redis_url: str) -> None:
+def test_a_request_refused_by_one_limit_is_not_charged_to_the_other(redis_url: str) -> None:
     store = RedisStore(redis_url, timeout=PATIENCE)
     limiter = Limiter(store)
     both = ["1000/hour", "40/hour using token_bucket burst 40"]

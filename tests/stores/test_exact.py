@@ -61,15 +61,15 @@ def over(make: Callable[[Clock], Store], algorithm: str, *, back: bool) -> None:
     store.close()
 
 
-def test_in_memory(algorithm: str) -> None:
+def test_the_memory_store_matches_the_exact_models(algorithm: str) -> None:
     """The clock does not step back here, because the store may have dropped a state that expired before."""
     over(lambda clock: MemoryStore(clock=clock), algorithm, back=False)
 
 
 # Without a deny cache, because its decisions have the old `remaining`: here every step queries the server.
-def test_on_a_real_server(algorithm: str, redis_url: str) -> None:
+def test_a_redis_server_matches_the_exact_models(algorithm: str, redis_url: str) -> None:
     over(lambda clock: RedisStore(redis_url, clock=clock, timeout=5, deny_cache=0), algorithm, back=True)
 
 
-def test_on_a_cluster(algorithm: str, redis_cluster: RedisCluster) -> None:
+def test_a_cluster_matches_the_exact_models(algorithm: str, redis_cluster: RedisCluster) -> None:
     over(lambda clock: RedisStore(redis_cluster.url, clock=clock, timeout=5, deny_cache=0), algorithm, back=True)

@@ -87,7 +87,9 @@ def in_tasks(url: str, rounds: Callable[[], int]) -> list[Decision]:
 
 
 @pytest.mark.parametrize("load", [in_threads, in_tasks])
-def test_on_one_server(load: Callable[[str, Callable[[], int]], list[Decision]], redis_server: RedisServer) -> None:
+def test_requests_succeed_while_a_server_is_flushed(
+    load: Callable[[str, Callable[[], int]], list[Decision]], redis_server: RedisServer
+) -> None:
     with flushed_in_a_loop([redis_server]) as rounds:
         answers = load(redis_server.url, rounds)
     assert rounds() > 20
@@ -96,7 +98,9 @@ def test_on_one_server(load: Callable[[str, Callable[[], int]], list[Decision]],
 
 
 @pytest.mark.parametrize("load", [in_threads, in_tasks])
-def test_on_a_cluster(load: Callable[[str, Callable[[], int]], list[Decision]], redis_cluster: RedisCluster) -> None:
+def test_requests_succeed_while_a_cluster_is_flushed(
+    load: Callable[[str, Callable[[], int]], list[Decision]], redis_cluster: RedisCluster
+) -> None:
     with flushed_in_a_loop(redis_cluster.nodes) as rounds:
         answers = load(redis_cluster.url, rounds)
     assert rounds() > 20
