@@ -94,7 +94,7 @@ def it(request: pytest.FixtureRequest) -> Iterator[Fixture]:
         yield found
 
 
-def test_after_three_failures_in_a_row_it_is_not_asked_for_a_pause(it: Fixture) -> None:
+def test_three_consecutive_failures_open_the_breaker_for_a_pause(it: Fixture) -> None:
     assert FAILURES_TO_OPEN == 3
     it.fail(2)
     assert not it.refused()  # a success resets the count of failures
@@ -106,7 +106,7 @@ def test_after_three_failures_in_a_row_it_is_not_asked_for_a_pause(it: Fixture) 
     assert it.kinds == ["failed"] * 5 + ["open", "probe", "closed"]
 
 
-def test_pauses_get_longer_up_to_half_a_second_and_begin_anew_when_it_answered(it: Fixture) -> None:
+def test_pauses_double_up_to_half_a_second_and_restart_after_a_success(it: Fixture) -> None:
     it.fail(3)
     pauses = []
     for _ in range(5):
@@ -122,7 +122,7 @@ def test_pauses_get_longer_up_to_half_a_second_and_begin_anew_when_it_answered(i
     assert it.events[-1].pause == INITIAL_PAUSE
 
 
-def test_a_pause_is_shortened_by_half_at_most() -> None:
+def test_jitter_shortens_a_pause_by_at_most_half() -> None:
     asked: list[tuple[float, float]] = []
 
     def jitter(low: float, high: float) -> float:
@@ -139,7 +139,7 @@ def test_a_pause_is_shortened_by_half_at_most() -> None:
     assert 2 * MAX_PAUSE <= 1.0  # in the worst case, the store is used again after two pauses, within a second
 
 
-def test_one_request_probes_and_the_others_are_not_kept_waiting(it: Fixture) -> None:
+def test_one_request_probes_and_the_others_fail_at_once(it: Fixture) -> None:
     it.fail(3)
     it.clock.advance(INITIAL_PAUSE)
     it.breaker.before_take([CHARGE], it.clock())
@@ -150,7 +150,7 @@ def test_one_request_probes_and_the_others_are_not_kept_waiting(it: Fixture) -> 
     assert not it.refused()
 
 
-def test_of_many_threads_one_probes() -> None:
+def test_only_one_of_many_threads_probes() -> None:
     breaker = CircuitBreaker(longest)
     for now in (1.0, 2.0, 3.0):
         breaker.on_failure([CHARGE], DOWN, now, now)
@@ -173,7 +173,7 @@ def test_of_many_threads_one_probes() -> None:
     assert len(passed) == 1
 
 
-def test_many_requests_that_one_lost_call_fails_are_one_failure() -> None:
+def test_failures_of_concurrent_requests_count_once() -> None:
     breaker = CircuitBreaker(longest)
     for _ in range(100):
         breaker.on_failure([CHARGE], DOWN, 1.0, 1.05)
@@ -187,7 +187,7 @@ def test_many_requests_that_one_lost_call_fails_are_one_failure() -> None:
         breaker.before_take([CHARGE], 1.15)
 
 
-def test_what_was_asked_before_the_probe_does_not_fail_it() -> None:
+def test_failures_of_earlier_requests_do_not_fail_the_probe() -> None:
     breaker = CircuitBreaker(longest)
     events: list[StoreEvent] = []
     breaker.subscribe(events.append)
@@ -200,7 +200,7 @@ def test_what_was_asked_before_the_probe_does_not_fail_it() -> None:
     breaker.before_take([CHARGE], 3.25)
 
 
-def test_a_clock_that_steps_back_locks_nobody_out(it: Fixture) -> None:
+def test_a_clock_that_steps_back_ends_the_pause(it: Fixture) -> None:
     it.fail(3)
     it.clock.now -= 3600
     assert not it.refused()
@@ -209,13 +209,13 @@ def test_a_clock_that_steps_back_locks_nobody_out(it: Fixture) -> None:
 
 
 @pytest.mark.parametrize("error", [ConfigError("cost"), StoreNotQueried("closed"), ZeroDivisionError()], ids=repr)
-def test_what_is_not_the_stores_fault_is_no_failure(it: Fixture, error: Exception) -> None:
+def test_errors_that_the_store_did_not_cause_are_not_failures(it: Fixture, error: Exception) -> None:
     it.fail(5, error)
     assert not it.refused()
     assert it.events == []
 
 
-def test_what_a_server_says_of_a_request_is_an_answer(it: Fixture) -> None:
+def test_script_errors_count_as_successes(it: Fixture) -> None:
     for _ in range(3):
         it.fail(2)
         it.fail(1, StoreError(f"ResponseError: {SCRIPT_ERROR}cost"))
@@ -226,7 +226,7 @@ def test_what_a_server_says_of_a_request_is_an_answer(it: Fixture) -> None:
     assert it.kinds[-2:] == ["probe", "closed"]
 
 
-def test_a_probe_that_is_cancelled_lets_another_one_ask() -> None:
+def test_canceling_a_probe_lets_another_request_probe() -> None:
     it = Fixture()
 
     class Hangs(RecordingStore):
@@ -260,7 +260,7 @@ def test_a_probe_that_is_cancelled_lets_another_one_ask() -> None:
     assert it.kinds == ["failed"] * 3 + ["open", "probe", "probe", "closed"]
 
 
-def test_what_comes_from_memory_meanwhile_is_no_answer_of_the_store() -> None:
+def test_a_cached_refusal_does_not_close_the_breaker() -> None:
     breaker = CircuitBreaker(longest)
     for now in (1.0, 2.0, 3.0):
         breaker.on_failure([CHARGE], DOWN, now, now)
@@ -271,7 +271,7 @@ def test_what_comes_from_memory_meanwhile_is_no_answer_of_the_store() -> None:
         breaker.before_take([CHARGE], 3.1)
 
 
-def test_what_is_known_to_be_refused_stays_refused(it: Fixture) -> None:
+def test_the_deny_cache_refuses_while_the_breaker_is_open(it: Fixture) -> None:
     full = Charge("full", FixedWindow(1, 60))
     it.store.take([full])
     assert not it.store.take([full])[0].allowed
@@ -282,7 +282,7 @@ def test_what_is_known_to_be_refused_stays_refused(it: Fixture) -> None:
     assert (answer.source, answer[0].allowed) == ("remembered", False)
 
 
-def test_a_peek_does_not_ask_and_corrections_do(it: Fixture) -> None:
+def test_an_open_breaker_stops_peeks_but_not_settlements_and_resets(it: Fixture) -> None:
     it.fail(3)
     before = it.asked
     with pytest.raises(StoreNotQueried):
@@ -297,7 +297,7 @@ def test_a_peek_does_not_ask_and_corrections_do(it: Fixture) -> None:
     assert it.kinds[-2:] == ["probe", "closed"]
 
 
-def test_each_change_is_logged_once(it: Fixture, caplog: pytest.LogCaptureFixture) -> None:
+def test_opening_and_closing_are_logged_once_each(it: Fixture, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ratelimit_mw")
     it.fail(3)
     for _ in range(3):
@@ -311,7 +311,7 @@ def test_each_change_is_logged_once(it: Fixture, caplog: pytest.LogCaptureFixtur
     ]
 
 
-def test_a_store_that_flaps_fills_no_log(it: Fixture, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_messages_of_a_flapping_store_are_throttled(it: Fixture, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         it.fail(3)
         it.clock.advance(INITIAL_PAUSE)
@@ -322,7 +322,7 @@ def test_a_store_that_flaps_fills_no_log(it: Fixture, caplog: pytest.LogCaptureF
     assert len(caplog.messages) == 3
 
 
-def test_an_event_says_what_failed_and_since_when(it: Fixture) -> None:
+def test_events_have_the_error_and_the_time_since_the_first_failure(it: Fixture) -> None:
     it.fail(1, StoreError("no\nanswer\x1b[31m" + "x" * 500))
     it.clock.advance(2 - US)
     it.fail(2)
@@ -336,7 +336,7 @@ def test_an_event_says_what_failed_and_since_when(it: Fixture) -> None:
     assert closed == StoreEvent("closed", "", approx(3.000002), 0.0)
 
 
-def test_who_listens_twice_is_told_once_and_without_a_breaker_nobody_is() -> None:
+def test_a_hook_subscribed_twice_is_called_once_and_needs_a_breaker() -> None:
     it = Fixture()
     it.store = it.layered(LayeredStore)
     it.store.subscribe(Hook("on_store_event", it.events.append))  # type: ignore[attr-defined]  # it is a LayeredStore
@@ -345,13 +345,13 @@ def test_who_listens_twice_is_told_once_and_without_a_breaker_nobody_is() -> Non
     assert not LayeredStore(it.inner, [DenyCache(1.0)], 1.0).subscribe(it.events.append)
 
 
-def test_cleared_it_begins_anew(it: Fixture) -> None:
+def test_clear_closes_the_breaker(it: Fixture) -> None:
     it.fail(3)
     it.breaker.clear()
     assert not it.refused()
 
 
-def test_a_hook_that_asks_the_store_itself_waits_for_nobody() -> None:
+def test_a_hook_may_call_the_breaker_without_a_deadlock() -> None:
     breaker = CircuitBreaker(longest)
     heard: list[str] = []
 

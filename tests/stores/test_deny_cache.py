@@ -69,7 +69,7 @@ def fill(store: Store, *charges: Charge) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_remembered_is_what_the_store_would_say(kind: type[Limit], store: Remembering) -> None:
+def test_cached_refusals_equal_the_decisions_of_the_store(kind: type[Limit], store: Remembering) -> None:
     charge = Charge("k", kind(3, 2))
     fill(store, charge)
     (first,) = store.peek([charge])
@@ -86,7 +86,7 @@ def test_what_is_remembered_is_what_the_store_would_say(kind: type[Limit], store
     assert store.take([charge])[0].allowed
 
 
-def test_up_to_the_microsecond_of_deny_cache(store: Remembering) -> None:
+def test_a_refusal_is_cached_for_exactly_deny_cache_seconds(store: Remembering) -> None:
     charge = Charge("k", FixedWindow(1, 60))
     fill(store, charge)
     asked = store.asked
@@ -99,7 +99,7 @@ def test_up_to_the_microsecond_of_deny_cache(store: Remembering) -> None:
     assert (store.take([charge])[0].retry_after, store.asked) == (58.000001, asked + 1)
 
 
-def test_what_never_passes_is_remembered_too(store: Remembering) -> None:
+def test_refusals_of_a_cost_over_the_quota_are_cached(store: Remembering) -> None:
     charge = Charge("k", TokenBucket(5, 60), 6)
     answers = [store.take([charge]) for _ in range(3)]
     assert [source(answer) for answer in answers] == ["store", "remembered", "remembered"]
@@ -110,21 +110,21 @@ def test_what_never_passes_is_remembered_too(store: Remembering) -> None:
     assert source(store.take([charge])) == "store"
 
 
-def test_0_remembers_nothing() -> None:
+def test_a_deny_cache_of_0_caches_nothing() -> None:
     store = Remembering(0)
     fill(store, Charge("k", FixedWindow(1, 60)))
     assert [source(store.take([Charge("k", FixedWindow(1, 60))])) for _ in range(2)] == ["store", "store"]
 
 
 @pytest.mark.parametrize("wrong", [-1, math.nan, math.inf, "1", True])
-def test_a_wrong_deny_cache_is_told(wrong: float) -> None:
+def test_an_invalid_deny_cache_is_an_error(wrong: float) -> None:
     with pytest.raises(ConfigError, match="deny_cache: got"):
         RedisStore("redis://localhost", deny_cache=wrong)
     with pytest.raises(ConfigError, match="deny_cache: got"):
         AsyncRedisStore("redis://localhost", deny_cache=wrong)
 
 
-def test_peek_is_never_answered_from_memory(store: Remembering) -> None:
+def test_peeks_bypass_the_deny_cache(store: Remembering) -> None:
     charge = Charge("k", FixedWindow(1, 60))
     fill(store, charge)
     store.inner.reset([charge])  # as another process would
@@ -145,7 +145,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=list(OTHERS))
-def test_only_the_very_same_group_is_answered(other: Charge, store: Remembering) -> None:
+def test_only_an_equal_group_is_refused_from_the_cache(other: Charge, store: Remembering) -> None:
     charge = Charge("k", TokenBucket(2, 60))
     fill(store, charge)
     for group in ([other], [charge, other], [other, charge]):
@@ -157,7 +157,7 @@ def test_only_the_very_same_group_is_answered(other: Charge, store: Remembering)
     assert source(store.take([charge])) == "remembered"
 
 
-def test_at_once_makes_another_question(store: Remembering) -> None:
+def test_limits_that_differ_in_at_once_share_no_cached_refusal(store: Remembering) -> None:
     none, all_at_once = LeakyBucket(4, 60, max_delay=30, at_once=0), LeakyBucket(4, 60, max_delay=30)
     assert none.bucket == all_at_once.bucket
     fill(store, Charge("k", none))
@@ -168,7 +168,7 @@ def test_at_once_makes_another_question(store: Remembering) -> None:
 
 @pytest.mark.parametrize("group", [["a"], ["a", "b"], ["b", "a"]])
 @pytest.mark.parametrize("verb", ["reset", "settle"])
-def test_a_correction_in_this_process_is_felt_at_once(verb: str, group: list[str], store: Remembering) -> None:
+def test_a_settlement_or_reset_removes_a_cached_refusal(verb: str, group: list[str], store: Remembering) -> None:
     charges = [Charge(key, FixedWindow({"a": 1, "b": 5}[key], 60)) for key in group]
     limited = next(charge for charge in charges if charge.key == "a")
     (taken,) = store.take([limited])
@@ -181,7 +181,7 @@ def test_a_correction_in_this_process_is_felt_at_once(verb: str, group: list[str
     assert all(one.allowed for one in store.take(charges))
 
 
-def test_a_correction_of_another_bucket_of_the_group_is_felt_too(store: Remembering) -> None:
+def test_a_settlement_of_another_bucket_of_the_group_updates_decisions(store: Remembering) -> None:
     """The group is still refused, but its decisions show the corrected bucket."""
     full, other = Charge("a", FixedWindow(1, 60)), Charge("b", FixedWindow(9, 60))
     fill(store, full, other)
@@ -189,7 +189,7 @@ def test_a_correction_of_another_bucket_of_the_group_is_felt_too(store: Remember
     assert [one.remaining for one in store.take([full, other])] == [0, 3]
 
 
-def test_an_answer_that_a_correction_overtook_is_not_remembered() -> None:
+def test_a_refusal_overtaken_by_a_reset_is_not_cached() -> None:
     class Overtaken(MemoryStore):
         def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
             answer = super().take(charges)
@@ -207,7 +207,7 @@ def test_an_answer_that_a_correction_overtook_is_not_remembered() -> None:
     assert layered.take([charge])[0].allowed
 
 
-def test_however_many_were_corrected_no_overtaken_answer_is_remembered() -> None:
+def test_overtaken_refusals_are_not_cached_after_many_settlements() -> None:
     cache, group = DenyCache(1.0), [Charge("first", FixedWindow(1, 60))]
     refused = [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)]
     cache.invalidate(group, 10.0)
@@ -225,7 +225,7 @@ def refusals(store: Remembering, group: Sequence[Charge], times: int) -> list[tu
     return [(source(answer), [one.allowed for one in answer]) for answer in answers]
 
 
-def test_what_a_penalty_counts_is_not_remembered_and_its_ban_is(store: Remembering) -> None:
+def test_bans_are_cached_but_refusals_that_a_penalty_counts_are_not(store: Remembering) -> None:
     group = [Charge("k", FixedWindow(1, 60)), Charge("p", FixedWindow(3, 0.5), role="penalty")]
     assert refusals(store, group, 1) == [("store", [True, True])]
     assert refusals(store, group, 3) == [("store", [False, True])] * 3
@@ -236,7 +236,7 @@ def test_what_a_penalty_counts_is_not_remembered_and_its_ban_is(store: Rememberi
     assert refusals(store, group, 4) == [("store", [False, True])] * 3 + [("store", [False, False])]
 
 
-def test_a_ban_alone_is_remembered_while_it_lasts(store: Remembering) -> None:
+def test_a_ban_is_cached_until_it_ends(store: Remembering) -> None:
     limit, penalty = Charge("k", FixedWindow(1, 0.25)), Charge("p", FixedWindow(1, 0.75), role="penalty")
     fill(store, limit, penalty)
     store.clock.advance(0.3)  # the limit has room again
@@ -247,7 +247,7 @@ def test_a_ban_alone_is_remembered_while_it_lasts(store: Remembering) -> None:
     assert refusals(store, [limit, penalty], 1) == [("store", [True, True])]
 
 
-def test_the_longest_wait_of_a_group_counts_and_the_others_end_before(store: Remembering) -> None:
+def test_a_group_is_cached_until_its_longest_wait_ends(store: Remembering) -> None:
     short, long = Charge("s", FixedWindow(1, 0.2)), Charge("l", FixedWindow(1, 0.8))
     fill(store, short, long)
     store.take([short, long])
@@ -264,7 +264,7 @@ def test_the_longest_wait_of_a_group_counts_and_the_others_end_before(store: Rem
 
 
 @pytest.mark.parametrize("role", ["shadow", "limit"])
-def test_a_shadow_is_told_as_it_stands_and_holds_nothing(role: Role, store: Remembering) -> None:
+def test_a_refusal_of_only_a_shadow_limit_is_not_cached(role: Role, store: Remembering) -> None:
     full, other = Charge("k", FixedWindow(1, 0.6)), Charge("o", FixedWindow(1, 60), role=role)
     store.take([Charge("o", other.limit)])
     if role == "shadow":
@@ -276,7 +276,7 @@ def test_a_shadow_is_told_as_it_stands_and_holds_nothing(role: Role, store: Reme
         assert refusals(store, [full, other], 2) == [("store", [True, False]), ("remembered", [True, False])]
 
 
-def test_times_of_what_has_room_are_lowered_no_further_than_is_true(store: Remembering) -> None:
+def test_cached_decisions_have_correct_times_of_limits_with_units_left(store: Remembering) -> None:
     untouched, started = Charge("u", FixedWindow(5, 60)), Charge("s", TokenBucket(5, 5))
     store.take([started])
     full = Charge("k", FixedWindow(1, 60))
@@ -288,7 +288,7 @@ def test_times_of_what_has_room_are_lowered_no_further_than_is_true(store: Remem
     assert [one.next_after for one in store.take(group)] == [60.0, 0.25, 59.25]
 
 
-def test_a_clock_that_steps_back_asks_the_store(store: Remembering) -> None:
+def test_a_clock_that_steps_back_invalidates_a_cached_refusal(store: Remembering) -> None:
     charge = Charge("k", FixedWindow(1, 60))
     fill(store, charge)
     store.clock.now -= 10
@@ -298,7 +298,7 @@ def test_a_clock_that_steps_back_asks_the_store(store: Remembering) -> None:
     assert source(store.take([charge])) == "remembered"
 
 
-def test_the_time_a_call_takes_makes_no_wait_too_short_and_no_memory_too_long() -> None:
+def test_call_latency_neither_shortens_waits_nor_extends_caching() -> None:
     """The server decides at some time between the call and its reply."""
     clock = Clock(100.0)
 
@@ -323,7 +323,7 @@ def test_the_time_a_call_takes_makes_no_wait_too_short_and_no_memory_too_long() 
     assert source(store.take([charge])) == "store"
 
 
-def test_at_most_ten_thousand_are_remembered() -> None:
+def test_at_most_10000_refusals_are_cached() -> None:
     cache = DenyCache(1.0)
     limit, refused = FixedWindow(1, 60), [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)] * 2
     groups = [[Charge("all", limit), Charge(f"{number}", limit)] for number in range(12_000)]
@@ -343,14 +343,14 @@ def test_at_most_ten_thousand_are_remembered() -> None:
     assert (len(cache._refusals), cache._by_key, cache._by_refusing_bucket) == (0, {}, {})
 
 
-def test_what_is_over_is_not_kept() -> None:
+def test_expired_refusals_are_removed() -> None:
     cache, group = DenyCache(1.0), [Charge("k", FixedWindow(1, 60))]
     cache.after_take(group, [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)], 10.0, lambda: 10.0)
     assert cache.before_take(group, 11.0) is None
     assert (len(cache._refusals), cache._by_key, cache._by_refusing_bucket) == (0, {}, {})
 
 
-def test_a_store_that_fails_is_asked_again(store: Remembering) -> None:
+def test_store_errors_are_not_cached(store: Remembering) -> None:
     charge = Charge("k", FixedWindow(1, 60))
     store.take([charge])
     store.inner.error = StoreError("away")
@@ -361,7 +361,7 @@ def test_a_store_that_fails_is_asked_again(store: Remembering) -> None:
     assert refusals(store, [charge], 2) == [("store", [False]), ("remembered", [False])]
 
 
-def test_freezing_and_resetting_the_stores_forgets(redis_url: str) -> None:
+def test_a_reset_of_the_frozen_clock_clears_the_deny_cache(redis_url: str) -> None:
     limiter = Limiter(RedisStore(redis_url, timeout=5))
     with freeze() as clock:
         assert [limiter.hit("1/minute", "k").source for _ in range(3)] == ["store", "store", "remembered"]
@@ -374,7 +374,7 @@ def test_freezing_and_resetting_the_stores_forgets(redis_url: str) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("most", [1, 3])
-def test_walks_end_as_if_nothing_were_remembered(most: int, seed: int) -> None:
+def test_random_steps_have_the_same_verdicts_as_without_a_deny_cache(most: int, seed: int) -> None:
     """Random takes of groups over two keys, settlements and resets have the same verdicts as without a deny cache."""
     random = Random(seed)  # noqa: S311  # tests need no secrets
     store = Remembering()
@@ -419,7 +419,7 @@ def test_walks_end_as_if_nothing_were_remembered(most: int, seed: int) -> None:
     assert settled > 5
 
 
-def test_who_takes_less_from_the_same_bucket_makes_the_wait_longer(store: Remembering) -> None:
+def test_cached_waits_include_smaller_charges_admitted_meanwhile(store: Remembering) -> None:
     limit = TokenBucket(3, 3)
     one, three = [Charge("k", limit)], [Charge("k", limit, 3)]
     store.take(one)
@@ -428,7 +428,7 @@ def test_who_takes_less_from_the_same_bucket_makes_the_wait_longer(store: Rememb
     assert list(store.take(three)) == list(store.inner.peek(three))
 
 
-def test_threads_are_admitted_exactly_the_quota(redis_url: str) -> None:
+def test_threads_get_exactly_the_quota_with_a_deny_cache(redis_url: str) -> None:
     store = RedisStore(redis_url, timeout=10)
     counts, limiter, start = [0] * 8, Limiter(store), threading.Barrier(8)
 
@@ -462,7 +462,7 @@ def commands(client: Redis) -> int:
     return sum(found.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
 
 
-def test_a_flood_costs_a_server_next_to_nothing(on_a_server: Store, client: Redis) -> None:
+def test_a_flood_of_refused_requests_sends_few_commands(on_a_server: Store, client: Redis) -> None:
     group = [Charge("{k}:r", FixedWindow(1, 600)), Charge("{k}:r", TokenBucket(50, 60))]
     on_a_server.take(group)
     before = commands(client)
@@ -473,7 +473,7 @@ def test_a_flood_costs_a_server_next_to_nothing(on_a_server: Store, client: Redi
     assert all(one.allowed for one in on_a_server.take(group))
 
 
-def test_the_server_clock_is_met_by_our_own(on_a_server: Store) -> None:
+def test_a_charge_is_admitted_after_the_cached_retry_after(on_a_server: Store) -> None:
     """A charge is refused until `retry_after` and then admitted, although the deny cache refuses it meanwhile."""
     charge = Charge("{k}:r", TokenBucket(1, 0.3))
     assert on_a_server.take([charge])[0].allowed
@@ -485,7 +485,7 @@ def test_the_server_clock_is_met_by_our_own(on_a_server: Store) -> None:
     assert on_a_server.take([charge])[0].allowed
 
 
-def test_who_waits_to_be_sent_while_another_is_refused_is_not_sent(redis_url: str, client: Redis) -> None:
+def test_queued_requests_are_refused_from_the_cache_and_not_sent(redis_url: str, client: Redis) -> None:
     async def work() -> set[Source]:
         store = AsyncRedisStore(redis_url, timeout=10, deny_cache=60)  # long enough for a busy machine
         charge = Charge("{k}:r", FixedWindow(1, 600))
@@ -501,7 +501,7 @@ def test_who_waits_to_be_sent_while_another_is_refused_is_not_sent(redis_url: st
     assert asyncio.run(work()) == {"store", "remembered"}
 
 
-def test_tasks_that_wait_for_one_answer_all_hear_it(redis_url: str) -> None:
+def test_concurrent_tasks_get_the_quota_and_later_ones_cached_refusals(redis_url: str) -> None:
     async def work() -> tuple[int, set[bool]]:
         store = AsyncRedisStore(redis_url, timeout=10)
         charge = Charge("{k}:r", FixedWindow(3, 600))

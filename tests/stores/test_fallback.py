@@ -48,24 +48,24 @@ def admitted(store: FallbackStore, asked: Charge) -> int:
         ("60/hour using sliding_window_counter buckets 6", 0.5, "30/hour using sliding_window_counter buckets 6"),
     ],
 )
-def test_a_share_is_rounded_down_and_at_least_one(limit: str, share: float, expected: str) -> None:
+def test_scaled_limits_are_rounded_down_to_at_least_one(limit: str, share: float, expected: str) -> None:
     assert [scaled(*parse(limit), share)] == [*parse(expected)]
 
 
-def test_nothing_at_once_stays_nothing_and_a_name_stays_a_name() -> None:
+def test_scaling_keeps_an_at_once_of_0_and_the_name() -> None:
     limit = LeakyBucket(100, 60, burst=20, max_delay=2, at_once=0, name="slow")
     assert scaled(limit, 0.5) == LeakyBucket(50, 60, burst=10, max_delay=2, at_once=0, name="slow")
 
 
 @pytest.mark.parametrize(("share", "passes"), [(1.0, 10), (0.5, 5), (0.25, 2), (0.001, 1)])
-def test_it_admits_its_share(share: float, passes: int) -> None:
+def test_the_fallback_store_admits_its_share(share: float, passes: int) -> None:
     store = FallbackStore(share, clock=Clock())
     assert admitted(store, charge()) == passes
     (decision,) = store.peek([charge()])
     assert (decision.limit, decision.allowed) == (passes, False)
 
 
-def test_what_the_whole_limit_admits_can_pass_a_share_of_it() -> None:
+def test_a_cost_over_the_share_but_within_the_quota_can_be_admitted() -> None:
     clock = Clock()
     store = FallbackStore(0.25, clock=clock)
     assert [store.take([charge(cost=8)])[0].allowed for _ in range(2)] == [True, False]
@@ -75,7 +75,7 @@ def test_what_the_whole_limit_admits_can_pass_a_share_of_it() -> None:
     assert store.take([charge(cost=11)])[0].retry_after == math.inf
 
 
-def test_what_is_given_back_is_what_was_taken() -> None:
+def test_a_refund_or_reset_restores_the_share() -> None:
     store = FallbackStore(0.25, clock=Clock())
     (taken,) = store.take([charge(cost=8)])
     store.settle([charge(cost=-8, at=taken.at)])
@@ -85,12 +85,12 @@ def test_what_is_given_back_is_what_was_taken() -> None:
     assert store.peek([charge(cost=0)])[0].remaining == 2
 
 
-def test_units_taken_ahead_are_none_here() -> None:
+def test_a_charge_with_a_lease_over_the_share_is_admitted() -> None:
     store = FallbackStore(0.25, clock=Clock())
     assert store.take([charge(lease=5)])[0].allowed
 
 
-def test_what_the_store_refused_is_refused_until_its_time_is_over() -> None:
+def test_observed_refusals_apply_until_their_wait_ends() -> None:
     clock = Clock()
     store = FallbackStore(clock=clock)
     store.observe([charge()], [refused(60.0)])
@@ -104,7 +104,7 @@ def test_what_the_store_refused_is_refused_until_its_time_is_over() -> None:
     assert admitted(store, charge()) == 10
 
 
-def test_of_a_refused_group_nothing_is_charged() -> None:
+def test_a_refused_group_is_not_charged() -> None:
     store = FallbackStore(clock=Clock())
     store.observe([charge()], [refused(60.0)])
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_of_a_refused_group_nothing_is_charged() -> None:
         assert (known.allowed, other.allowed, other.remaining) == (False, True, 10)
 
 
-def test_less_than_what_was_refused_may_pass() -> None:
+def test_a_smaller_cost_than_the_refused_one_can_be_admitted() -> None:
     clock = Clock()
     store = FallbackStore(clock=clock)
     store.observe([charge(cost=5)], [refused(60.0)])
@@ -125,7 +125,7 @@ def test_less_than_what_was_refused_may_pass() -> None:
     assert store.take([charge(cost=2)])[0].allowed
 
 
-def test_what_the_store_admits_is_refused_no_longer() -> None:
+def test_an_observed_admission_removes_a_refusal() -> None:
     store = FallbackStore(clock=Clock())
     assert not store.has_refusals
     store.observe([charge(cost=2)], [refused(60.0)])
@@ -137,13 +137,13 @@ def test_what_the_store_admits_is_refused_no_longer() -> None:
 
 
 @pytest.mark.parametrize(("role", "retry_after"), [("shadow", 60.0), ("limit", math.inf)])
-def test_what_is_no_reason_to_refuse_is_not_kept(role: Role, retry_after: float) -> None:
+def test_refusals_by_shadow_limits_or_without_end_are_not_kept(role: Role, retry_after: float) -> None:
     store = FallbackStore(clock=Clock())
     store.observe([charge(role=role)], [refused(retry_after)])
     assert not store.has_refusals
 
 
-def test_a_reset_and_another_time_forget_it() -> None:
+def test_a_reset_or_the_end_of_a_freeze_removes_refusals() -> None:
     store = FallbackStore(clock=Clock())
     store.observe([charge()], [refused(60.0)])
     store.reset([charge()])
@@ -154,7 +154,7 @@ def test_a_reset_and_another_time_forget_it() -> None:
     assert not store.has_refusals
 
 
-def test_a_clock_that_steps_back_locks_nobody_out() -> None:
+def test_a_clock_that_steps_back_removes_refusals() -> None:
     clock = Clock()
     store = FallbackStore(clock=clock)
     store.observe([charge()], [refused(60.0)])
@@ -162,7 +162,7 @@ def test_a_clock_that_steps_back_locks_nobody_out() -> None:
     assert store.take([charge()])[0].allowed
 
 
-def test_it_knows_a_bounded_number_of_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_kept_refusals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_REFUSALS", 3)
     store = FallbackStore(clock=Clock())
     for key in "abac":
@@ -171,7 +171,7 @@ def test_it_knows_a_bounded_number_of_refusals(monkeypatch: pytest.MonkeyPatch) 
     assert [store.take([charge(key)])[0].allowed for key in "abcd"] == [False, True, False, False]
 
 
-def test_a_bucket_and_a_log_say_the_rest_of_what_the_store_said() -> None:
+def test_repeated_refusals_of_gcra_and_log_equal_those_of_the_store() -> None:
     clock = Clock()
     for limit in (GCRA(10, 60), SlidingWindowLog(10, 60)):
         told, store = MemoryStore(clock=clock), FallbackStore(clock=clock)
@@ -183,6 +183,6 @@ def test_a_bucket_and_a_log_say_the_rest_of_what_the_store_said() -> None:
         assert store.take([asked]) == told.peek([asked])
 
 
-def test_only_memory_itself_never_fails() -> None:
+def test_only_a_memory_store_needs_no_fallback() -> None:
     assert not needs_fallback(MemoryStore())
     assert needs_fallback(RecordingStore())

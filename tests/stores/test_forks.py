@@ -210,14 +210,14 @@ PARTS = [
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("part", PARTS)
-def test_a_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held(
+def test_a_child_does_not_wait_for_a_lock_held_in_its_parent(
     part: Callable[[], tuple[Any, Callable[[], bool]]],
 ) -> None:
     lock, work = part()
     assert while_held(lock, work) == 0
 
 
-def test_a_child_keeps_what_was_counted_unless_a_thread_was_writing_it() -> None:
+def test_a_child_keeps_its_counts_unless_a_thread_held_the_lock() -> None:
     """The child drops counts that may be half written."""
     store = MemoryStore(max_keys=10, clock=Clock())
     store.take(GROUP)
@@ -230,7 +230,7 @@ def test_a_child_keeps_what_was_counted_unless_a_thread_was_writing_it() -> None
     assert left(3)()  # the parent keeps its counts
 
 
-def test_children_of_threads_at_work_in_a_memory_store() -> None:
+def test_a_child_counts_exactly_if_threads_used_the_memory_store() -> None:
     """The child counts exactly, whatever the threads do during the fork."""
     store = MemoryStore(max_keys=50)
     limiter, over = Limiter(store), threading.Event()
@@ -256,7 +256,7 @@ def test_children_of_threads_at_work_in_a_memory_store() -> None:
             thread.join()
 
 
-def test_what_is_gone_is_not_remembered_for_a_fork() -> None:
+def test_fork_handlers_keep_no_deleted_objects() -> None:
     before = len(forks._locks), len(forks._methods)
     for _ in range(100):
         LayeredStore(MemoryStore(), [CircuitBreaker(), DenyCache(1.0)], 1.0)
@@ -264,7 +264,7 @@ def test_what_is_gone_is_not_remembered_for_a_fork() -> None:
     assert (len(forks._locks), len(forks._methods)) == before
 
 
-def test_every_lock_of_the_package_starts_over() -> None:
+def test_only_known_modules_create_locks() -> None:
     """Classes passed to `get_or_create` are not calls, so they are not found. Their owners replace these locks."""
     kinds = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
     found = set()
@@ -313,7 +313,7 @@ def test_a_cached_property_is_computed_once() -> None:
     assert not isinstance(Computed.value, functools.cached_property)
 
 
-def test_a_child_starts_over_while_the_garbage_collector_drops_locks() -> None:
+def test_a_child_replaces_locks_while_the_garbage_collector_runs() -> None:
     """The collector may run in the child's first steps and drop locks of objects that are part of a cycle."""
     kept, before = [DelayCapacity(1) for _ in range(3)], gc.get_threshold()
     assert all(each.enter(["k"]) for each in kept)

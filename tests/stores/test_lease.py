@@ -72,7 +72,7 @@ def is_leased(answer: Sequence[Decision]) -> bool:
     return isinstance(answer, Answer) and answer.source == "lease"
 
 
-def test_units_are_taken_ahead_and_spent_without_asking(store: Leasing) -> None:
+def test_leased_units_are_spent_without_calls_to_the_store(store: Leasing) -> None:
     first = store.take([HOT])
     assert (is_leased(first), first[0].remaining) == (False, 249)
     assert store.asked() == [[("k", 1)], [("k", 100)]]
@@ -86,14 +86,14 @@ def test_units_are_taken_ahead_and_spent_without_asking(store: Leasing) -> None:
     assert store.asked() == [[("k", 1)], [("k", 100)]]
 
 
-def test_the_verdict_says_so(store: Leasing) -> None:
+def test_verdicts_of_leased_units_have_the_source_lease(store: Leasing) -> None:
     limiter = Limiter(store)
     assert [limiter.take(HOT).source for _ in range(3)] == ["store", "lease", "lease"]
 
 
 @pytest.mark.parametrize("lease", [1, 3, 7, 50, 100, 250])
 @pytest.mark.parametrize("limit", [WINDOW, TokenBucket(250, 60), SlidingWindowLog(250, 60)])
-def test_alone_a_process_is_admitted_exactly_the_quota(limit: Limit, lease: int, store: Leasing) -> None:
+def test_a_single_process_gets_exactly_the_quota(limit: Limit, lease: int, store: Leasing) -> None:
     charge = Charge("k", limit, lease=lease)
     assert [store.take([charge])[0].allowed for _ in range(300)] == [True] * 250 + [False] * 50
     (decision,) = store.take([charge])
@@ -103,7 +103,7 @@ def test_alone_a_process_is_admitted_exactly_the_quota(limit: Limit, lease: int,
     assert store.take([charge])[0].allowed
 
 
-def test_where_the_quota_has_no_whole_lease_single_units_are_asked_for_once_each(store: Leasing) -> None:
+def test_single_units_are_charged_if_less_than_a_lease_is_left(store: Leasing) -> None:
     store.take([Charge("k", WINDOW, 200)])
     store.asked()
     store.take([HOT])
@@ -116,7 +116,7 @@ def test_where_the_quota_has_no_whole_lease_single_units_are_asked_for_once_each
     assert store.asked() == [[("k", 1)], [("k", 100)]]  # both refused; the deny cache refuses the others
 
 
-def test_nothing_is_spent_after_lease_time_and_what_is_left_goes_back(store: Leasing) -> None:
+def test_unspent_units_are_refunded_after_lease_time(store: Leasing) -> None:
     for _ in range(11):
         store.take([HOT])
     assert store.left() == 149
@@ -129,7 +129,7 @@ def test_nothing_is_spent_after_lease_time_and_what_is_left_goes_back(store: Lea
     assert store.left() == 250 - 12 - 1 - 100
 
 
-def test_what_is_overdue_goes_back_with_the_next_call_of_any_key(store: Leasing) -> None:
+def test_the_next_call_for_any_key_refunds_expired_leases(store: Leasing) -> None:
     store.take([HOT])
     store.clock.advance(1.0)
     assert store.left() == 149
@@ -139,7 +139,7 @@ def test_what_is_overdue_goes_back_with_the_next_call_of_any_key(store: Leasing)
     assert store.asked("settle") == [[("k", -100)]]
 
 
-def test_a_lease_time_of_ones_own(store: Leasing) -> None:
+def test_a_charge_can_set_its_own_lease_time(store: Leasing) -> None:
     slow = replace(HOT, lease_time=30.0)
     store.take([slow])
     store.clock.advance(29.999999)
@@ -148,14 +148,14 @@ def test_a_lease_time_of_ones_own(store: Leasing) -> None:
     assert not is_leased(store.take([slow]))
 
 
-def test_closing_gives_back(store: Leasing) -> None:
+def test_closing_refunds_unspent_units(store: Leasing) -> None:
     for _ in range(11):
         store.take([HOT])
     store.close()
     assert store.asked("settle") == [[("k", -90)]]
 
 
-def test_units_go_back_to_when_they_were_taken(store: Leasing) -> None:
+def test_refunds_apply_to_the_window_of_the_lease(store: Leasing) -> None:
     """A refund applies to the window in which the units were taken, so it adds nothing to a later window."""
     charge = Charge("k", FixedWindow(250, 0.9), lease=100)
     store.take([charge])
@@ -167,7 +167,7 @@ def test_units_go_back_to_when_they_were_taken(store: Leasing) -> None:
     assert store.left(charge) == 245
 
 
-def test_a_reset_leaves_nothing_to_spend_or_to_give_back(store: Leasing) -> None:
+def test_a_reset_drops_a_lease_without_a_refund(store: Leasing) -> None:
     store.take([HOT])
     store.reset([HOT])
     assert not is_leased(store.take([HOT]))
@@ -177,14 +177,14 @@ def test_a_reset_leaves_nothing_to_spend_or_to_give_back(store: Leasing) -> None
     assert store.asked("settle") == [[("k", -100)]]
 
 
-def test_a_request_that_is_given_back_goes_to_the_store(store: Leasing) -> None:
+def test_refunds_of_leased_requests_go_to_the_store(store: Leasing) -> None:
     store.take([HOT])
     (decision,) = store.take([HOT])
     store.settle([Charge("k", WINDOW, -1, at=decision.at)])
     assert store.left() == 150
 
 
-def test_the_units_of_one_process_are_missing_to_the_others(clock: Clock) -> None:
+def test_leased_units_are_not_available_to_other_processes(clock: Clock) -> None:
     """Under-use is at most one lease for each other process, and ends when the units are refunded."""
     shared = RecordingStore(clock=clock)
     processes = [Leasing(clock, shared) for _ in range(3)]
@@ -196,7 +196,7 @@ def test_the_units_of_one_process_are_missing_to_the_others(clock: Clock) -> Non
     idle.close()
 
 
-def test_over_use_is_at_most_one_lease_of_each_process(clock: Clock) -> None:
+def test_over_use_is_at_most_one_lease_per_process(clock: Clock) -> None:
     """Units that are taken in one window and spent in the next one are admitted beyond its quota."""
     shared = RecordingStore(clock=clock)
     charge = replace(HOT, limit=FixedWindow(250, 0.5), lease=50)
@@ -208,7 +208,7 @@ def test_over_use_is_at_most_one_lease_of_each_process(clock: Clock) -> None:
     assert admitted == 250 + 4 * 50
 
 
-def test_a_stock_is_never_more_than_a_lease(store: Leasing) -> None:
+def test_a_process_has_at_most_one_lease_of_unspent_units(store: Leasing) -> None:
     charge = Charge("k", FixedWindow(10_000, 60), 3, lease=10)
     for _ in range(50):
         store.take([charge])
@@ -217,7 +217,7 @@ def test_a_stock_is_never_more_than_a_lease(store: Leasing) -> None:
         assert store.left(charge) + stock.units == 10_000 - 3 * (_ + 1)
 
 
-def test_a_cost_over_the_lease_asks_for_itself(store: Leasing) -> None:
+def test_a_cost_over_the_lease_is_charged_to_the_store(store: Leasing) -> None:
     store.take([HOT])
     store.asked()
     store.take([replace(HOT, cost=101)])
@@ -227,7 +227,7 @@ def test_a_cost_over_the_lease_asks_for_itself(store: Leasing) -> None:
     assert store.asked() == []
 
 
-def test_only_what_is_not_in_stock_is_asked_and_all_or_nothing_holds(store: Leasing) -> None:
+def test_groups_query_only_unleased_limits_and_keep_units_if_refused(store: Leasing) -> None:
     own = Charge("own", FixedWindow(3, 60))
     for left in (2, 1, 0):
         assert [one.remaining for one in store.take([HOT, own])] == [247 + left, left]
@@ -241,7 +241,7 @@ def test_only_what_is_not_in_stock_is_asked_and_all_or_nothing_holds(store: Leas
 
 
 @pytest.mark.parametrize(("meanwhile", "refunded"), [("reset", []), ("expired", [[("k", -99)], [("k", -1)]])])
-def test_what_a_refused_group_had_spent_goes_back_although_its_lease_is_gone(
+def test_a_refused_group_loses_no_units_if_its_lease_ends_meanwhile(
     meanwhile: str, refunded: list[object], clock: Clock
 ) -> None:
     class Slow(RecordingStore):
@@ -273,7 +273,7 @@ def test_shadows_and_penalties_are_never_leased(store: Leasing) -> None:
     assert [cost for ((_, cost),) in store.asked()] == [1] * 6
 
 
-def test_a_failing_store_keeps_the_stock(store: Leasing) -> None:
+def test_leased_units_can_be_spent_while_the_store_fails(store: Leasing) -> None:
     own = Charge("own", FixedWindow(3, 60))
     store.take([HOT])
     store.inner.error = StoreError("away")
@@ -287,7 +287,7 @@ def test_a_failing_store_keeps_the_stock(store: Leasing) -> None:
     assert store.take([HOT])[0].allowed
 
 
-def test_a_lease_that_fails_fails_no_request(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_lease_fails_no_request(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     class Failing(RecordingStore):
         fails = True
 
@@ -304,21 +304,21 @@ def test_a_lease_that_fails_fails_no_request(clock: Clock, caplog: pytest.LogCap
     assert [is_leased(store.take([HOT])) for _ in range(2)] == [False, True]
 
 
-def test_what_cannot_be_given_back_is_told(store: Leasing, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_refunds_are_logged(store: Leasing, caplog: pytest.LogCaptureFixture) -> None:
     store.take([HOT])
     store.inner.error = StoreError("away")
     store.close()
     assert "may not have been refunded: away" in caplog.text
 
 
-def test_a_clock_that_steps_back_spends_nothing_old(store: Leasing) -> None:
+def test_a_clock_that_steps_back_ends_leases(store: Leasing) -> None:
     store.take([HOT])
     store.clock.now -= 1000
     assert not is_leased(store.take([HOT]))
     assert store.asked("settle") == [[("k", -100)]]
 
 
-def test_a_thousand_buckets_at_most_are_leased(store: Leasing) -> None:
+def test_at_most_1000_buckets_are_leased(store: Leasing) -> None:
     for number in range(1100):
         store.take([replace(HOT, key=f"{number}")])
     assert len(store._leases._allotments) == 1000
@@ -328,7 +328,7 @@ def test_a_thousand_buckets_at_most_are_leased(store: Leasing) -> None:
     assert len(store._leases._allotments) == 0
 
 
-def test_a_child_process_spends_nothing_of_its_parent(store: Leasing) -> None:
+def test_clearing_a_store_drops_its_leases(store: Leasing) -> None:
     store.take([HOT])
     store._clear()
     assert not is_leased(store.take([HOT]))
@@ -345,18 +345,18 @@ def test_a_child_process_spends_nothing_of_its_parent(store: Leasing) -> None:
         ({"lease": 10, "lease_time": "1"}, "lease_time: got '1'"),
     ],
 )
-def test_a_wrong_lease_is_told(options: dict[str, object], said: str) -> None:
+def test_an_invalid_lease_is_an_error(options: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Charge("k", WINDOW, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("limit", [TokenBucket(10, 1, max_delay=1), TokenBucket(10, 1)])
-def test_what_is_held_back_is_not_leased(limit: TokenBucket) -> None:
+def test_a_lease_with_a_delay_is_an_error(limit: TokenBucket) -> None:
     with pytest.raises(ConfigError, match="units charged in advance cannot be delayed"):
         Charge("k", limit, max_delay=None if limit.max_delay else 1.0, lease=5)
 
 
-def test_threads_take_one_lease_at_a_time_and_no_more(clock: Clock) -> None:
+def test_threads_take_one_lease_at_a_time(clock: Clock) -> None:
     class Slow(RecordingStore):
         def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
             time.sleep(0.002)  # so that the other threads call in the meantime
@@ -433,7 +433,7 @@ def test_tasks_take_one_lease_at_a_time_and_do_not_wait_for_it() -> None:
     assert asyncio.run(work()) == ([0, 100, 100], 3, 550)
 
 
-def test_a_request_is_answered_while_a_lease_is_on_its_way() -> None:
+def test_requests_are_decided_while_a_lease_is_pending() -> None:
     async def work() -> tuple[list[bool], int]:
         store, charge = AsyncLeasing(), Charge("k", FixedWindow(1000, 60), lease=100)
         store.leases_wait = True
@@ -450,7 +450,7 @@ def test_a_request_is_answered_while_a_lease_is_on_its_way() -> None:
     assert asyncio.run(work()) == ([False, False, True], 1)
 
 
-def test_who_is_cancelled_leaves_the_lease_to_the_others() -> None:
+def test_canceled_requests_do_not_cancel_the_lease() -> None:
     async def work() -> tuple[list[bool], int, int]:
         store, charge = AsyncLeasing(), Charge("k", FixedWindow(1000, 60), lease=100)
         store.answers.clear()
@@ -470,7 +470,7 @@ def test_who_is_cancelled_leaves_the_lease_to_the_others() -> None:
     assert asyncio.run(work()) == ([True, True, False, False, False, False], 1000 - 4, 1)
 
 
-def test_a_store_that_failed_is_asked_for_a_lease_when_it_answers() -> None:
+def test_a_lease_is_taken_once_the_store_recovers() -> None:
     async def work() -> tuple[list[str], int, int]:
         store, charge = AsyncLeasing(), Charge("k", FixedWindow(1000, 60), lease=100)
         store.error = StoreError("away")
@@ -485,7 +485,7 @@ def test_a_store_that_failed_is_asked_for_a_lease_when_it_answers() -> None:
     assert asyncio.run(work()) == (["away"] * 3, 0, 1)
 
 
-def test_a_lease_that_comes_after_its_bucket_was_reset_goes_back() -> None:
+def test_a_lease_that_arrives_after_a_reset_is_refunded() -> None:
     async def work() -> list[int]:
         store, charge = AsyncLeasing(), Charge("k", FixedWindow(1000, 60), lease=100)
         store.leases_wait = True
@@ -502,7 +502,7 @@ def test_a_lease_that_comes_after_its_bucket_was_reset_goes_back() -> None:
     assert asyncio.run(work()) == [-100, -100]  # the second one refunds the lease of the last request
 
 
-def test_in_an_event_loop_what_is_left_goes_back_without_a_call() -> None:
+def test_an_event_loop_refunds_expired_leases_without_a_call() -> None:
     async def work() -> list[Charge]:
         store, charge = AsyncLeasing(), Charge("k", FixedWindow(1000, 60), lease=100, lease_time=0.02)
         await store.atake([charge])
@@ -537,7 +537,7 @@ def by_tasks(url: str, charge: Charge) -> int:
 
 
 @pytest.mark.parametrize("use", [by_thread, by_tasks])
-def test_a_lease_of_100_saves_more_than_twenty_to_one(
+def test_a_lease_of_100_sends_at_most_one_command_per_20_requests(
     use: Callable[[str, Charge], int], redis_url: str, client: Redis
 ) -> None:
     charge = Charge("{k}:r", FixedWindow(100_000, 3600), lease=100, lease_time=60.0)
@@ -549,7 +549,7 @@ def test_a_lease_of_100_saves_more_than_twenty_to_one(
     store.close()
 
 
-def test_the_end_of_a_program_gives_back(redis_url: str) -> None:
+def test_a_program_refunds_unspent_units_at_its_end(redis_url: str) -> None:
     code = """
 import sys
 from ratelimit_mw import Charge, FixedWindow
@@ -590,7 +590,7 @@ print(*admitted)
 """
 
 
-def test_eight_processes_use_up_a_window_but_for_one_lease_each(redis_url: str) -> None:
+def test_eight_processes_use_a_quota_except_for_one_lease_each(redis_url: str) -> None:
     """Each process takes units until it is refused. The server has then counted exactly the admitted units."""
     admitted = by_eight_processes(WORKER, redis_url, "fixed_window", "5000", "3600", "50", "100")
     assert 5000 - 8 * 50 <= sum(map(len, admitted)) <= 5000
@@ -602,7 +602,7 @@ def test_eight_processes_use_up_a_window_but_for_one_lease_each(redis_url: str) 
 
 
 @pytest.mark.parametrize(("algorithm", "bound"), [("fixed_window", 2 * 400 - 1), ("sliding_window_log", 400)])
-def test_eight_processes_keep_the_bound_over_many_windows(algorithm: str, bound: int, redis_url: str) -> None:
+def test_eight_processes_exceed_the_bound_by_at_most_one_lease_each(algorithm: str, bound: int, redis_url: str) -> None:
     """In any window, at most the bound of the algorithm plus one lease of each process is admitted."""
     window, lease = 500_000, 20  # microseconds
     answers = by_eight_processes(WORKER, redis_url, algorithm, "400", str(window / 1e6), str(lease), "1.5")
