@@ -26,7 +26,7 @@ def redis_store(redis_url: str) -> Iterator[RedisStore]:
 
 @pytest.fixture
 def unthrottled_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget which log lines are throttled and which TLS checks ran, so that each test sees its own."""
+    """Reset the throttling of log lines and the record of TLS checks, so that each test sees its own."""
     monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
     monkeypatch.setattr("ratelimit_mw.stores.redis.failures._tls_checks", {})
 

@@ -1,4 +1,4 @@
-"""A minimal store: a dict, the functions of the algorithms, and the group rules of section 7 of the design."""
+"""A minimal store: a dict, the functions of the algorithms, and the rules for groups of charges."""
 
 from collections.abc import Callable, Sequence
 

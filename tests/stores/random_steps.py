@@ -72,7 +72,7 @@ class RandomSteps:
         return ("take" if chance < 0.85 else "peek"), self._group()
 
     def heard(self, charges: Sequence[Charge], decisions: Sequence[Decision]) -> None:
-        """Record the decisions of a take. Later steps settle its charges, or wait as long as the decisions say."""
+        """Record the decisions of a take. Later steps settle its charges, or advance the clock by its waits."""
         self._given.extend(zip(charges, decisions, strict=True))
 
     def _limit(self, algorithm: str) -> Limit:
@@ -89,7 +89,7 @@ class RandomSteps:
         if kind is SlidingWindowCounter:
             options |= {"buckets": choice((1, 1, 2, 3, 7)), "strict": choice((False, True))}
         if kind is SlidingWindowLog:
-            quota = min(quota, 1500)  # more than one charge may take
+            quota = min(quota, 1500)  # above the most units of one charge
         if kind is Ban:
             quota, options["ban"] = min(quota, 100), choice(WINDOWS)
         if kind is Concurrency:

@@ -13,7 +13,7 @@ class StalledLoop(asyncio.SelectorEventLoop):
     ahead = 0.0  # seconds
 
     def time(self) -> float:
-        """See the base."""
+        """Return the time of the base class plus `ahead`."""
         return super().time() + self.ahead
 
 

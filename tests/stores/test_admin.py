@@ -67,7 +67,7 @@ def closed() -> Iterator[None]:
 
 
 class App:
-    """An app with a store on a server. `admit` sends it a request."""
+    """An app with a store on a server. `admit` sends the app a request."""
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.settings = self.settings_of(url, **settings)
@@ -148,7 +148,7 @@ def exhaust_and_reset(url: str) -> None:
     after = admin.reset(app.settings, **LOGIN).buckets
     assert [(one.remaining, one.retry_after, one.reset_after) for one in after] == [(5, 0.0, 0.0), (20, 0.0, 0.0)]
     assert app.admit_as_another_process()
-    end = time.monotonic() + 60  # this process remembers the refusal for a second
+    end = time.monotonic() + 60  # this process caches the refusal for a second
     while not app.admit():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -274,7 +274,7 @@ def test_peek_and_reset_find_every_kind_of_key(redis_server: RedisServer, kind: 
     assert not app.admit(line, **others)
     before = admin.peek(app.settings, line, **words).buckets
     assert any(one.retry_after > 0 for one in before)
-    assert (admin.keys(app.settings, limited=True).keys != []) == (kind != "cost")  # a single unit would still pass
+    assert (admin.keys(app.settings, limited=True).keys != []) == (kind != "cost")  # a single unit is left
     after = admin.reset(app.settings, line, **words).buckets
     assert [one.retry_after for one in after] == [0.0] * len(before)
     assert admin.keys(app.settings, limited=True).keys == []
@@ -674,7 +674,7 @@ def test_keys_skips_keys_of_other_programs(app: App, file: str, capsys: pytest.C
             b"rl:1:{\xff}:r:5/60s_using_gcra",
         ):
             client.set(key, "x")
-        client.lpush("rl:1:{b}:r:5/60s_using_gcra", "of another type")  # counts as unused
+        client.lpush("rl:1:{b}:r:5/60s_using_gcra", "of another type")  # the bucket counts as unused
     keys = {(one.key, one.limit): one.remaining for one in admin.keys(file).keys}
     assert keys == {("ip=192.0.2.7", HOUR): 4, ("ip=192.0.2.7", DAY): 19, ("b", "5/60s using gcra"): 5}
     code, _, err = run(capsys, "keys", file)

@@ -45,7 +45,7 @@ def test_keys_uses_at_most_a_fifth_of_the_server_time(
     expected = {f"ip={number}" for number in range(0, COUNT, 1000 if limited else 1)}
     assert {one.key for one in listed.keys} == expected
     calls = {name.removeprefix("cmdstat_"): one for name, one in stats.items()}
-    inner = {"get", "mget", "time", *(["scan"] if limited else [])}  # called by the scripts, whose time includes them
+    inner = {"get", "mget", "time", *(["scan"] if limited else [])}  # the time of the scripts includes these
     busy = sum(one["usec"] for name, one in calls.items() if name not in OPEN | inner) / 1e6
     figures = f"{COUNT} keys: {elapsed:.1f} s, the server was busy for {busy:.2f} s, of which {cpu:.2f} s were CPU time"
     record_property("listing", figures)
@@ -53,7 +53,7 @@ def test_keys_uses_at_most_a_fifth_of_the_server_time(
 
 
 def cpu_seconds(client: Redis) -> float:
-    """Return the CPU time of the server. Unlike the time that it is busy, it is not longer on a shared machine."""
+    """Return the CPU time of the server. Other work on the machine extends its busy time, but not its CPU time."""
     used = client.info("cpu")
     return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 

@@ -318,7 +318,7 @@ def test_connect_errors_have_a_cause_even_without_a_message(error: Exception, sa
 
 
 def test_closing_fails_calls_and_drops_a_connection_that_opens_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here, the opening of the connection swallows the cancellation, as `asyncio.wait_for` may."""
+    """The opening of the connection ignores the cancellation here, as `asyncio.wait_for` may."""
     monkeypatch.setattr(async_transport, "_OPENING_GRACE", 0.01)
     opens, dropped = asyncio.Event(), []
     whole = async_transport._open_connection

@@ -370,7 +370,7 @@ def test_closing_fails_all_waiting_requests() -> None:
 
 @pytest.mark.promise(8)
 def test_a_closed_batcher_neither_sends_nor_connects() -> None:
-    """Requests that wait for the reply of a call must not be sent when the call fails with the connection."""
+    """A close fails the pending calls. The batcher must not send the requests that wait for these calls."""
 
     async def work(batcher: Batcher, way: Way) -> None:
         way.shut()
@@ -416,7 +416,7 @@ def test_an_error_fails_each_request_of_its_call_with_its_own_exception() -> Non
         assert len(set(map(id, errors))) == 40
         way.error = StoreError("ratelimit_mw: argument 7 is wrong")
         assert isinstance(await failure(batcher), StoreError)
-        assert way.again == []  # the call has a single group, so the error is that group's
+        assert way.again == []  # the call has a single group, which caused the error
 
     run(work)
 

@@ -85,7 +85,7 @@ def test_a_call_has_at_most_128_charges(redis_url: str, client: Redis) -> None:
 
     sizes = (64, 64, 1, 100, 29, 100)
     assert run(work, redis_url) == [*sizes]
-    assert calls(client) == 4  # 64 + 64, 1 + 100, 29, 100: in order
+    assert calls(client) == 4  # in order: 64 + 64, 1 + 100, 29, 100
 
 
 def test_sequential_requests_are_one_call_each(redis_url: str, client: Redis) -> None:
@@ -293,7 +293,7 @@ def test_requests_are_sent_without_waiting_for_pending_calls(redis_server: Redis
             client.config_resetstat()
             proxy.hold()
             tasks = []
-            for number in range(60):  # each in a turn of its own
+            for number in range(60):  # each in its own turn
                 tasks.append(asyncio.create_task(store.atake(question(number))))
                 await turns(3)
             await asyncio.to_thread(proxy.asked.wait, PATIENT)
@@ -308,7 +308,7 @@ def test_requests_are_sent_without_waiting_for_pending_calls(redis_server: Redis
 
 @pytest.mark.promise(8)
 def test_requests_succeed_after_earlier_ones_timed_out(redis_server: RedisServer) -> None:
-    """After a late reply, the next request is sent to the server on another connection."""
+    """After a timeout, the store sends the next request on another connection."""
 
     async def work(store: AsyncRedisStore) -> tuple[list[Any], list[Any]]:
         proxy.hold()
@@ -369,7 +369,7 @@ def test_requests_share_calls_on_a_client_from_the_caller(redis_url: str, client
 
 
 def test_requests_succeed_on_a_server_without_cmsgpack() -> None:
-    """The server lacks cmsgpack, which the first call detects. Groups are then sent as text."""
+    """The first call detects that the server lacks cmsgpack. The store then sends groups as text."""
 
     async def main() -> list[tuple[int, int]]:
         store = AsyncRedisStore(aioredis.FakeRedis(), timeout=PATIENT)
@@ -381,7 +381,7 @@ def test_requests_succeed_on_a_server_without_cmsgpack() -> None:
 
 @pytest.mark.promise(8)
 def test_a_blocked_event_loop_does_not_time_requests_out(redis_server: RedisServer) -> None:
-    """Time in which the event loop was blocked does not count toward the timeout of the store."""
+    """The timeout of the store does not include the time in which the event loop was blocked."""
 
     async def work(store: AsyncRedisStore) -> list[tuple[int, int]]:
         proxy.hold()
@@ -397,7 +397,7 @@ def test_a_blocked_event_loop_does_not_time_requests_out(redis_server: RedisServ
 
 
 def test_cached_encodings_distinguish_kinds_of_charges(redis_url: str) -> None:
-    """Encodings are cached by kind of charge. These groups are all of different kinds."""
+    """Encodings are cached by kind of charge. These groups all differ in kind."""
     limit = TokenBucket(10, 3600)
     groups = [
         [Charge("a", limit)],

@@ -1,4 +1,4 @@
-"""Checks that no number of a client makes a script run long: units are written and dropped in parts."""
+"""Checks that no number from a client makes a script run long: stores write and drop units in parts."""
 
 import asyncio
 from typing import Any

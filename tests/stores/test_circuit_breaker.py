@@ -1,4 +1,4 @@
-"""Tests with an injected clock when the circuit breaker opens, which request probes the store, and when it closes."""
+"""Tests when the circuit breaker opens, which request probes the store, and when the circuit breaker closes."""
 
 import asyncio
 import logging
@@ -179,8 +179,8 @@ def test_failures_of_concurrent_requests_count_once() -> None:
         breaker.on_failure([CHARGE], DOWN, 1.0, 1.05)
     for _ in range(100):
         breaker.on_failure([CHARGE], DOWN, 1.05, 1.1)
-        breaker.on_failure([CHARGE], DOWN, 1.04, 1.1)  # sent before the first failure was known
-        breaker.on_failure([CHARGE], DOWN, 1.05, 1.099)  # a thread that read the clock a moment before another one
+        breaker.on_failure([CHARGE], DOWN, 1.04, 1.1)  # sent before the first failure was counted
+        breaker.on_failure([CHARGE], DOWN, 1.05, 1.099)  # from a thread that read the clock a moment earlier
     breaker.before_take([CHARGE], 1.1)
     breaker.on_failure([CHARGE], DOWN, 1.1, 1.15)
     with pytest.raises(StoreNotQueried):

@@ -38,7 +38,7 @@ BUCKET = TokenBucket(10, 3600)
 WINDOW = FixedWindow(10, 3600)
 ONE = FixedWindow(1, 3600)
 
-# Keys with slots in each third of the slots, so each is on another node.
+# Keys with slots in different thirds of all slots, so that each key is on a different node.
 FIRST, SECOND, THIRD = "{b}:r", "{c}:r", "{a}:r"
 
 pytestmark = pytest.mark.promise(3)
@@ -129,9 +129,9 @@ def test_a_cluster_decides_like_the_python_model(algorithm: str, redis_cluster: 
 
     - The clock steps back. The units that are refunded were taken at the earlier time.
     - A ban is charged. It counts up to its quota, so a take beyond the quota is not undone. No request takes from bans.
-    - Two limits of `smooth` share a bucket at different rates. A take and its refund round the state to one's ticks.
+    - Two limits of `smooth` share a bucket at different rates. A take and its refund round the state to ticks of one.
 
-    Penalties with a delay are left out, too, because no request waits for a penalty.
+    The test omits penalties with a delay, too, because no request waits for a penalty.
     """
     walk = RandomSteps(algorithm, SEED, both_ways=False, others=TAKEN, apart=True)
     model, store = (
@@ -278,7 +278,7 @@ def test_charges_of_late_replies_are_refunded(redis_cluster: RedisCluster, kind:
     def given_back() -> bool:
         patient = RedisStore(redis_cluster.url, timeout=PATIENT)
         with contextlib.closing(patient):
-            for _ in range(500):  # late calls have a second
+            for _ in range(500):  # the timeout of late calls is a second
                 if max(1000 - remaining for remaining in left(patient, *charges[:6])) <= 2:
                     return True  # at most the first take, if it was in time, and the last, if the node had resumed
                 time.sleep(0.01)
@@ -461,7 +461,7 @@ def test_commands_follow_redirections_up_to_a_bound() -> None:
     assert end.value.value == "reply"
     steps = slot_map.route(command, awaited)
     routed_command = steps.send(None)
-    assert routed_command == RoutedCommand(("i", 5), command)  # the new address is remembered
+    assert routed_command == RoutedCommand(("i", 5), command)  # the slot map keeps the new address
     for _ in range(4):
         routed_command = steps.throw(Redirected(routed_command.address, asking=False))
     with pytest.raises(StoreError, match="was redirected 5 times"):

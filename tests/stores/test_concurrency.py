@@ -35,7 +35,7 @@ QUOTAS = {
     "300/day using token_bucket burst 250": 250,
     "300/day using gcra burst 250": 250,
     "300/day using leaky_bucket burst 250": 250,
-    "300/day using smooth max_burst 86400": 301,  # the next request pays the cost of the last one
+    "300/day using smooth max_burst 86400": 301,  # the cost of the last request delays only the next one
 }
 
 

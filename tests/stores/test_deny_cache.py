@@ -1,4 +1,4 @@
-"""Tests the deny cache: it refuses only the same group, no longer than the store would, and not after a correction."""
+"""Tests the deny cache: it refuses only an equal group, no longer than the store, and not after a settlement."""
 
 import asyncio
 import math
@@ -127,7 +127,7 @@ def test_an_invalid_deny_cache_is_an_error(wrong: float) -> None:
 def test_peeks_bypass_the_deny_cache(store: Remembering) -> None:
     charge = Charge("k", FixedWindow(1, 60))
     fill(store, charge)
-    store.inner.reset([charge])  # as another process would
+    store.inner.reset([charge])  # like another process
     assert not store.take([charge])[0].allowed
     assert store.peek([charge])[0].allowed
 
@@ -150,7 +150,7 @@ def test_only_an_equal_group_is_refused_from_the_cache(other: Charge, store: Rem
     fill(store, charge)
     for group in ([other], [charge, other], [other, charge]):
         if group != [other] and other.limit.bucket == charge.limit.bucket and other.key == "k":
-            continue  # one bucket twice in different ways is an error, or the sum
+            continue  # charges on the same bucket add up, or are an error
         asked = store.asked
         store.take(group)
         assert store.asked == asked + 1
@@ -182,7 +182,7 @@ def test_a_settlement_or_reset_removes_a_cached_refusal(verb: str, group: list[s
 
 
 def test_a_settlement_of_another_bucket_of_the_group_updates_decisions(store: Remembering) -> None:
-    """The group is still refused, but its decisions show the corrected bucket."""
+    """The store still refuses the group, but its decisions show the settled bucket."""
     full, other = Charge("a", FixedWindow(1, 60)), Charge("b", FixedWindow(9, 60))
     fill(store, full, other)
     store.settle([Charge("b", other.limit, 5)])
@@ -195,7 +195,7 @@ def test_a_refusal_overtaken_by_a_reset_is_not_cached() -> None:
             answer = super().take(charges)
             while corrections:
                 clock.advance(US)
-                layered.reset([corrections.pop()])  # as another thread may, before these decisions arrive
+                layered.reset([corrections.pop()])  # as by another thread before these decisions arrive
             return answer
 
     clock, corrections = Clock(), list[Charge]()
@@ -239,7 +239,7 @@ def test_bans_are_cached_but_refusals_that_a_penalty_counts_are_not(store: Remem
 def test_a_ban_is_cached_until_it_ends(store: Remembering) -> None:
     limit, penalty = Charge("k", FixedWindow(1, 0.25)), Charge("p", FixedWindow(1, 0.75), role="penalty")
     fill(store, limit, penalty)
-    store.clock.advance(0.3)  # the limit has room again
+    store.clock.advance(0.3)  # the limit has units again
     assert refusals(store, [limit, penalty], 2) == [("store", [True, False]), ("remembered", [True, False])]
     store.clock.advance(0.449999)
     assert refusals(store, [limit, penalty], 1) == [("remembered", [True, False])]

@@ -1,4 +1,4 @@
-"""Compares every algorithm on every store with its exact model, and checks its waits to the microsecond."""
+"""Compares every algorithm on every store with its exact model, and checks the waits to the microsecond."""
 
 import itertools
 import math
@@ -66,7 +66,7 @@ def test_the_memory_store_matches_the_exact_models(algorithm: str) -> None:
     over(lambda clock: MemoryStore(clock=clock), algorithm, back=False)
 
 
-# Without a deny cache, because its decisions have the old `remaining`: here every step queries the server.
+# Without a deny cache, so that every step queries the server: cached decisions have an old `remaining`.
 def test_a_redis_server_matches_the_exact_models(algorithm: str, redis_url: str) -> None:
     over(lambda clock: RedisStore(redis_url, clock=clock, timeout=5, deny_cache=0), algorithm, back=True)
 

@@ -1,6 +1,6 @@
-"""Tests the store that decides in this process while another fails.
+"""Tests the fallback store, which decides in this process while another store fails.
 
-It has a share of each limit, and repeats what the other store refused before.
+It admits a share of each limit, and repeats the refusals of the other store.
 """
 
 import math

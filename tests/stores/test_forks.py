@@ -143,7 +143,7 @@ def queues() -> tuple[Any, Callable[[], bool]]:
     assert own.join(wish, [bucket], lambda: None) is None
 
     def work() -> bool:
-        place = own.join(wish, [bucket], lambda: None)  # the request that waits in the parent does not in the child
+        place = own.join(wish, [bucket], lambda: None)  # the queue of the child is empty
         assert place is not None
         own.leave(place)
         return not own.must_wait([bucket])
@@ -231,7 +231,6 @@ def test_a_child_keeps_its_counts_unless_a_thread_held_the_lock() -> None:
 
 
 def test_a_child_counts_exactly_if_threads_used_the_memory_store() -> None:
-    """The child counts exactly, whatever the threads do during the fork."""
     store = MemoryStore(max_keys=50)
     limiter, over = Limiter(store), threading.Event()
 
@@ -265,7 +264,7 @@ def test_fork_handlers_keep_no_deleted_objects() -> None:
 
 
 def test_only_known_modules_create_locks() -> None:
-    """Classes passed to `get_or_create` are not calls, so they are not found. Their owners replace these locks."""
+    """The search finds only calls, not classes passed to `get_or_create`. The owners replace those locks."""
     kinds = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
     found = set()
     for path in PACKAGE.rglob("*.py"):

@@ -32,7 +32,7 @@ from web import test_django_checks as checks
 
 pytestmark = [pytest.mark.promise(9), pytest.mark.usefixtures("unthrottled_log")]
 
-PASSWORD = "a-long-password"  # as on the page with the grants
+PASSWORD = "a-long-password"  # the same as in the documented ACL rules
 WITHOUT = [command for command in COMMANDS if not command.startswith("z")]
 
 
@@ -64,7 +64,7 @@ def test_check_describes_a_working_store(check: Check, server: RedisServer) -> N
         "memory   no maxmemory, policy noeviction",
         "works: a unit was taken and its bucket reset",
     ]
-    assert server.ask("DBSIZE") == ":0"  # the inspection has removed its keys, which would expire within a second
+    assert server.ask("DBSIZE") == ":0"  # the inspection removed its keys before they expired
 
 
 def test_check_describes_a_memory_store(check: Check) -> None:

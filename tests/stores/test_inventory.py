@@ -1,4 +1,4 @@
-"""Tests what a store on a server shows an operator: the keys of its buckets, and the refused clients."""
+"""Tests the inventory of a store on a server: the keys of its buckets, and the refused clients."""
 
 import asyncio
 import math

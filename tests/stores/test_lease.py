@@ -1,4 +1,4 @@
-"""Tests of leases: units taken in advance are bounded, expire after `lease_time`, and are refunded."""
+"""Tests leases: units charged in advance are bounded, expire after `lease_time`, and are refunded."""
 
 import asyncio
 import threading
@@ -185,7 +185,7 @@ def test_refunds_of_leased_requests_go_to_the_store(store: Leasing) -> None:
 
 
 def test_leased_units_are_not_available_to_other_processes(clock: Clock) -> None:
-    """Under-use is at most one lease for each other process, and ends when the units are refunded."""
+    """At most one lease for each other process stays unused, until its units are refunded."""
     shared = RecordingStore(clock=clock)
     processes = [Leasing(clock, shared) for _ in range(3)]
     idle, *others = processes
@@ -330,7 +330,7 @@ def test_at_most_1000_buckets_are_leased(store: Leasing) -> None:
 
 def test_clearing_a_store_drops_its_leases(store: Leasing) -> None:
     store.take([HOT])
-    store._clear()
+    store._clear()  # as a forked child does
     assert not is_leased(store.take([HOT]))
 
 
@@ -545,7 +545,7 @@ def test_a_lease_of_100_sends_at_most_one_command_per_20_requests(
     assert use(redis_url, charge) == 1000
     assert commands(client) - before <= 50
     store = RedisStore(redis_url, timeout=10)
-    assert store.peek([charge])[0].remaining == 100_000 - 1000 - 1  # as if the peek had taken its unit
+    assert store.peek([charge])[0].remaining == 100_000 - 1000 - 1  # less the unit of the peek
     store.close()
 
 
@@ -608,7 +608,7 @@ def test_eight_processes_exceed_the_bound_by_at_most_one_lease_each(algorithm: s
     answers = by_eight_processes(WORKER, redis_url, algorithm, "400", str(window / 1e6), str(lease), "1.5")
     admitted = sorted(one for answer in answers for one in answer)
     assert len(admitted) > 400
-    # the noted time of a request is before its decision, by as much as a busy machine delays it
+    # a process records the time of a request before its decision, which a busy machine may delay
     slack = 100_000
     most, first = 0, 0
     for last, instant in enumerate(admitted):
