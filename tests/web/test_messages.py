@@ -62,7 +62,7 @@ def over(request: pytest.FixtureRequest) -> Iterator[Callable[[Test], None]]:
 
 
 @pytest.mark.promise(11)
-def test_what_is_admitted_passes_untouched_and_a_refused_one_closes(over: Any) -> None:
+def test_admitted_messages_pass_unchanged_and_a_refusal_closes_the_websocket(over: Any) -> None:
     async def test(store: Any, _: Clock) -> None:
         app = Echo()
         wire = await spoken(limited(app, messages="2/second", store=store), ONE, TWO, THREE, FOUR)
@@ -80,7 +80,7 @@ def test_what_is_admitted_passes_untouched_and_a_refused_one_closes(over: Any) -
 
 
 @pytest.mark.promise(11)
-def test_dropped_ones_are_left_out_and_the_rest_goes_on(over: Any) -> None:
+def test_dropped_messages_do_not_reach_the_app_and_later_ones_do(over: Any) -> None:
     async def test(store: Any, clock: Clock) -> None:
         app = Echo()
         one = limited(app, messages="2/second using fixed_window", on_message_refused="drop", store=store)
@@ -93,7 +93,7 @@ def test_dropped_ones_are_left_out_and_the_rest_goes_on(over: Any) -> None:
 
 
 @pytest.mark.promise(10)
-def test_a_client_has_one_bucket_over_all_its_websockets_and_others_have_theirs(over: Any) -> None:
+def test_each_client_has_one_bucket_for_all_its_websockets(over: Any) -> None:
     async def test(store: Any, _: Clock) -> None:
         app = Echo()
         one = limited(app, messages="3/second", store=store)
@@ -109,7 +109,7 @@ def test_a_client_has_one_bucket_over_all_its_websockets_and_others_have_theirs(
 
 
 @pytest.mark.promise(1, 2)
-def test_all_limits_of_a_message_are_one_step(over: Any) -> None:
+def test_a_message_is_charged_to_all_its_limits_or_none(over: Any) -> None:
     async def test(store: Any, clock: Clock) -> None:
         rule = {"path": "/chat", "limits": [], "final": False, "messages": {"limit": "9/hour", "key": "all"}}
         settings: dict[str, Any] = {"messages": "2/second using fixed_window; 3/hour", "on_message_refused": "drop"}
@@ -132,7 +132,7 @@ def test_all_limits_of_a_message_are_one_step(over: Any) -> None:
 
 
 def taken(settings: dict[str, Any], path: str = "/chat", **scope: Any) -> list[list[str]]:
-    """Return the buckets of each store call: those of the handshake, if it has any, and those of a message."""
+    """Return the buckets of each store call: those of the handshake, if any, then those of a message."""
     store = RecordingStore(clock=Clock())
     chat({"store": store, **settings}, "one", path=path, **scope)
     return [[charge.key.removeprefix("{ip=192.0.2.1}:") for charge in charges] for _, charges in store.calls]
@@ -176,7 +176,7 @@ ANY = {"path": "/{rest:path}", "name": "any", "limits": []}
         ({**TOP, "missing_key": "exempt", "key": "user"}, []),
     ],
 )  # fmt: skip
-def test_which_limits_a_message_meets(settings: dict[str, Any], buckets: list[list[str]]) -> None:
+def test_settings_determine_the_limits_of_a_message(settings: dict[str, Any], buckets: list[list[str]]) -> None:
     assert taken(settings) == buckets
 
 
@@ -189,12 +189,12 @@ def test_which_limits_a_message_meets(settings: dict[str, Any], buckets: list[li
         ({}, ["chat/messages", "/messages"]),
     ],
 )
-def test_a_path_that_is_spelt_differently_meets_what_both_forms_meet(other: Any, buckets: list[str]) -> None:
+def test_limits_of_both_forms_of_a_path_apply_to_messages(other: Any, buckets: list[str]) -> None:
     rules = [OWN, {"path": "/{x}/../chat", "name": "other", "limits": [], **other}]
     assert taken({**TOP, "rules": rules}, path="/x/../chat") == [buckets]
 
 
-def test_what_http_costs_does_not_change() -> None:
+def test_message_limits_do_not_charge_http_requests() -> None:
     store = RecordingStore(clock=Clock())
     app = App200()
     talk(limited(app, store=store, **TOP), HTTP)
@@ -202,8 +202,8 @@ def test_what_http_costs_does_not_change() -> None:
     assert app.scopes[0]["state"]["ratelimit"].verdict is None
 
 
-def test_nothing_that_a_user_names_can_be_a_bucket_of_messages() -> None:
-    """Names of rules and of limits on endpoints cannot contain a slash, but buckets of messages do."""
+def test_names_of_rules_and_limits_cannot_equal_a_message_bucket() -> None:
+    """Message buckets contain a slash. Names of rules and of endpoint limits cannot."""
     assert taken({**TOP, "rules": [{**OWN, "final": False}]}) == [["chat/messages", "/messages"]]
     for name in ("chat/messages", "/messages"):
         wrong = f"name: {found(name, NAME)}"
@@ -217,7 +217,7 @@ def test_nothing_that_a_user_names_can_be_a_bucket_of_messages() -> None:
 
 
 @pytest.mark.promise(10)
-def test_own_messages_are_counted_by_the_rules_key_and_those_of_the_top_by_its_own() -> None:
+def test_message_limits_use_the_key_of_the_rule_or_middleware_that_sets_them() -> None:
     headers = [(b"x-room", b"7")]
     assert taken({**TOP, "rules": [{**OWN, "key": "header:x-room+ip"}]}, headers=headers) == [
         ["{header:x-room=7+ip=192.0.2.1}:chat/messages"]
@@ -231,7 +231,7 @@ def costs(settings: dict[str, Any]) -> list[list[int]]:
     return [[charge.cost for charge in charges] for _, charges in store.calls]
 
 
-def test_a_message_costs_one_unless_its_limit_says_more() -> None:
+def test_a_message_costs_one_unit_unless_its_limit_sets_a_cost() -> None:
     limit = {"limit": "9/second", "cost": 3}
     assert costs({"rules": [{**OWN, "limits": "9/hour", "cost": 5}]}) == [[5], [1]]
     assert costs({"rules": [{**OWN, "messages": [limit, "50/minute"], "cost": 5}]}) == [[3, 1]]
@@ -239,7 +239,7 @@ def test_a_message_costs_one_unless_its_limit_says_more() -> None:
 
 
 @pytest.mark.parametrize(("plan", "admitted"), [(b"pro", 3), (b"free", 1), (b"none", 1)])
-def test_messages_by_tier(plan: bytes, admitted: int) -> None:
+def test_message_limits_depend_on_the_tier(plan: bytes, admitted: int) -> None:
     tiers = {"free": "1/second", "pro": "3/second"}
     for settings in ({"messages": tiers}, {"rules": [{**CHAT, "messages": tiers}]}):
         own: dict[str, Any] = {"store": MemoryStore(clock=Clock()), "tier": "header:x-plan", "key": "ip", **settings}
@@ -247,7 +247,7 @@ def test_messages_by_tier(plan: bytes, admitted: int) -> None:
         assert len(app.texts) == admitted
 
 
-def test_callables_are_asked_once_for_all_messages_of_a_websocket() -> None:
+def test_callables_of_message_limits_run_once_per_websocket() -> None:
     asked: list[str] = []
 
     async def room(request: Any) -> str:
@@ -267,7 +267,7 @@ def test_callables_are_asked_once_for_all_messages_of_a_websocket() -> None:
         chat({"store": store, "messages": messages}, *"abc")
         assert len(store.calls) == 3
     assert asked == ["key", "cost", "limits"]
-    wsgi.RateLimitMiddleware(hello, limits=[], messages=limits).close()  # never called
+    wsgi.RateLimitMiddleware(hello, limits=[], messages=limits).close()  # WSGI never calls `limits`
 
 
 def raises(_: Any) -> str:
@@ -299,7 +299,9 @@ def collides(_: Any) -> Any:
         ({"messages": "2/second", "key": "user", "missing_key": "deny", "on_message_refused": "drop"}, "", FORBIDDEN),
     ],
 )
-def test_nothing_is_unlimited_because_something_failed(settings: dict[str, Any], texts: str, end: Any) -> None:
+def test_failing_callables_and_missing_keys_do_not_lift_message_limits(
+    settings: dict[str, Any], texts: str, end: Any
+) -> None:
     app, wire = chat({"store": MemoryStore(clock=Clock()), **settings}, *"abc", path="/chat")
     assert ("".join(app.texts), ended(wire)) == (texts, end)
 
@@ -324,9 +326,7 @@ DROP = {"on_message_refused": "drop"}
         ({"messages": "1/second", **DROP, "rules": [{**OWN, "final": False, "on_message_refused": "close"}]}, True),
     ],
 )
-def test_a_rule_says_what_becomes_of_a_refused_one_and_of_several_close_counts(
-    settings: dict[str, Any], closes: bool
-) -> None:
+def test_rules_set_on_message_refused_and_close_overrides_drop(settings: dict[str, Any], closes: bool) -> None:
     app, wire = chat({"store": MemoryStore(clock=Clock()), **settings}, *"abc", path="/chat")
     assert app.texts == ["a"]
     assert ended(wire) == (CLOSED if closes else None)
@@ -340,14 +340,14 @@ def test_a_rule_says_what_becomes_of_a_refused_one_and_of_several_close_counts(
         {"rules": [{**CHAT, "messages": "1/second", "shadow": True}]},
     ],
 )
-def test_a_shadow_refuses_no_message_and_tells_what_it_decided(settings: dict[str, Any]) -> None:
+def test_shadow_limits_refuse_no_message_and_record_their_decision(settings: dict[str, Any]) -> None:
     app, wire = chat({"store": MemoryStore(clock=Clock()), **settings}, *"abc", path="/chat")
     assert (app.texts, ended(wire)) == (["a", "b", "c"], None)
     verdict = app.scopes[0]["state"]["ratelimit"].message.verdict
     assert (verdict.allowed, [decision.allowed for decision in verdict.decisions]) == (True, [False])
 
 
-# a store that is down
+# store errors
 
 
 @pytest.mark.promise(8)
@@ -365,17 +365,17 @@ def test_a_shadow_refuses_no_message_and_tells_what_it_decided(settings: dict[st
          "a", CLOSED),
     ],
 )  # fmt: skip
-def test_a_store_that_is_down(settings: dict[str, Any], texts: str, end: Any) -> None:
+def test_on_store_error_applies_to_messages(settings: dict[str, Any], texts: str, end: Any) -> None:
     store = RecordingStore(clock=Clock())
     store.error = ConnectionError("down")
     app, wire = chat({"store": store, "messages": "2/hour", **settings}, *"abcd", path="/chat")
     assert ("".join(app.texts), ended(wire)) == (texts, end)
 
 
-# several middlewares, and what the app sees
+# nested middlewares, and the verdict in the app
 
 
-def test_a_bucket_that_one_further_out_charged_is_charged_once() -> None:
+def test_nested_middlewares_charge_a_shared_bucket_once() -> None:
     store = RecordingStore(clock=Clock())
     outer = {"store": store, "messages": "3/second"}
     for inner, calls in [(outer, 3), ({**outer, "messages": "2/second", **DROP}, 6)]:
@@ -389,7 +389,7 @@ def test_a_bucket_that_one_further_out_charged_is_charged_once() -> None:
     assert [charge.limit.quota for charge in verdict.charges] == [2, 3]
 
 
-def test_the_cost_of_a_message_is_settled_where_each_step_took_it() -> None:
+def test_each_nested_middleware_settles_a_message_in_its_own_store() -> None:
     outer, inner = RecordingStore(clock=Clock()), RecordingStore(clock=Clock())
     app = Echo()
     around = limited(limited(app, store=inner, messages="9/second"), store=outer, messages="5/second")
@@ -403,7 +403,7 @@ def test_the_cost_of_a_message_is_settled_where_each_step_took_it() -> None:
 
 
 @pytest.mark.promise(8, 9)
-def test_what_one_further_out_let_pass_for_its_store_is_down_is_charged_inside() -> None:
+def test_inner_middleware_charges_messages_admitted_by_an_outer_store_error() -> None:
     broken = RecordingStore(clock=Clock())
     broken.error = ConnectionError("down")
     settings = {"messages": "1/second", "store": MemoryStore(clock=Clock())}
@@ -414,7 +414,7 @@ def test_what_one_further_out_let_pass_for_its_store_is_down_is_charged_inside()
 
 
 @pytest.mark.parametrize("limits", [[], "9/minute"])
-def test_the_app_finds_the_verdict_on_the_last_message(limits: Any) -> None:
+def test_the_app_can_read_the_verdict_on_the_last_message(limits: Any) -> None:
     app, _ = chat({"limits": limits, "messages": "2/second", "store": MemoryStore(clock=Clock())}, *"abc")
     outcome = app.scopes[0]["state"]["ratelimit"]
     assert (outcome.verdict is None) == (limits == [])
@@ -422,7 +422,7 @@ def test_the_app_finds_the_verdict_on_the_last_message(limits: Any) -> None:
     assert outcome.message.verdict.rule == "default"
 
 
-def test_the_handshake_is_charged_as_ever() -> None:
+def test_the_handshake_is_still_charged_to_the_request_limits() -> None:
     settings = {"limits": "1/minute", "messages": "9/second", "store": MemoryStore(clock=Clock())}
     one = limited(Echo(), **settings)
     assert asyncio.run(spoken(one, ONE)).types == ["websocket.accept", "websocket.send"]

@@ -1,4 +1,4 @@
-"""Tests that message limits lose, change and repeat no message, also with a close, a cancellation or a send."""
+"""Tests that message limits never lose, change or repeat a message, also on a close, a cancellation or a send."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -66,7 +66,7 @@ async def cancelled(task: "asyncio.Task[Message]") -> None:
 # closing
 
 
-def test_after_we_closed_the_app_receives_its_end_for_ever_and_nobody_raises() -> None:
+def test_after_the_close_receives_return_disconnect_and_sends_do_nothing() -> None:
     async def body(receive: Any, send: Any) -> None:
         assert await receive() is ONE
         assert [await receive() for _ in range(4)] == [ENDED] * 4
@@ -80,7 +80,7 @@ def test_after_we_closed_the_app_receives_its_end_for_ever_and_nobody_raises() -
     assert wire.receives == 3
 
 
-def test_what_is_on_its_way_while_we_close_raises_in_nobody() -> None:
+def test_a_send_in_progress_during_the_close_raises_no_error() -> None:
     class Late(Wire):
         """A server that waits before it sends, as with a full buffer, and raises if the connection was closed."""
 
@@ -103,7 +103,7 @@ def test_what_is_on_its_way_while_we_close_raises_in_nobody() -> None:
     assert wire.sent == [ACCEPT, CLOSED]
 
 
-def test_a_client_that_has_gone_when_we_close_is_no_error() -> None:
+def test_closing_to_a_disconnected_client_raises_no_error() -> None:
     class Broken(Wire):
         async def send(self, message: Message) -> None:
             if message["type"] == "websocket.close":
@@ -116,7 +116,7 @@ def test_a_client_that_has_gone_when_we_close_is_no_error() -> None:
     playing(body, Broken(ONE, TWO), messages="1/second")
 
 
-def test_what_the_server_raises_before_reaches_the_app() -> None:
+def test_server_errors_before_a_close_reach_the_app() -> None:
     class Broken(Wire):
         async def send(self, message: Message) -> None:
             if message["type"] == "websocket.send":
@@ -130,7 +130,7 @@ def test_what_the_server_raises_before_reaches_the_app() -> None:
     playing(body, Broken(ONE), messages="1/second")
 
 
-def test_what_the_app_has_closed_we_do_not_close_again() -> None:
+def test_a_websocket_that_the_app_closed_is_not_closed_again() -> None:
     own = {"type": "websocket.close", "code": 1000}
 
     async def body(receive: Any, send: Any) -> None:
@@ -143,8 +143,8 @@ def test_what_the_app_has_closed_we_do_not_close_again() -> None:
     assert wire.sent == [ACCEPT, own]
 
 
-def test_a_message_before_the_handshakes_answer_is_limited_too() -> None:
-    """Servers do not send such a message."""
+def test_messages_before_the_accept_are_limited_too() -> None:
+    """Real servers send no such message."""
 
     async def app(_: Any, receive: Any, __: Any) -> None:
         assert [await receive() for _ in range(3)] == [CONNECT, ONE, ENDED]
@@ -153,7 +153,7 @@ def test_a_message_before_the_handshakes_answer_is_limited_too() -> None:
     assert wire.sent == [CLOSED]
 
 
-def test_where_no_message_is_limited_both_ways_are_the_servers_own() -> None:
+def test_without_message_limits_the_app_gets_the_servers_receive_and_send() -> None:
     got: list[Any] = []
 
     async def app(_: Any, receive: Any, send: Any) -> None:
@@ -168,13 +168,13 @@ def test_where_no_message_is_limited_both_ways_are_the_servers_own() -> None:
         got.clear()
 
 
-# cancelling
+# canceling
 
 
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("answered", ["before the next receive", "in the next receive"])
-def test_a_receive_that_is_cancelled_while_the_store_is_asked_loses_nothing(answered: str, times: int) -> None:
+def test_a_receive_canceled_during_a_store_call_loses_no_message(answered: str, times: int) -> None:
     async def body(receive: Any, _: Any) -> None:
         for _ in range(times):
             await cancelled(await started(receive()))
@@ -197,7 +197,7 @@ def test_a_receive_that_is_cancelled_while_the_store_is_asked_loses_nothing(answ
 
 
 @pytest.mark.parametrize("mode", ["close", "drop"])
-def test_one_that_is_refused_after_its_receive_was_cancelled_stays_refused(mode: Any) -> None:
+def test_a_message_refused_after_its_receive_was_canceled_stays_refused(mode: Any) -> None:
     async def body(receive: Any, _: Any) -> None:
         store.may.set()
         assert await receive() is ONE
@@ -211,7 +211,7 @@ def test_one_that_is_refused_after_its_receive_was_cancelled_stays_refused(mode:
     assert store.asked == 2
 
 
-def test_a_receive_that_is_cancelled_while_we_close_ends_the_same() -> None:
+def test_a_receive_canceled_during_the_close_still_closes_the_websocket_once() -> None:
     class Slow(Wire):
         def __init__(self, *given: Message) -> None:
             super().__init__(*given)
@@ -236,7 +236,7 @@ def test_a_receive_that_is_cancelled_while_we_close_ends_the_same() -> None:
     assert wire.sent == [ACCEPT, CLOSED]
 
 
-def test_a_receive_that_is_cancelled_while_the_server_waits_is_the_servers() -> None:
+def test_a_receive_canceled_before_a_message_arrives_loses_no_message() -> None:
     class Silent(Wire):
         def __init__(self) -> None:
             super().__init__()
@@ -255,7 +255,7 @@ def test_a_receive_that_is_cancelled_while_the_server_waits_is_the_servers() -> 
     playing(body, wire, messages="1/second")
 
 
-def test_an_app_that_ends_while_the_store_is_asked_leaves_nothing_behind() -> None:
+def test_an_app_that_ends_during_a_store_call_causes_no_more_calls_or_sends() -> None:
     async def body(receive: Any, _: Any) -> None:
         await cancelled(await started(receive()))
         store.may.set()
@@ -277,7 +277,9 @@ LIMITS = st.sampled_from(["2/second", "3/second using gcra", "1/second using fix
 
 @pytest.mark.promise(3)
 @given(st.lists(st.one_of(MESSAGES, st.floats(0, 2)), max_size=30), LIMITS, st.sampled_from(["close", "drop"]))
-def test_what_the_model_admits_reaches_the_app_as_it_is_and_in_order(steps: list[Any], limits: Any, mode: Any) -> None:
+def test_messages_that_the_model_admits_reach_the_app_unchanged_and_in_order(
+    steps: list[Any], limits: Any, mode: Any
+) -> None:
     clock, model_clock = Clock(), Clock()
     model, expected, end = Limiter(MemoryStore(clock=model_clock)), [CONNECT], GONE
     for step in steps:
