@@ -60,7 +60,7 @@ from web.websocket_talk import chat
 
 Labels = tuple[str, ...]
 PATIENT = 60.0  # seconds
-TURNS = 100_000  # of an event loop
+TURNS = 100_000  # turns of an event loop
 
 
 def of(counts: Registry, family: Family, part: str = "") -> dict[Labels, int]:
@@ -74,8 +74,8 @@ def of(counts: Registry, family: Family, part: str = "") -> dict[Labels, int]:
 
 @pytest.mark.usefixtures("at_first_and_settled")
 @pytest.mark.parametrize("face", FACES)
-def test_the_fast_path_counts_too(face: str, counts: Registry) -> None:
-    """A plain MemoryStore takes a single charge on a path of its own, unlike the recording store of the scenarios."""
+def test_the_fast_path_of_a_memory_store_counts_requests(face: str, counts: Registry) -> None:
+    """A plain MemoryStore takes a single charge on a faster path than the recording store of the scenarios."""
     ask = FACES[face]({"limits": "2/minute", "key": "ip", "metrics": True, "store": MemoryStore(clock=Clock())})
     assert [ask(Step()).status for _ in range(3)] == [200, 200, 429]
     assert of(counts, REQUESTS) == {("default", "admitted", "store"): 2, ("default", "refused", "store"): 1}
@@ -85,7 +85,7 @@ def test_the_fast_path_counts_too(face: str, counts: Registry) -> None:
 
 @pytest.mark.usefixtures("at_first_and_settled")
 @pytest.mark.parametrize("face", FACES)
-def test_the_limits_that_refuse_are_counted_by_name(face: str, counts: Registry) -> None:
+def test_refusals_are_counted_by_the_name_of_the_limit(face: str, counts: Registry) -> None:
     limits = ["3/minute", {"limit": "1/hour", "shadow": True}, {"limit": "2/day", "name": "daily"}]
     ask = FACES[face]({"limits": limits, "key": "ip", "metrics": True, "store": MemoryStore(clock=Clock())})
     assert [ask(Step()).status for _ in range(4)] == [200, 200, 429, 429]
@@ -93,7 +93,7 @@ def test_the_limits_that_refuse_are_counted_by_name(face: str, counts: Registry)
     assert of(counts, REFUSALS) == {("default", "default-2", "true"): 3, ("default", "daily", "false"): 2}
 
 
-def test_names_that_a_callable_gives_are_no_labels(counts: Registry) -> None:
+def test_limit_names_from_a_callable_do_not_become_labels(counts: Registry) -> None:
     def limits(request: Any) -> list[Limit]:
         return [FixedWindow(1, 60, name=f"of-{request.client.replace('.', '-')}"), FixedWindow(9, 3600)]
 
@@ -105,7 +105,7 @@ def test_names_that_a_callable_gives_are_no_labels(counts: Registry) -> None:
     assert of(counts, REFUSALS) == {("default", "default", "false"): clients}
 
 
-def test_clients_make_no_series(counts: Registry) -> None:
+def test_the_number_of_series_is_bounded_with_many_rules_and_clients(counts: Registry) -> None:
     rules = [{"name": f"rule-{n}", "path": f"/{n}", "limits": "1/minute"} for n in range(500)]
     app = RateLimitMiddleware(App200(), limits="9/minute", rules=rules, metrics=True)
     requests = 100_000 if PROOF else 1200
@@ -120,7 +120,7 @@ def test_clients_make_no_series(counts: Registry) -> None:
     assert sum(of(counts, REQUESTS).values()) == requests
 
 
-def test_limits_on_endpoints_count_by_their_rule(counts: Registry) -> None:
+def test_requests_to_limited_endpoints_are_counted_under_their_rule(counts: Registry) -> None:
     async def page(request: Request) -> PlainTextResponse:
         return PlainTextResponse("hello")
 
@@ -137,7 +137,7 @@ def test_limits_on_endpoints_count_by_their_rule(counts: Registry) -> None:
     flask.RateLimiter(web, **options)
     assert [Client(web).get("/web").status_code for _ in range(2)] == [200, 429]
     assert of(counts, REQUESTS) == {
-        ("default", "admitted", "store"): 4,  # in Starlette and FastAPI, decided in a separate step
+        ("default", "admitted", "store"): 4,  # Starlette and FastAPI decide the default limits in a separate step
         **{
             (rule, outcome, "store"): 1
             for rule in ("GET_star", "GET_fast", "GET_web")
@@ -147,13 +147,13 @@ def test_limits_on_endpoints_count_by_their_rule(counts: Registry) -> None:
 
 
 @BOTH
-def test_throttles_count(site: Site, counts: Registry) -> None:
+def test_throttles_are_counted_under_their_class_name(site: Site, counts: Registry) -> None:
     ask = site([path("", throttled(Burst))], {"limits": [], "metrics": True, "store": RecordingStore(clock=Clock())})
     assert [ask().status for _ in range(3)] == [200, 200, 429]
     assert of(counts, REQUESTS) == {("Burst", "admitted", "store"): 2, ("Burst", "refused", "store"): 1}
 
 
-def test_messages_count(counts: Registry) -> None:
+def test_websocket_messages_are_counted(counts: Registry) -> None:
     chat({"limits": "9/minute", "messages": "2/minute", "on_message_refused": "drop", "metrics": True}, *"abc")
     assert of(counts, REQUESTS) == {
         ("default", "admitted", "store"): 3,  # including the handshake
@@ -162,7 +162,7 @@ def test_messages_count(counts: Registry) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_delays_count(face: str, counts: Registry) -> None:
+def test_delayed_requests_and_their_delays_are_counted(face: str, counts: Registry) -> None:
     ask = FACES[face]({"limits": PACED, "store": MemoryStore(clock=Clock()), "metrics": True})
     assert [ask(Step()).status for _ in range(4)] == [200, 200, 200, 429]
     assert of(counts, DELAYED) == {("default",): 2}
@@ -173,7 +173,7 @@ def test_delays_count(face: str, counts: Registry) -> None:
 @pytest.mark.parametrize(
     "settings", [{"limits": SLOW}, {"limits": [], "concurrent": 1, "queue": 1}], ids=["delay", "queue"]
 )
-def test_who_waits_is_counted_until_it_goes(settings: dict[str, Any], counts: Registry) -> None:
+def test_waiting_requests_are_counted_until_canceled(settings: dict[str, Any], counts: Registry) -> None:
     async def endless(_scope: Any, _receive: Any, _send: Any) -> None:
         await asyncio.Event().wait()
 
@@ -205,13 +205,13 @@ async def status(app: Any, at: str) -> Any:
     return talked.sent[0]["status"]
 
 
-def test_off_is_the_plain_gate() -> None:
+def test_without_metrics_and_spans_the_gate_has_the_plain_class() -> None:
     plain = Settings(limits="1/minute")
     assert (type(Gate(plain)), type(AsyncGate(plain))) == (Gate, AsyncGate)
 
 
 @pytest.mark.usefixtures("counts")
-def test_which_gate_reports_what() -> None:
+def test_metrics_and_span_settings_select_the_class_of_the_gate() -> None:
     counted, spanned = Settings(limits="1/minute", metrics=True), Settings(limits="1/minute", span_attributes="all")
     refused = Settings(limits="1/minute", span_attributes="refused")
     assert isinstance(Gate(counted), CountingGate)
@@ -225,7 +225,7 @@ def test_which_gate_reports_what() -> None:
         assert isinstance(gate.sync_gate, ObservedGate)
 
 
-def test_the_digest_is_that_of_the_settings(counts: Registry) -> None:
+def test_policy_info_contains_the_digest_of_the_settings(counts: Registry) -> None:
     def limits(_: Any) -> str:
         return "1/minute"
 
@@ -237,7 +237,7 @@ def test_the_digest_is_that_of_the_settings(counts: Registry) -> None:
     assert digest(Settings(limits=limits, metrics=True, jitter=1)) != digest(settings)
 
 
-def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+def test_an_unusable_metrics_folder_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"metrics_folder: got .*file', which cannot be used: File exists; choose"):
         Gate(Settings(limits="1/minute", metrics=True, metrics_folder=str(tmp_path / "file")))
@@ -251,7 +251,7 @@ def away() -> Iterator[str]:
         yield f"redis://127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_calls_of_redis_count_and_not_requests(own_redis: RedisServer, counts: Registry) -> None:
+def test_store_metrics_count_redis_calls_instead_of_takes(own_redis: RedisServer, counts: Registry) -> None:
     own_redis.flush()
     Gate(Settings(limits="1/minute", metrics=True))  # starts counting calls
     charge = Charge("{a}:b", parse("9/minute")[0])
@@ -270,7 +270,7 @@ def test_calls_of_redis_count_and_not_requests(own_redis: RedisServer, counts: R
         await store.aclose()
 
     asyncio.run(many())
-    assert calls(counts) == {"take": 5, "settle": 2}  # 20 takes of one turn are two calls
+    assert calls(counts) == {"take": 5, "settle": 2}  # 20 takes in one turn of the event loop make two calls
     assert of(counts, STORE_ERRORS) == {}
 
 
@@ -284,7 +284,9 @@ def calls(counts: Registry) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("face", ["wsgi", "asgi"])
-def test_a_server_that_is_away_is_an_error_and_then_open(face: str, away: str, counts: Registry) -> None:
+def test_an_unreachable_server_counts_errors_and_then_an_open_circuit_breaker(
+    face: str, away: str, counts: Registry
+) -> None:
     ask = FACES[face]({"limits": "9/minute", "store": away, "metrics": True, "store_timeout": 5})
     for _ in range(20):
         assert ask(Step(source="local")).status == 200
@@ -301,7 +303,7 @@ def test_a_server_that_is_away_is_an_error_and_then_open(face: str, away: str, c
 class TestOpenTelemetry:
     """Instruments and spans."""
 
-    def test_instruments(self, counts: Registry) -> None:
+    def test_instruments_export_the_counts(self, counts: Registry) -> None:
         reader = InMemoryMetricReader()
         instrument(MeterProvider([reader]))
         app = RateLimitMiddleware(App200(), limits="1/minute", metrics=True)
@@ -331,7 +333,9 @@ class TestOpenTelemetry:
     @pytest.mark.parametrize("more", [{}, {"metrics": True}], ids=["", "counted"])
     @pytest.mark.parametrize("key", ["ip", "user | ip"], ids=["fast", "general"])
     @pytest.mark.usefixtures("counts", "at_first_and_settled")
-    def test_spans(self, face: str, setting: str, described: list[int], more: dict[str, Any], key: str) -> None:
+    def test_span_attributes_describe_the_decision(
+        self, face: str, setting: str, described: list[int], more: dict[str, Any], key: str
+    ) -> None:
         options = {"limits": "1/minute", "span_attributes": setting, "key": key, **more}
         ask = FACES[face]({**options, "store": MemoryStore(clock=Clock())})
         tracer = TracerProvider().get_tracer(__name__)
@@ -345,7 +349,7 @@ class TestOpenTelemetry:
         refused = {"ratelimit.outcome": "refused", "ratelimit.remaining": 0, "ratelimit.retry_after": 60.0}
         assert spans == [own | admitted if described[0] else {}, own | refused if described[1] else {}]
 
-    def test_a_wait_without_end_is_left_out(self) -> None:
+    def test_an_infinite_retry_after_is_left_out_of_the_span(self) -> None:
         tracer = TracerProvider().get_tracer(__name__)
         rule = {"path": "/", "limits": "9/minute", "cost": lambda _: 10}
         app = RateLimitMiddleware(App200(), limits="9/minute", rules=[{**rule, "name": "dear"}], span_attributes="all")
@@ -359,7 +363,7 @@ class TestOpenTelemetry:
             "ratelimit.remaining": 9,
         }
 
-    def test_a_blocked_client_has_no_limit(self) -> None:
+    def test_the_span_of_a_blocked_client_names_no_limit(self) -> None:
         app = RateLimitMiddleware(App200(), limits="9/minute", blocklist=["192.0.2.1"], span_attributes="refused")
         with TracerProvider().get_tracer(__name__).start_as_current_span("request") as span:
             talk(app, HTTP)
@@ -371,7 +375,7 @@ class TestOpenTelemetry:
             "ratelimit.retry_after": 0.0,
         }
 
-    def test_without_the_library_the_setting_is_an_error(self) -> None:
+    def test_span_attributes_require_opentelemetry(self) -> None:
         code = (
             "import sys; sys.modules['opentelemetry'] = None\nfrom ratelimit_mw.wsgi import RateLimitMiddleware\n"
             "RateLimitMiddleware(print, limits='1/minute', span_attributes='all')"
