@@ -88,7 +88,7 @@ def items(answer: Answer, name: str) -> list[tuple[str, dict[str, int]]]:
 @BOTH
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("deep", [1, 2, 3])
-def test_the_same_middleware_charges_once_however_deep(nested: Any, deep: int) -> None:
+def test_identical_nested_middlewares_charge_a_request_once(nested: Any, deep: int) -> None:
     store, settings = stored(limits="2/minute")
     send = nested([settings] * deep)
     assert [send().status for _ in range(3)] == [200, 200, 429]
@@ -96,7 +96,7 @@ def test_the_same_middleware_charges_once_however_deep(nested: Any, deep: int) -
 
 
 @BOTH
-def test_the_fields_stand_there_once(nested: Any) -> None:
+def test_identical_nested_middlewares_add_their_header_fields_once(nested: Any) -> None:
     _, settings = stored(limits="2/minute", headers="both")
     send = nested([settings] * 3)
     for status, remaining in ((200, 1), (200, 0), (429, 0)):
@@ -109,7 +109,7 @@ def test_the_fields_stand_there_once(nested: Any) -> None:
 
 @BOTH
 @pytest.mark.promise(9)
-def test_an_inner_one_with_other_limits_enforces_those(nested: Any) -> None:
+def test_an_inner_middleware_enforces_its_own_limits(nested: Any) -> None:
     store, outer = stored(limits="9/minute")
     inner = {**outer, "limits": "2/hour"}
     send = nested([outer, inner, outer])
@@ -120,7 +120,7 @@ def test_an_inner_one_with_other_limits_enforces_those(nested: Any) -> None:
 
 
 @BOTH
-def test_the_fields_of_both_stand_there_and_can_be_read(nested: Any) -> None:
+def test_header_fields_list_the_limits_of_both_middlewares(nested: Any) -> None:
     _, outer = stored(limits=[{"limit": "9/minute", "name": "edge"}])
     inner = {**outer, "limits": [{"limit": "2/hour", "name": "api"}, {"limit": "9/minute", "name": "edge"}]}
     send = nested([outer, inner])
@@ -138,7 +138,7 @@ def test_the_fields_of_both_stand_there_and_can_be_read(nested: Any) -> None:
 
 @BOTH
 @pytest.mark.promise(2)
-def test_refused_inside_what_was_taken_outside_stays_taken(nested: Any) -> None:
+def test_an_inner_refusal_does_not_refund_the_outer_charge(nested: Any) -> None:
     store, outer = stored(limits=[{"limit": "9/minute using fixed_window", "cost": 3}], app_limits=["8/minute"])
     inner = {**outer, "limits": "1/hour", "app_limits": []}
     send = nested([outer, inner])
@@ -152,8 +152,8 @@ def test_refused_inside_what_was_taken_outside_stays_taken(nested: Any) -> None:
 
 @BOTH
 @pytest.mark.promise(2)
-def test_work_between_two_middlewares_is_done_as_often_as_the_outer_one_admits(nested: Any) -> None:
-    """The outer limit protects what runs between the two, such as checking a password."""
+def test_the_outer_limit_bounds_the_work_between_two_middlewares(nested: Any) -> None:
+    """An example of such work is checking a password."""
     worked = []
 
     def work(request: Any) -> str:
@@ -168,8 +168,8 @@ def test_work_between_two_middlewares_is_done_as_often_as_the_outer_one_admits(n
 
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("settled", [0, 5], ids=["less", "more"])
-def test_an_app_that_catches_the_refusal_can_settle_what_was_taken_outside(settled: int) -> None:
-    """Only the charges of the outer middleware are settled: the inner one has taken nothing."""
+def test_an_app_can_settle_the_outer_charge_after_an_inner_refusal(settled: int) -> None:
+    """Only the charges of the outer middleware are settled: the inner one has charged nothing."""
     store, outer = stored(limits=[{"limit": "9/minute", "cost": 3}])
     inner = asgi.RateLimitMiddleware(App200(), {**outer, "limits": "1/hour"})
 
@@ -184,7 +184,7 @@ def test_an_app_that_catches_the_refusal_can_settle_what_was_taken_outside(settl
     assert settled_by(store)[-1] == [("9/60s using sliding_window_counter", settled - 3)]
 
 
-def test_a_callable_that_settles_is_not_called_for_a_step_that_took_nothing() -> None:
+def test_a_settle_callable_is_not_called_if_its_middleware_charged_nothing() -> None:
     called: list[str] = []
 
     def outer_cost(_: object, __: object) -> int:
@@ -209,8 +209,8 @@ def test_a_callable_that_settles_is_not_called_for_a_step_that_took_nothing() ->
     "using", ["sliding_window_counter", "fixed_window", "token_bucket", "gcra", "sliding_window_log"]
 )
 @pytest.mark.parametrize("deep", [1, 2], ids=["last", "one left"])
-def test_retry_after_of_an_inner_one_is_true(nested: Any, using: str, deep: int) -> None:
-    """It also accounts for the outer limit, because the retry is charged there, too."""
+def test_retry_after_of_an_inner_refusal_is_accurate(nested: Any, using: str, deep: int) -> None:
+    """The outer limit also determines the wait, because it charges the retry, too."""
     clock = Clock()
     outer = {"limits": f"{deep + 1} per 8 seconds using {using}", "store": MemoryStore(clock=clock)}
     send = nested([outer, {**outer, "limits": f"1/second using {using}"}])
@@ -226,14 +226,14 @@ def test_retry_after_of_an_inner_one_is_true(nested: Any, using: str, deep: int)
 
 @BOTH
 @pytest.mark.promise(4)
-def test_retry_after_of_an_inner_one_waits_for_no_slot_that_the_request_holds(nested: Any) -> None:
+def test_inner_retry_after_ignores_the_slot_of_the_request_itself(nested: Any) -> None:
     store = MemoryStore(clock=Clock())
     outer = {"limits": [], "rules": [{"path": "/", "concurrent": 1}], "slot_retry": 30, "store": store}
     send = nested([outer, {"limits": "1/second", "store": store}])
     assert [send().status, send().field("retry-after")] == [200, ["1"]]
 
 
-def test_a_refusal_inside_asks_an_outer_store_that_is_awaited_nothing(
+def test_an_inner_refusal_makes_no_further_call_to_an_async_outer_store(
     caplog: pytest.LogCaptureFixture, speaks_again: None
 ) -> None:
     """The inner middleware decides in memory, without awaiting; the outer store can only be awaited."""
@@ -271,7 +271,7 @@ def test_a_refusal_inside_asks_an_outer_store_that_is_awaited_nothing(
 
 
 @BOTH
-def test_refused_outside_nothing_is_asked_inside(nested: Any) -> None:
+def test_an_outer_refusal_makes_no_inner_store_call(nested: Any) -> None:
     store, outer = stored(limits="1/minute")
     send = nested([outer, {**outer, "limits": "9/hour"}])
     assert [send().status for _ in range(2)] == [200, 429]
@@ -280,7 +280,7 @@ def test_refused_outside_nothing_is_asked_inside(nested: Any) -> None:
 
 @BOTH
 @pytest.mark.promise(9)
-def test_what_an_outer_one_exempts_an_inner_one_charges(nested: Any) -> None:
+def test_an_inner_middleware_charges_requests_that_the_outer_exempts(nested: Any) -> None:
     store, settings = stored(limits="1/minute")
     send = nested([{**settings, "exempt": ["/"]}, settings])
     assert [send().status for _ in range(2)] == [200, 429]
@@ -299,7 +299,7 @@ def test_what_an_outer_one_exempts_an_inner_one_charges(nested: Any) -> None:
     ],
     ids=["blocked", "no key", "no limits", "no store"],
 )
-def test_what_an_inner_one_refuses_without_asking_stays_refused(
+def test_an_inner_middleware_can_refuse_without_a_decision_of_its_store(
     nested: Any, inner: dict[str, Any], status: int
 ) -> None:
     _, outer = stored(limits="9/minute")
@@ -310,7 +310,7 @@ def test_what_an_inner_one_refuses_without_asking_stays_refused(
 
 @BOTH
 @pytest.mark.promise(9)
-def test_what_an_outer_one_only_tries_an_inner_one_enforces(nested: Any) -> None:
+def test_an_inner_middleware_enforces_limits_that_the_outer_shadows(nested: Any) -> None:
     _, settings = stored(limits="3/minute")
     send = nested([{**settings, "shadow": True}, {**settings, "store": MemoryStore(clock=Clock())}])
     assert [send().status for _ in range(4)] == [200, 200, 200, 429]
@@ -318,7 +318,7 @@ def test_what_an_outer_one_only_tries_an_inner_one_enforces(nested: Any) -> None
 
 @BOTH
 @pytest.mark.promise(9)
-def test_an_inner_one_charges_what_its_requests_cost(nested: Any) -> None:
+def test_an_inner_middleware_charges_its_own_cost(nested: Any) -> None:
     _, outer = stored(limits="9/minute")
     send = nested([outer, {**outer, "limits": [{"limit": "9/minute", "cost": 5}]}])
     assert [send().status for _ in range(3)] == [200, 429, 429]
@@ -326,7 +326,7 @@ def test_an_inner_one_charges_what_its_requests_cost(nested: Any) -> None:
 
 @BOTH
 @pytest.mark.promise(8, 9)
-def test_what_an_outer_one_let_pass_for_its_store_is_down_an_inner_one_charges(nested: Any) -> None:
+def test_an_inner_middleware_charges_requests_admitted_by_an_outer_store_error(nested: Any) -> None:
     _, settings = stored(limits="1/minute")
     broken = RecordingStore(clock=Clock())
     broken.error = ConnectionError("down")
@@ -335,14 +335,14 @@ def test_what_an_outer_one_let_pass_for_its_store_is_down_an_inner_one_charges(n
 
 
 @BOTH
-def test_clients_are_told_apart_inside_as_outside(nested: Any) -> None:
+def test_nested_middlewares_count_each_client_separately(nested: Any) -> None:
     _, settings = stored(limits="1/minute")
     send = nested([settings, settings])
     assert [send(client=(client, 0)).status for client in ("192.0.2.1", "192.0.2.2", "192.0.2.1")] == [200, 200, 429]
 
 
 @BOTH
-def test_an_inner_one_that_counts_another_key_charges_it(nested: Any) -> None:
+def test_an_inner_middleware_with_another_key_charges_that_key(nested: Any) -> None:
     store, outer = stored(limits="9/minute")
     nested([outer, {**outer, "key": "all"}])()
     notation = "9/60s using sliding_window_counter"
@@ -350,7 +350,7 @@ def test_an_inner_one_that_counts_another_key_charges_it(nested: Any) -> None:
 
 
 @BOTH
-def test_rules_of_the_same_name_and_limit_are_one_bucket_others_are_not(nested: Any) -> None:
+def test_an_inner_rule_of_another_name_has_its_own_bucket(nested: Any) -> None:
     rule = {"path": "/", "limits": "3/minute", "name": "root"}
     store, outer = stored(limits="9/minute", rules=[rule])
     nested([outer, {**outer, "rules": [{**rule, "name": "other"}], "app_limits": "5/minute"}])()
@@ -360,7 +360,7 @@ def test_rules_of_the_same_name_and_limit_are_one_bucket_others_are_not(nested: 
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("deep", [1, 2, 3])
-def test_a_state_that_requests_share_frees_none_of_them(deep: int) -> None:
+def test_requests_that_share_a_state_are_all_charged(deep: int) -> None:
     _, settings = stored(limits="2/minute")
     send, shared = over_asgi([settings] * deep), {"db": object()}
     assert [send(state=shared).status for _ in range(4)] == [200, 200, 429, 429]
@@ -368,7 +368,7 @@ def test_a_state_that_requests_share_frees_none_of_them(deep: int) -> None:
 
 
 @pytest.mark.promise(9)
-def test_a_client_cannot_say_that_it_was_charged() -> None:
+def test_client_headers_cannot_mark_a_request_as_charged() -> None:
     _, settings = stored(limits="1/minute")
     for nested in (over_asgi, over_wsgi):
         settings["store"] = MemoryStore(clock=Clock())
@@ -383,7 +383,7 @@ def test_a_client_cannot_say_that_it_was_charged() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"state": {}}], ids=["no state", "state"])
-def test_the_app_finds_one_verdict_on_all_that_was_charged(more: dict[str, Any]) -> None:
+def test_the_app_finds_one_verdict_on_the_charges_of_all_middlewares(more: dict[str, Any]) -> None:
     _, outer = stored(limits="9/minute")
     app = App200()
     layers = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(app, outer, limits="5/minute"), outer)
@@ -394,7 +394,7 @@ def test_the_app_finds_one_verdict_on_all_that_was_charged(more: dict[str, Any])
 
 
 @BOTH
-def test_one_bucket_is_named_once_and_as_it_stands_now(nested: Any) -> None:
+def test_header_fields_show_a_shared_bucket_once_and_in_its_latest_state(nested: Any) -> None:
     _, outer = stored(limits="9/minute")
     dearer = {**outer, "limits": [{"limit": "9/minute", "cost": 5}]}
     answer = nested([outer, dearer, {**dearer, "limits": [{"limit": "9/minute", "cost": 6}]}])()
@@ -403,7 +403,7 @@ def test_one_bucket_is_named_once_and_as_it_stands_now(nested: Any) -> None:
 
 
 @BOTH
-def test_an_inner_one_shows_its_headers_where_the_outer_one_shows_none(nested: Any) -> None:
+def test_an_inner_middleware_adds_header_fields_if_the_outer_adds_none(nested: Any) -> None:
     _, outer = stored(limits="9/minute")
     for silent in ({**outer, "headers": "none"}, {**outer, "exempt": ["/"]}):
         answer = nested([silent, {**outer, "limits": "1/hour"}])()
@@ -411,7 +411,7 @@ def test_an_inner_one_shows_its_headers_where_the_outer_one_shows_none(nested: A
         outer["store"] = MemoryStore(clock=Clock())
 
 
-def test_websockets_too() -> None:
+def test_identical_nested_middlewares_charge_a_websocket_once() -> None:
     store, settings = stored(limits="2/minute")
     app = App200({"type": "websocket.accept"})
     layers = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(app, settings), settings)
@@ -421,8 +421,8 @@ def test_websockets_too() -> None:
     assert len(store.calls) == 3
 
 
-def test_around_an_app_and_a_part_of_it() -> None:
-    """In Starlette, around the whole app, and around an app that is mounted in it."""
+def test_middlewares_around_an_app_and_a_mounted_app_charge_each_limit_once() -> None:
+    """Two middlewares wrap the Starlette app, and one wraps the app that is mounted in it."""
     store, settings = stored(limits="9/minute")
     part: Any = Starlette(routes=[Route("/{rest:path}", _hello)])
     part.add_middleware(asgi.RateLimitMiddleware, settings, limits="2/minute")
@@ -435,12 +435,12 @@ def test_around_an_app_and_a_part_of_it() -> None:
     assert [len(charges) for charges in taken(store)] == [1] * 7
 
 
-# with an app's own header fields
+# header fields of the app
 
 
 @BOTH
 @pytest.mark.parametrize("style", ["ietf", "both"])
-def test_an_apps_own_ratelimit_stands_first_and_can_be_read_with_ours(nested: Any, style: str) -> None:
+def test_ratelimit_fields_of_the_app_precede_those_of_the_middleware(nested: Any, style: str) -> None:
     _, settings = stored(limits="2/minute", headers=style)
     own = [("RateLimit-Policy", '"daily";q=9;w=86400'), ("RateLimit", '"daily";r=8;t=80000')]
     answer = nested([settings], own)()
@@ -452,7 +452,7 @@ def test_an_apps_own_ratelimit_stands_first_and_can_be_read_with_ours(nested: An
 @BOTH
 @pytest.mark.parametrize("style", ["legacy", "both"])
 @pytest.mark.parametrize("name", ["X-RateLimit-Remaining", "x-ratelimit-remaining"])
-def test_an_apps_own_x_ratelimit_is_kept_and_ours_left_out(nested: Any, style: str, name: str) -> None:
+def test_an_x_ratelimit_field_of_the_app_replaces_that_of_the_middleware(nested: Any, style: str, name: str) -> None:
     _, settings = stored(limits="2/minute", headers=style)
     answer = nested([settings], [(name, "77")])()
     assert answer.field("x-ratelimit-remaining") == ["77"]
@@ -460,7 +460,7 @@ def test_an_apps_own_x_ratelimit_is_kept_and_ours_left_out(nested: Any, style: s
 
 @BOTH
 @pytest.mark.parametrize("style", ["legacy", "both"])
-def test_an_apps_own_x_ratelimit_does_not_stand_among_ours_of_another_limit(nested: Any, style: str) -> None:
+def test_x_ratelimit_fields_of_the_app_and_the_middleware_are_not_mixed(nested: Any, style: str) -> None:
     _, settings = stored(limits="2/minute", headers=style)
     answer = nested([settings], [("X-RateLimit-Limit", "88"), ("X-RateLimit-Remaining", "77")])()
     assert answer.field("x-ratelimit-limit") == ["88"]
@@ -470,7 +470,7 @@ def test_an_apps_own_x_ratelimit_does_not_stand_among_ours_of_another_limit(nest
 
 @BOTH
 @pytest.mark.parametrize("style", ["legacy", "both"])
-def test_x_ratelimit_of_an_inner_one_is_kept(nested: Any, style: str) -> None:
+def test_x_ratelimit_fields_of_an_inner_middleware_are_kept(nested: Any, style: str) -> None:
     _, outer = stored(limits="9/minute", headers=style)
     answer = nested([outer, {**outer, "limits": "2/hour"}])()
     assert answer.field("x-ratelimit-limit") == ["2"]
@@ -478,6 +478,6 @@ def test_x_ratelimit_of_an_inner_one_is_kept(nested: Any, style: str) -> None:
 
 
 @BOTH
-def test_an_apps_own_retry_after_is_its_own(nested: Any) -> None:
+def test_retry_after_of_the_app_is_kept(nested: Any) -> None:
     _, settings = stored(limits="2/minute")
     assert nested([settings], [("Retry-After", "5")])().field("retry-after") == ["5"]
