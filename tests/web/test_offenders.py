@@ -1,4 +1,4 @@
-"""The clients that were refused most: counted in a bounded table, and sent to the store off the request path."""
+"""Tests that a bounded table counts the most refused clients, and sends them to the store off the request path."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ OFTEN = [f"often-{number}" for number in range(20)]
 
 
 class Keeping(MemoryStore):
-    """A store in memory that keeps refusals, as one on a server does."""
+    """A memory store that keeps refusals, as stores on a server do."""
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.promise(7)
-def test_names_that_are_refused_often_are_found_among_a_million_refusals() -> None:
+def test_the_table_finds_frequent_offenders_among_a_million_refusals() -> None:
     size = 100
     names = OFTEN * 10_000 + [f"once-{number}" for number in range(800_000)]
     Random(1).shuffle(names)  # noqa: S311  # a fixed order
@@ -182,7 +182,7 @@ def test_refusals_in_an_event_loop_reach_the_store_in_a_task() -> None:
     asyncio.run(refuse())  # in another loop, too
 
 
-def test_closing_sends_what_is_left() -> None:
+def test_closing_the_gate_sends_pending_refusals() -> None:
     store = Keeping()
     gate = Gate(settings(store))
     for _ in range(3):
@@ -194,7 +194,7 @@ def test_closing_sends_what_is_left() -> None:
 
 @pytest.mark.promise(8)
 @pytest.mark.usefixtures("quick", "unthrottled_log")
-def test_a_store_that_fails_costs_the_refusals_and_no_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_store_loses_refusals_but_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:
     store = Keeping(StoreError("away"))
     gate = Gate(settings(store))
     for _ in range(3):
@@ -222,7 +222,7 @@ def test_threads_count_every_refusal() -> None:
     assert store.counts == {"{a}:login": 20_000}
 
 
-def test_the_latest_refusals_are_as_many_as_the_names() -> None:
+def test_the_reporter_keeps_as_many_latest_refusals_as_names() -> None:
     store = Keeping()
     reporter = ThreadReporter(store, 3)
     for number in range(8):
@@ -249,7 +249,7 @@ def test_a_forked_child_sends_only_its_own_refusals(redis_url: str) -> None:
         assert store.most_refused(since) == {"{a}:login": 2}
 
 
-def test_a_request_that_no_limit_refused_is_not_counted() -> None:
+def test_refusals_by_the_blocklist_are_not_counted() -> None:
     store = Keeping()
     gate = Gate(settings(store, blocklist=["192.0.2.1"]))
     verdict = gate.admit(request("bob"))
@@ -259,13 +259,13 @@ def test_a_request_that_no_limit_refused_is_not_counted() -> None:
     assert store.calls == []
 
 
-def test_nothing_is_counted_unless_it_is_switched_on() -> None:
+def test_remember_refused_zero_disables_counting() -> None:
     gate = Gate(settings(Keeping(), remember_refused=0))
     assert gate.reporter is None
 
 
 @pytest.mark.parametrize("kind", [Gate, AsyncGate])
-def test_a_store_that_keeps_no_refusals_is_reported_at_start(
+def test_a_store_that_cannot_keep_refusals_is_logged_at_startup(
     kind: Callable[[Settings], Gate | AsyncGate], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -276,13 +276,13 @@ def test_a_store_that_keeps_no_refusals_is_reported_at_start(
     assert caplog.text.count("remember_refused: the store cannot keep refusals") == 1
 
 
-def test_limits_on_endpoints_report_to_the_same_place() -> None:
+def test_endpoint_limits_use_the_reporter_of_the_gate() -> None:
     gate = Gate(settings(Keeping()))
     assert gate.nested.reporter is gate.reporter
     assert gate.reporter is not None
 
 
 @pytest.mark.parametrize("value", [-1, 10_001, True, 1.5, "10", None])
-def test_a_wrong_number(value: object) -> None:
+def test_an_invalid_remember_refused_is_a_config_error(value: object) -> None:
     with pytest.raises(ConfigError, match=r"^remember_refused: got "):
         Settings(limits="1/hour", remember_refused=value)  # type: ignore[arg-type]  # on purpose

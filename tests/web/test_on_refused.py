@@ -31,8 +31,8 @@ from web.wsgi_talk import Server, hello
 
 ASYNC = {name: FACES[name] for name in ("starlette", "fastapi")}
 SYNC = {name: FACES[name] for name in ("flask", "wsgi")}
-APPS = [*ASYNC, *SYNC]  # in Django, on_refused cannot be an app: see test_django.py
-JOINED = ("django", "django async")  # they join repeated headers in one line
+APPS = [*ASYNC, *SYNC]  # not Django, where on_refused cannot be an app: see test_django.py
+JOINED = ("django", "django async")  # Django joins repeated headers in one line
 OWN = [
     ("cache-control", "no-store"),
     ("retry-after", "60"),
@@ -118,7 +118,7 @@ def fastapi_app() -> FastAPI:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_callable_gives_status_fields_and_body_and_ours_go_with_them(face: str) -> None:
+def test_a_callable_sets_the_response_and_the_middleware_adds_its_fields(face: str) -> None:
     answer = refused(FACES[face], on_refused=teapot)
     assert (answer.status, answer.body) == (418, b"no tea")
     own = [TEXT, ("content-length", "6"), ("x-client", "192.0.2.1"), ("x-rule", "default")]
@@ -126,7 +126,7 @@ def test_a_callable_gives_status_fields_and_body_and_ours_go_with_them(face: str
 
 
 @pytest.mark.parametrize("face", ASYNC)
-def test_under_asgi_a_callable_may_be_awaited(face: str) -> None:
+def test_asgi_accepts_an_async_callable(face: str) -> None:
     answer = refused(ASYNC[face], on_refused=later)
     assert (answer.status, answer.body) == (418, b"no tea")
     assert answer.field("retry-after") == ["60"]
@@ -134,7 +134,7 @@ def test_under_asgi_a_callable_may_be_awaited(face: str) -> None:
 
 @pytest.mark.parametrize("status", REFUSALS)
 @pytest.mark.parametrize("face", FACES)
-def test_a_callable_is_asked_for_each_kind_of_refusal(face: str, status: int) -> None:
+def test_a_callable_responds_to_each_kind_of_refusal(face: str, status: int) -> None:
     seen: list[tuple[bool, str | None, str]] = []
 
     def kept(_: Request, verdict: Verdict) -> Any:
@@ -168,7 +168,7 @@ def test_a_callable_is_asked_for_each_kind_of_refusal(face: str, status: int) ->
         ({}, ("cache-control", ["no-store"])),
     ],
 )
-def test_what_a_callable_says_itself_is_kept(face: str, given: Any, kept: tuple[str, list[str]]) -> None:
+def test_header_fields_of_a_callable_are_kept(face: str, given: Any, kept: tuple[str, list[str]]) -> None:
     answer = refused(FACES[face], on_refused=lambda _, __: (429, given, "no"))
     assert (answer.status, answer.body) == (429, b"no")
     assert answer.field(kept[0]) == ([", ".join(kept[1])] if face in JOINED else kept[1])
@@ -177,7 +177,7 @@ def test_what_a_callable_says_itself_is_kept(face: str, given: Any, kept: tuple[
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_callables_own_ratelimit_is_kept_and_can_be_read(face: str) -> None:
+def test_the_ratelimit_field_of_a_callable_replaces_the_default_one(face: str) -> None:
     answer = refused(FACES[face], on_refused=lambda _, __: (429, {"RateLimit": '"own";r=0;t=5'}, ""))
     assert parsed(answer, "ratelimit") == [("own", {"r": 0, "t": 5})]
 
@@ -189,7 +189,7 @@ def parsed(answer: Answer, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("body", ["caf\xe9 \u6771", b"\x00\xff", ""])
-def test_a_body_is_text_or_bytes(face: str, body: str | bytes) -> None:
+def test_a_callable_may_return_a_body_of_text_or_bytes(face: str, body: str | bytes) -> None:
     answer = refused(FACES[face], on_refused=lambda _, __: (429, {}, body))
     content = body.encode() if isinstance(body, str) else body
     assert answer.body == content
@@ -197,7 +197,7 @@ def test_a_body_is_text_or_bytes(face: str, body: str | bytes) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_head_has_the_same_fields_and_no_body(face: str) -> None:
+def test_a_refused_head_request_gets_the_content_length_and_no_body(face: str) -> None:
     answer = refused(FACES[face], Step(method="HEAD"), on_refused=teapot)
     assert (answer.status, answer.body) == (418, b"")
     assert answer.field("content-length") == ["6"]
@@ -268,7 +268,9 @@ OF_ANOTHER_KIND = {
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("answer", OF_ANOTHER_KIND)
-def test_what_a_callable_returned_is_named(face: str, answer: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_describes_an_invalid_return_value_of_a_callable(
+    face: str, answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
     value, name = OF_ANOTHER_KIND[answer]
     problem(refused(FACES[face], on_refused=lambda _, __: value), 429)
     (said,) = caplog.messages
@@ -297,21 +299,20 @@ OF_THEIRS = {
 
 
 def expected_of(theirs: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return their fields and those of the middleware that remain. Each RateLimit field of theirs replaces both."""
+    """Return the given fields and the default ones that they leave. Each given RateLimit field replaces both."""
     lower = {name.lower(): value for name, value in theirs.items()}
     return sorted([*lower.items(), *[pair for pair in OWN if pair[0] not in lower and "ratelimit" not in pair[0]]])
 
 
 @pytest.mark.parametrize("which", OF_THEIRS)
 @pytest.mark.parametrize("face", FACES)
-def test_fields_of_a_callable_replace_ours(face: str, which: str) -> None:
+def test_header_fields_of_a_callable_replace_the_default_ones(face: str, which: str) -> None:
     answer = refused(FACES[face], on_refused=lambda _, __: (429, OF_THEIRS[which], None))
     own = [TEXT, ("content-length", "0")]
     assert fields(answer) == sorted([*own, *expected_of(OF_THEIRS[which])])
 
 
-def test_fields_of_a_refusal_further_in_replace_ours() -> None:
-    """The outer middleware adds no RateLimit fields to those that the inner one's callable returns."""
+def test_an_outer_middleware_adds_no_ratelimit_field_to_an_inner_callables() -> None:
     app = asgi.RateLimitMiddleware(
         App200(), limits="1/minute", on_refused=lambda _, __: (429, {"RateLimit": "x"}, None)
     )
@@ -324,7 +325,7 @@ def test_fields_of_a_refusal_further_in_replace_ours() -> None:
 
 @pytest.mark.parametrize("which", OF_THEIRS)
 @pytest.mark.parametrize("face", APPS)
-def test_fields_of_an_app_replace_ours(face: str, which: str) -> None:
+def test_header_fields_of_an_app_replace_the_default_ones(face: str, which: str) -> None:
     def by_wsgi(_: Any, start_response: Any) -> Any:
         start_response("429 Slow", list(OF_THEIRS[which].items()))
         return [b""]
@@ -338,19 +339,21 @@ def test_fields_of_an_app_replace_ours(face: str, which: str) -> None:
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("status", REFUSALS)
 @pytest.mark.parametrize("face", FACES)
-def test_a_callable_that_raises_leaves_our_own_answer(face: str, status: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callable_that_raises_causes_the_default_response(
+    face: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
     problem(refused(FACES[face], on_refused=explodes, **REFUSALS[status]), status)
     assert "ratelimit_mw: on_refused explodes: raised an error, the default response is sent" in caplog.messages
 
 
 @pytest.mark.parametrize("face", SYNC)
-def test_under_wsgi_what_has_to_be_awaited_is_a_wrong_setting(face: str) -> None:
+def test_wsgi_rejects_an_async_callable(face: str) -> None:
     with pytest.raises(ConfigError, match="on_refused: got later, "):
         SYNC[face]({**LIMITED, "on_refused": later})
 
 
 @pytest.mark.parametrize("face", SYNC)
-def test_under_wsgi_what_gives_something_to_await_gives_nonsense_and_python_has_no_complaint(
+def test_a_coroutine_under_wsgi_causes_the_default_response_and_no_warning(
     face: str, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices.logger, "disabled", True)  # log records would keep the coroutine alive
@@ -364,7 +367,7 @@ def test_under_wsgi_what_gives_something_to_await_gives_nonsense_and_python_has_
 
 @pytest.mark.parametrize("status", REFUSALS)
 @pytest.mark.parametrize("face", ASYNC)
-def test_an_asgi_app_answers_and_our_fields_go_with_it(face: str, status: int) -> None:
+def test_an_asgi_app_responds_and_the_middleware_adds_its_fields(face: str, status: int) -> None:
     answer = refused(ASYNC[face], Step(path="/x"), on_refused=asgi_app, **REFUSALS[status])
     assert (answer.status, answer.body) == (420, b"busy")
     own = [TEXT, ("content-length", "4"), ("x-seen", "/x")]
@@ -374,7 +377,7 @@ def test_an_asgi_app_answers_and_our_fields_go_with_it(face: str, status: int) -
 
 @pytest.mark.parametrize("status", REFUSALS)
 @pytest.mark.parametrize("face", SYNC)
-def test_a_wsgi_app_answers_and_our_fields_go_with_it(face: str, status: int) -> None:
+def test_a_wsgi_app_responds_and_the_middleware_adds_its_fields(face: str, status: int) -> None:
     answer = refused(SYNC[face], Step(path="/x"), on_refused=wsgi_app, **REFUSALS[status])
     assert (answer.status, answer.body) == (420, b"busy")
     ours = {429: OWN, 403: OWN[:1], 503: [*OWN[:1], ("retry-after", "1")]}[status]
@@ -391,7 +394,7 @@ def test_a_wsgi_app_answers_and_our_fields_go_with_it(face: str, status: int) ->
     ids=["starlette", "fastapi", "a response of Starlette"],
 )
 @pytest.mark.parametrize("face", ASYNC)
-def test_an_asgi_app_of_a_framework(face: str, app: Any, body: bytes) -> None:
+def test_an_asgi_app_of_a_framework_can_respond(face: str, app: Any, body: bytes) -> None:
     answer = refused(ASYNC[face], Step(path="/x"), on_refused=app)
     assert (answer.status, answer.body, answer.field("retry-after")) == (420, body, ["60"])
 
@@ -402,7 +405,7 @@ def test_an_asgi_app_of_a_framework(face: str, app: Any, body: bytes) -> None:
     ids=["flask", "a response of Werkzeug"],
 )
 @pytest.mark.parametrize("face", SYNC)
-def test_a_wsgi_app_of_a_framework(face: str, app: Any, body: bytes) -> None:
+def test_a_wsgi_app_of_a_framework_can_respond(face: str, app: Any, body: bytes) -> None:
     answer = refused(SYNC[face], Step(path="/x"), on_refused=app)
     assert (answer.status, answer.body, answer.field("retry-after")) == (420, body, ["60"])
 
@@ -410,7 +413,7 @@ def test_a_wsgi_app_of_a_framework(face: str, app: Any, body: bytes) -> None:
 @pytest.mark.parametrize("headers", ["ietf", "legacy", "both", "none"])
 @pytest.mark.parametrize("status", REFUSALS)
 @pytest.mark.parametrize("face", APPS)
-def test_what_an_app_says_itself_is_kept(face: str, status: int, headers: str) -> None:
+def test_header_fields_of_an_app_are_kept(face: str, status: int, headers: str) -> None:
     own = [("Retry-After", "7"), ("Cache-Control", "private"), ("X-RateLimit-Limit", "5")]
 
     def wsgi_own(environ: Any, start_response: Any) -> Iterable[bytes]:
@@ -431,7 +434,7 @@ def test_what_an_app_says_itself_is_kept(face: str, status: int, headers: str) -
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("face", APPS)
-def test_an_app_that_raises_leaves_our_own_answer(face: str) -> None:
+def test_an_app_that_raises_causes_the_default_response(face: str) -> None:
     async def asgi_raises(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError(scope["path"])
 
@@ -442,14 +445,14 @@ def test_an_app_that_raises_leaves_our_own_answer(face: str) -> None:
 
 
 @pytest.mark.promise(8)
-def test_an_asgi_app_that_sends_nothing_leaves_our_own_answer() -> None:
+def test_an_asgi_app_that_sends_nothing_causes_the_default_response() -> None:
     async def silent(scope: Any, receive: Any, send: Any) -> None: ...
 
     problem(refused(FACES["starlette"], on_refused=silent), 429)
 
 
 @pytest.mark.promise(8)
-def test_a_wsgi_app_that_raises_after_it_has_begun_is_heard() -> None:
+def test_errors_of_a_wsgi_app_after_start_response_propagate() -> None:
     """A second call of start_response would raise (PEP 3333), and hide the error of the app."""
 
     def begins(environ: Any, start_response: Any) -> Iterable[bytes]:
@@ -465,7 +468,7 @@ def test_a_wsgi_app_that_raises_after_it_has_begun_is_heard() -> None:
     assert [started[0] for started in server.started] == ["420 Busy"]
 
 
-def test_an_asgi_app_that_raises_after_it_has_begun_is_heard() -> None:
+def test_errors_of_an_asgi_app_after_the_response_start_propagate() -> None:
     async def begins(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 420, "headers": []})
         raise RuntimeError(scope["path"])
@@ -482,7 +485,7 @@ async def takes_three(scope: Any, receive: Any, send: Any) -> None: ...
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("store", ["memory://", MemoryStore()], ids=["own", "given"])
-def test_an_app_of_the_other_kind_is_a_wrong_setting(store: Any) -> None:
+def test_an_app_of_the_other_protocol_is_a_config_error(store: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         wsgi.RateLimitMiddleware(hello, {"limits": "1/minute", "on_refused": takes_three, "store": store})
     assert str(caught.value) == (
@@ -500,7 +503,7 @@ def test_an_app_of_the_other_kind_is_a_wrong_setting(store: Any) -> None:
     "given",
     [5, "no", "call:nowhere:nothing", "call:math", [], lambda: None, lambda _: None, lambda _, __, ___, ____: None],
 )
-def test_what_can_answer_nothing_is_a_wrong_setting(given: Any) -> None:
+def test_a_value_that_cannot_respond_is_a_config_error(given: Any) -> None:
     for made in (lambda: asgi.RateLimitMiddleware(App200(), limits=[], on_refused=given),
                  lambda: wsgi.RateLimitMiddleware(hello, limits=[], on_refused=given)):  # fmt: skip
         with pytest.raises(ConfigError, match=r"^on_refused: "):
@@ -508,12 +511,12 @@ def test_what_can_answer_nothing_is_a_wrong_setting(given: Any) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_a_callable_by_name(face: str) -> None:
+def test_a_callable_can_be_given_by_name(face: str) -> None:
     answer = refused(FACES[face], on_refused="call:web.test_on_refused:teapot")
     assert (answer.status, answer.body) == (418, b"no tea")
 
 
-def test_a_setting_alone_takes_all_three() -> None:
+def test_settings_accept_callables_and_apps_of_both_protocols() -> None:
     for given in (teapot, later, asgi_app, wsgi_app):
         assert Settings(limits=[], on_refused=given).on_refused is given
 
@@ -522,7 +525,7 @@ def test_a_setting_alone_takes_all_three() -> None:
 
 
 @pytest.mark.parametrize("call", [teapot, later])
-def test_a_callable_answers_a_handshake_where_the_server_offers_it(call: Any) -> None:
+def test_a_callable_responds_to_a_handshake_if_the_server_supports_it(call: Any) -> None:
     app = App200({"type": "websocket.accept"})
     middleware = asgi.RateLimitMiddleware(app, limits="1/minute", store=MemoryStore(clock=Clock()), on_refused=call)
     talk(middleware, WEBSOCKET)
@@ -533,7 +536,7 @@ def test_a_callable_answers_a_handshake_where_the_server_offers_it(call: Any) ->
     assert closed["type"] == "websocket.close"
 
 
-def test_an_app_does_not_answer_a_handshake() -> None:
+def test_an_app_does_not_respond_to_a_handshake() -> None:
     app = App200({"type": "websocket.accept"})
     store = MemoryStore(clock=Clock())
     middleware = asgi.RateLimitMiddleware(app, {"limits": "1/minute", "store": store, "on_refused": asgi_app})
@@ -556,7 +559,7 @@ def test_an_app_does_not_answer_a_handshake() -> None:
         (10, 0.1, 61), (10, 0.1001, 62), (10, 1.0, 70), (3600, 1.0, 3660),
     ],
 )  # fmt: skip
-def test_jitter_only_adds(
+def test_jitter_only_increases_retry_after(
     face: str, jitter: float, chance: float, retry_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(response, "uniform", lambda low, high: low + (high - low) * chance)
@@ -568,7 +571,7 @@ def test_jitter_only_adds(
 
 @pytest.mark.promise(4)
 @pytest.mark.parametrize("face", FACES)
-def test_jitter_by_chance_stays_between_the_wait_and_the_wait_with_all_of_it(face: str) -> None:
+def test_random_jitter_stays_within_its_maximum(face: str) -> None:
     send = FACES[face]({**LIMITED, "store": MemoryStore(clock=Clock()), "jitter": 5})
     send(Step())
     waits = {int(send(Step()).field("retry-after")[0]) for _ in range(60)}
@@ -577,14 +580,14 @@ def test_jitter_by_chance_stays_between_the_wait_and_the_wait_with_all_of_it(fac
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_jitter_is_not_for_a_store_that_is_down_nor_for_what_never_passes(face: str) -> None:
+def test_jitter_does_not_apply_to_store_errors_or_impossible_costs(face: str) -> None:
     assert refused(FACES[face], jitter=50, on_store_error="deny").field("retry-after") == ["1"]
     limits = {"limits": [{"limit": "1/minute", "cost": lambda _: 2}], "jitter": 50, "store": MemoryStore(clock=Clock())}
     answer = FACES[face](limits)(Step())
     assert (answer.status, answer.field("retry-after")) == (429, [])
 
 
-def test_a_refusal_of_the_server_protocol_names_a_reason_it_may_not_know() -> None:
+def test_a_custom_status_has_the_reason_refused_under_wsgi() -> None:
     store = MemoryStore(clock=Clock())
     middleware = wsgi.RateLimitMiddleware(hello, {"limits": "1/minute", "store": store, "on_refused": teapot})
     Server().ask(middleware)

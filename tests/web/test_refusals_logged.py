@@ -1,4 +1,4 @@
-"""One INFO line for a refused request: its rule, its limit and a hashed key; few lines in a flood."""
+"""Tests the INFO line of a refusal: its rule, its limit and a hashed key; few lines in a flood."""
 
 import logging
 from collections.abc import Callable
@@ -21,7 +21,7 @@ HASH = identity_hash(SECRET)("ip=192.0.2.1")
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock by which lines are counted."""
+    """Return the clock that limits the log lines per second."""
     clock = Clock()
     monkeypatch.setattr(refusals, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(refusals, "_second", refusals._Second(0))
@@ -32,7 +32,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("make", [RecordingStore, MemoryStore], ids=["a store", "memory"])
 @pytest.mark.parametrize("face", FACES)
-def test_each_refusal_is_one_line(
+def test_each_refusal_logs_one_line(
     face: str, make: Callable[..., Any], plain: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = {"limits": "1/minute; 9/hour", "plain_keys": plain, "key_secret": SECRET}
@@ -68,7 +68,7 @@ def test_each_refusal_is_one_line(
     ],
     ids=["blocklist", "no key", "no store"],
 )
-def test_a_refusal_without_a_limit_is_one_line_too(
+def test_a_refusal_without_a_limit_logs_one_line(
     face: str, more: dict[str, Any], rule: str, source: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = RecordingStore(clock=Clock())
@@ -84,7 +84,7 @@ def test_a_refusal_without_a_limit_is_one_line_too(
 
 @pytest.mark.parametrize("make", [RecordingStore, MemoryStore], ids=["a store", "memory"])
 @pytest.mark.parametrize("face", FACES)
-def test_in_a_flood_ten_lines_a_second_are_logged_and_the_rest_counted(
+def test_ten_refusals_a_second_are_logged_and_the_rest_are_counted(
     face: str, make: Callable[..., Any], now: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     send = FACES[face]({"limits": "1/hour", "key": "ip", "store": make(clock=Clock())})
@@ -101,7 +101,7 @@ def test_in_a_flood_ten_lines_a_second_are_logged_and_the_rest_counted(
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_where_info_is_off_nothing_is_logged_or_looked_at(
+def test_with_info_off_refusals_are_not_logged_and_the_clock_is_not_read(
     face: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refusals, "time", None)
