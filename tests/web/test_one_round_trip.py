@@ -49,7 +49,7 @@ def test_three_limits_on_three_keys_cost_one_evalsha_and_a_refusal_charges_none(
         for number in range(3):
             assert left(send(f"192.0.2.{number}")[2]) == {"client": 39, "route": 49 - number}
         assert redis_server.ask("CONFIG RESETSTAT") == "+OK"
-        for number in range(5):  # each is another client, with no refusal in the deny cache
+        for number in range(5):  # each request is from another client, with no refusal in the deny cache
             status, _, field = send(f"192.0.2.{9 + number}")
             assert (status, left(field)) == (429, {"all": 0, "route": 47, "client": 40})
         assert commands(redis_server) == {"evalsha": 5}

@@ -1,4 +1,4 @@
-"""Tests that an option of another rate limiter raises an error that names this package's, wherever it is used."""
+"""Tests that an option of another rate limiter raises an error that names the equivalent of this package."""
 
 from collections.abc import Callable
 from functools import partial
@@ -69,7 +69,7 @@ def problem_of(call: Callable[..., Any], *arguments: Any, **words: Any) -> str:
 
 @pytest.mark.parametrize(("word", "ours"), TOP)
 @pytest.mark.parametrize("face", FACES.values(), ids=FACES)
-def test_a_word_of_a_peer_at_the_top(face: Any, word: str, ours: str) -> None:
+def test_a_setting_of_another_limiter_raises_an_error_with_the_equivalent(face: Any, word: str, ours: str) -> None:
     problem = problem_of(face, **{"limits": "9/hour", word: "x"})
     assert problem.startswith(f"unknown setting `{word}`: here it is `{ours}`: ")
 
@@ -88,11 +88,11 @@ def test_a_word_of_a_peer_at_the_top(face: Any, word: str, ours: str) -> None:
     ],
 )
 @pytest.mark.parametrize("mark", MARKS.values(), ids=MARKS)
-def test_a_word_of_a_peer_on_an_endpoint_or_rule(mark: Any, word: str, answer: str) -> None:
+def test_an_endpoint_option_of_another_limiter_raises_with_the_equivalent(mark: Any, word: str, answer: str) -> None:
     assert problem_of(mark, "9/hour", **{word: "x"}).endswith(f"unknown setting `{word}`: here it is {answer}")
 
 
-def test_where_ours_goes() -> None:
+def test_the_error_describes_where_the_equivalent_setting_belongs() -> None:
     problem = problem_of(django_limit, "9/hour", storage_uri="redis://x")
     assert problem.endswith("or a store; it goes into the settings of the middleware")
     problem = problem_of(asgi.RateLimitMiddleware, App200(), limits="9/hour", exempt_when=lambda _: True)
@@ -104,7 +104,7 @@ def test_where_ours_goes() -> None:
     )
 
 
-def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_of_another_limiter_raises_with_the_equivalent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_STORAGE_URI", "redis://x")
     problem = problem_of(asgi.RateLimitMiddleware, App200(), limits="9/hour")
     assert problem.startswith("RATELIMIT_MW_STORAGE_URI: unknown setting `storage_uri`: here it is `store`: a URL")
@@ -136,7 +136,7 @@ ELSEWHERE: list[tuple[Callable[..., Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("call", "word", "place"), ELSEWHERE, ids=[word for _, word, _ in ELSEWHERE])
-def test_where_a_word_of_a_peer_goes(call: Any, word: str, place: str) -> None:
+def test_the_error_describes_where_an_argument_of_another_limiter_belongs(call: Any, word: str, place: str) -> None:
     assert problem_of(call, **{word: "x"}).startswith(f"unknown setting `{word}` here: it goes {place}")
 
 
@@ -144,17 +144,17 @@ def test_where_a_word_of_a_peer_goes(call: Any, word: str, place: str) -> None:
     ("call", "word", "near"),
     [(MemoryStore, "max_key", "max_keys"), (partial(SQLiteStore, "/run/app/x.db"), "dny_cache", "deny_cache")],
 )
-def test_a_misspelled_argument_of_a_store(call: Any, word: str, near: str) -> None:
+def test_a_misspelled_store_argument_raises_with_the_right_name(call: Any, word: str, near: str) -> None:
     assert problem_of(call, **{word: 1}) == f"unknown setting `{word}`: did you mean `{near}`?"
 
 
 @pytest.mark.parametrize("kind", [Settings, Rule])
-def test_a_keyword_that_nobody_knows(kind: Any) -> None:
+def test_an_unknown_keyword_raises_with_the_known_or_the_nearest_name(kind: Any) -> None:
     assert problem_of(kind, limits="9/hour", xyzzy=1).startswith("unknown setting `xyzzy`; there are ")
     assert problem_of(kind, limits="9/hour", kye="ip") == "unknown setting `kye`: did you mean `key`?"
 
 
-def test_each_answer_is_a_word_of_ours_and_no_question_is() -> None:
+def test_equivalents_map_unknown_names_to_existing_options() -> None:
     tables = (Options, RuleOptions, EndpointLimitOptions, LimitOptions)
     ours = {word for table in tables for word in table.__annotations__}
     assert {here for here, _ in _EQUIVALENTS.values()} <= ours

@@ -46,7 +46,7 @@ class Home:
 
 
 class AsyncHome:
-    """The same for ASGI."""
+    """A resource of Falcon for ASGI."""
 
     async def on_get(self, _: Any, response: Any) -> None:
         response.text = "hello"
@@ -81,7 +81,7 @@ def left(header: str | None) -> str | None:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("make", ASGI.values(), ids=ASGI)
-def test_asgi(make: Callable[[], Any]) -> None:
+def test_requests_are_limited_in_asgi_frameworks_without_an_integration(make: Callable[[], Any]) -> None:
     app = asgi.RateLimitMiddleware(make(), SETTINGS)
 
     async def talk() -> list[tuple[int, str | None]]:
@@ -95,7 +95,7 @@ def test_asgi(make: Callable[[], Any]) -> None:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("make", WSGI.values(), ids=WSGI)
-def test_wsgi(make: Callable[[], Any]) -> None:
+def test_requests_are_limited_in_wsgi_frameworks_without_an_integration(make: Callable[[], Any]) -> None:
     client = Client(wsgi.RateLimitMiddleware(make(), SETTINGS))
     answers = [client.get(path) for path in PATHS]
     assert [(answer.status_code, left(answer.headers.get("RateLimit"))) for answer in answers] == EXPECTED

@@ -51,7 +51,7 @@ def kept(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @ALL
-def test_on_a_function(decorator: Any) -> None:
+def test_a_bare_decorator_on_a_function_raises(decorator: Any) -> None:
     with meant(".*home"):
 
         @decorator
@@ -80,7 +80,7 @@ def test_on_a_function(decorator: Any) -> None:
 
 
 @ALL
-def test_on_a_class_or_a_method(decorator: Any) -> None:
+def test_a_bare_decorator_on_a_class_or_a_method_raises(decorator: Any) -> None:
     for kind in (HTTPEndpoint, MethodView, View):
         with meant(".*Home"):
             decorator(type("Home", (kind,), {}))
@@ -100,7 +100,7 @@ def test_on_a_class_or_a_method(decorator: Any) -> None:
                 return f"{cls}"
 
 
-def test_on_a_websocket() -> None:
+def test_a_bare_decorator_on_a_websocket_endpoint_raises() -> None:
     with meant(".*chat"):
 
         @limit  # type: ignore[arg-type]  # wrong on purpose
@@ -108,7 +108,7 @@ def test_on_a_websocket() -> None:
             await websocket.accept()
 
 
-def test_by_method_decorator() -> None:
+def test_a_bare_decorator_in_method_decorator_raises() -> None:
     with meant(".*"):
 
         @method_decorator(django_limit, name="dispatch")
@@ -122,7 +122,7 @@ def limits_of(request: Any) -> str:
 
 
 @pytest.mark.parametrize("decorator", [limit, flask_limit, django_limit])
-def test_a_callable_that_gives_limits_is_none_of_these(decorator: Any) -> None:
+def test_a_callable_that_returns_limits_is_accepted(decorator: Any) -> None:
     @decorator(limits_of)
     def home(request: Request) -> str:
         return f"{request}"
@@ -135,14 +135,14 @@ def test_a_callable_that_gives_limits_is_none_of_these(decorator: Any) -> None:
     assert callable(away)
 
 
-def test_the_class_for_routes_on_a_function() -> None:
+def test_the_starlette_class_used_as_a_decorator_raises() -> None:
     with pytest.raises(ConfigError, match=r"^app: got '1/minute': .*; on a function write @limit\('5/minute'\)$"):
         RouteLimit("1/minute")  # type: ignore[call-arg, arg-type]  # wrong on purpose
     with pytest.raises(ConfigError, match=r"^limits: required, such as '100/minute'$"):
         RouteLimit(hello)  # type: ignore[call-arg, arg-type]  # wrong on purpose
 
 
-def test_a_dependency_on_a_function() -> None:
+def test_the_fastapi_class_used_as_a_decorator_raises() -> None:
     expected = r'^got @RateLimit\(\.\.\.\) on .*home: did you mean @limit\("5/minute"\), or Depends\(RateLimit\("'
     with pytest.raises(ConfigError, match=expected):
 
@@ -176,7 +176,7 @@ LOCATIONS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("put", LOCATIONS.values(), ids=LOCATIONS)
-def test_a_dependency_that_nobody_called(put: Callable[[Any], object]) -> None:
+def test_depends_on_the_uncalled_class_raises(put: Callable[[Any], object]) -> None:
     given = Depends(RateLimit)
     with pytest.raises(ConfigError, match=r'did you mean Depends\(RateLimit\("5/minute"\)\)\?'):
         put(given)
@@ -199,26 +199,26 @@ WITHOUT_DEPENDS = LOCATIONS | {"Annotated": _annotated, "Annotated of a dependen
 
 
 @pytest.mark.parametrize("put", WITHOUT_DEPENDS.values(), ids=WITHOUT_DEPENDS)
-def test_a_limit_without_depends(put: Callable[[Any], object]) -> None:
+def test_a_dependency_without_depends_raises(put: Callable[[Any], object]) -> None:
     expected = r'^got a RateLimit as a dependency: did you mean Depends\(RateLimit\("5/minute"\)\)\?$'
     with pytest.raises(ConfigError, match=expected):
         put(RateLimit("5/minute"))
 
 
 @pytest.mark.parametrize("put", LOCATIONS.values(), ids=LOCATIONS)
-def test_a_decorator_as_a_dependency(put: Callable[[Any], object]) -> None:
+def test_a_decorator_in_depends_raises(put: Callable[[Any], object]) -> None:
     expected = r'^got limit\("5/minute"\), a decorator, as a dependency: did you mean Depends\(RateLimit'
     with pytest.raises(ConfigError, match=expected):
         put(Depends(limit("5/minute")))
 
 
 @pytest.mark.parametrize("where", ["app", "router", "route"])
-def test_a_decorator_among_the_dependencies(where: str) -> None:
+def test_a_decorator_in_the_list_of_dependencies_raises(where: str) -> None:
     with pytest.raises(ConfigError, match=r'^got limit\("5/minute"\), a decorator, as a dependency: did you mean Dep'):
         LOCATIONS[where](limit("5/minute"))
 
 
-def test_a_limit_keeps_its_identity() -> None:
+def test_dependencies_compare_by_identity() -> None:
     """`RateLimit` is a subclass of `Depends`, whose `__eq__` would compare the dependency."""
     one, another = RateLimit("5/minute"), RateLimit("5/minute")
     assert len({one, another, one}) == 2
@@ -231,7 +231,7 @@ def _with_route(router: APIRouter) -> APIRouter:
     return router
 
 
-def test_the_signature_of_the_class_can_be_read_by_others() -> None:
+def test_the_class_supports_introspection() -> None:
     assert list(signature(RateLimit).parameters) == ["limits", "store", "options"]
     assert "responses" in dict(getmembers(RateLimit))
     FastAPI().get("/", dependencies=[Depends(RateLimit("5/minute"))])(hello)
