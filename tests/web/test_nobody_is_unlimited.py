@@ -118,7 +118,7 @@ def cleaned(path: str) -> str:
 @example("POST", "/login/login/../\n/..", [])
 @example("OPTIONS", "/login", [("origin", "x"), ("access-control-request-method", "POST")])
 @example("GET", "/health/", [("x-forwarded-for", "203.0.113.9")])
-def test_a_request_is_limited_under_its_own_name(
+def test_any_request_is_charged_to_its_own_client_unless_exempt(
     ask: Ask, method: str, path: str, fields: list[tuple[str, str]]
 ) -> None:
     charges = ask(method, path, [*fields, ("x-forwarded-for", CLIENT)])  # the proxy adds the last one
@@ -135,6 +135,6 @@ def test_a_request_is_limited_under_its_own_name(
     assert {bucket.endswith("preflight") for bucket in buckets} == {preflight}
     if (method == "POST" or (preflight and announced == ["POST"])) and "/login" in (path, cleaned(path)):
         assert "login" in rules
-        assert path == "/login" or rules & {"default", "api"}  # another spelling is charged under another rule, too
+        assert path == "/login" or rules & {"default", "api"}  # another spelling is also charged under another rule
     if not rules & {"login", "api", "item"}:
         assert rules in ({"default"}, {"preflight"})

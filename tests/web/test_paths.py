@@ -62,7 +62,7 @@ MATCHES: list[tuple[str | list[str], str, bool]] = [  # templates, a path as rec
 
 
 @pytest.mark.parametrize(("templates", "path", "expected"), MATCHES)
-def test_templates(templates: str | list[str], path: str, *, expected: bool) -> None:
+def test_templates_match_paths_as_received(templates: str | list[str], path: str, *, expected: bool) -> None:
     assert Paths("path", templates).match(path, normal=False) is expected
 
 
@@ -94,10 +94,10 @@ def test_templates(templates: str | list[str], path: str, *, expected: bool) -> 
         ("/a\nb", "/a\nb"),
         ("/.\n", "/"),
         ("/\\..\\a", "/\\..\\a"),
-        ("/%2e%2e/a", "/%2e%2e/a"),  # the server has decoded it; it is not decoded again
+        ("/%2e%2e/a", "/%2e%2e/a"),  # the server decodes paths; they are not decoded again
     ],
 )
-def test_normal_path(path: str, normal: str) -> None:
+def test_normal_path_normalizes_a_path_and_is_idempotent(path: str, normal: str) -> None:
     assert normal_path(path) == normal
     assert normal_path(normal) == normal
 
@@ -113,7 +113,7 @@ def test_normal_path(path: str, normal: str) -> None:
         ("/", "/", True, True),
     ],
 )
-def test_a_template_is_normalised_like_a_path(template: str, path: str, *, received: bool, normal: bool) -> None:
+def test_a_template_is_normalized_like_a_path(template: str, path: str, *, received: bool, normal: bool) -> None:
     paths = Paths("path", ["/x", template])
     assert (paths.match(path, normal=False), paths.match(path, normal=True)) == (received, normal)
     assert paths.has_two_forms == (template not in ("/", "/a"))
@@ -136,7 +136,7 @@ def applies(case: PathCase, readings: Sequence[str]) -> set[str]:
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("case", PATH_CASES, ids=[case.name for case in PATH_CASES])
-def test_which_limits_a_spelling_meets(case: PathCase) -> None:
+def test_each_spelling_of_a_path_gets_the_expected_limits(case: PathCase) -> None:
     assert applies(case, [strip_root("", case.path)]) == case.applies  # as in WSGI
     if case.path.startswith("/") or not case.path:
         assert applies(case, [strip_root(case.root, case.root + case.path)]) == case.applies  # as in ASGI
@@ -144,7 +144,7 @@ def test_which_limits_a_spelling_meets(case: PathCase) -> None:
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("case", WHOLE_PATH_CASES, ids=[case.name for case in WHOLE_PATH_CASES])
-def test_which_limits_a_spelling_with_its_root_meets(case: PathCase) -> None:
+def test_each_spelling_of_a_path_with_a_root_gets_the_expected_limits(case: PathCase) -> None:
     assert applies(case, AsgiRequest({"root_path": case.root, "path": case.path}, None).paths) == case.applies
 
 
@@ -163,7 +163,9 @@ FORMS = [  # readings of a path; its forms for templates as written, and those f
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize(("readings", "received", "normal"), FORMS)
-def test_forms(readings: list[str], received: list[str], normal: list[str]) -> None:
+def test_forms_contain_the_received_and_the_normalized_paths(
+    readings: list[str], received: list[str], normal: list[str]
+) -> None:
     forms = Forms.of(readings)
     assert ([*forms.received], [*forms.normal]) == (received, normal)
 
@@ -175,7 +177,7 @@ def test_a_plain_path_has_one_form(path: str) -> None:
     assert [*forms.received] == [path]
 
 
-def test_the_rows_say_enough() -> None:
+def test_path_cases_are_many_and_distinct() -> None:
     assert len(PATH_CASES) > 70
     assert len({case.name for case in PATH_CASES}) == len(PATH_CASES)
     assert len({case[1:] for case in PATH_CASES}) == len(PATH_CASES)
@@ -183,7 +185,7 @@ def test_the_rows_say_enough() -> None:
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("part", ["/a", "/", "/.", "/..", "/a/..", "/" + "a" * 100, "\n", "/{", "a/./", "..//", "1"])
-def test_long_paths_take_no_time_to_speak_of(part: str) -> None:
+def test_long_paths_are_matched_without_backtracking(part: str) -> None:
     path = part * 100_000  # with backtracking, this would not end
     templates = ["/{a}/{b}/{c}", "/{rest:path}/end", "/{id:int}", "/{n:float}/x", "/{id:uuid}", "/a/{x}/", "/x{a}$$$"]
     paths = Paths("path", templates)
@@ -224,14 +226,14 @@ def calls(index: PathTree, path: str) -> int:
         ("/{{rest:path}}/r{}", "/a/b/c/r4"),
     ],
 )
-def test_five_hundred_rules_cost_what_five_cost(template: str, path: str) -> None:
+def test_a_lookup_makes_as_many_calls_with_500_rules_as_with_5(template: str, path: str) -> None:
     few, many = (PathTree([(template.format(n), n) for n in range(count)]) for count in (5, 500))
     assert few.matching_rules(path) == many.matching_rules(path) == [4]
     assert calls(few, path) == calls(many, path)
 
 
 LONG = "1" * 65_000
-DEARLY = [  # five hundred rules, and a path of 64 KB that as many of them as possible must examine
+DEARLY = [  # 500 rules, and a path of 64 KB that as many rules as possible must examine
     ("/{{x:float}}-{}", f"/{LONG}-7"),
     ("/{}-{{x:int}}", f"/7-{LONG}"),
     ("/{{x:uuid}}{}", f"/{LONG}"),
@@ -244,7 +246,7 @@ DEARLY = [  # five hundred rules, and a path of 64 KB that as many of them as po
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize(("template", "path"), DEARLY)
-def test_no_path_is_dear_to_look_up(monkeypatch: pytest.MonkeyPatch, template: str, path: str) -> None:
+def test_no_path_makes_a_lookup_expensive(monkeypatch: pytest.MonkeyPatch, template: str, path: str) -> None:
     """The templates, not the path, bound the calls of a look-up and the characters that converters examine."""
     index = PathTree([(template.format(n), n) for n in range(500)])
     examined: list[int] = []
@@ -258,13 +260,13 @@ def test_no_path_is_dear_to_look_up(monkeypatch: pytest.MonkeyPatch, template: s
     assert max(examined, default=0) <= 64
 
 
-def test_rules_whose_texts_are_all_in_the_path_examine_little_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_passes_no_long_text_to_a_converter(monkeypatch: pytest.MonkeyPatch) -> None:
     index = PathTree([(f"/{{x:float}}{'1' * n}", n) for n in range(1, 501)])
     monkeypatch.setattr(path_index, "match_level", lambda *_: pytest.fail("a long text was examined"))
     assert index.matching_rules("/" + LONG) == [~n for n in range(1, 501)]  # ~n: each may match, in some routers
 
 
-def test_where_all_branches_match_each_is_walked_once() -> None:
+def test_a_lookup_visits_each_matching_branch_once() -> None:
     templates = ["".join(parts) for parts in product(["/a", "/{x}"], repeat=8)]
     index = PathTree([(template, number) for number, template in enumerate(templates)])
     assert index.matching_rules("/a" * 8) == list(range(256))
@@ -272,13 +274,13 @@ def test_where_all_branches_match_each_is_walked_once() -> None:
 
 
 @pytest.mark.promise(10)
-def test_a_path_is_walked_as_far_as_templates_go() -> None:
+def test_a_lookup_stops_at_the_depth_of_the_templates() -> None:
     index = PathTree([("/a/{x}/c", 0), ("/{x}/{rest:path}/y/a", 1)])
     assert index.matching_rules("/a" * 1000) == []
     assert calls(index, "/a" * 1000) < 60
 
 
-def test_a_rule_of_several_templates_is_found_once_and_rules_in_order() -> None:
+def test_matching_rules_are_listed_once_each_and_in_order() -> None:
     index = PathTree([("/a", 3), ("/{x}", 3), ("/{x:path}", 1), ("/{y}", 2), ("/b", 0)])
     assert index.matching_rules("/a") == [1, 2, 3]
     assert index.matching_rules("/b") == [0, 1, 2, 3]
@@ -330,14 +332,16 @@ COVERS = [  # earlier, later, whether the earlier matches every path of the late
 
 
 @pytest.mark.parametrize(("earlier", "later", "expected"), COVERS)
-def test_covers(earlier: str, later: str, *, expected: bool) -> None:
+def test_covers_detects_whether_one_template_matches_all_paths_of_another(
+    earlier: str, later: str, *, expected: bool
+) -> None:
     assert covers(earlier, later) is expected
     assert covers(earlier.replace("js", "JS"), later, ignore_case=True) is (
         expected or (earlier, later) == ("/a", "/A")
     )
 
 
-def test_an_exemption_is_exact() -> None:
+def test_exempt_paths_are_case_sensitive() -> None:
     paths = Paths("exempt", "/Health")
     assert (paths.match("/Health", normal=True), paths.match("/health", normal=True)) == (True, False)
 
@@ -391,7 +395,7 @@ ONE_EACH = "at most one parameter between two slashes, and at most one {name:pat
         ("/{a:path}/b/{c:path}", ONE_EACH),
     ],
 )
-def test_templates_that_match_nothing_or_slowly_are_refused(template: object, allowed: str) -> None:
+def test_templates_that_match_nothing_or_slowly_are_config_errors(template: object, allowed: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Paths("path", ["/", template])
     assert str(caught.value) == f"path[1]: got {template!r}, expected {allowed}"
@@ -401,5 +405,5 @@ def test_templates_that_match_nothing_or_slowly_are_refused(template: object, al
     "template",
     ["/v1/things:batch", "/v1/{id}:batch", "/:", "/a:1/:1", "/100%", "/100%{x}", "/a*b", "/a<b", "/a b", "/é"],
 )
-def test_templates_that_only_look_like_it_are_allowed(template: str) -> None:
+def test_templates_that_only_resemble_invalid_ones_are_allowed(template: str) -> None:
     assert Paths("path", template).match(template.replace("{x}", "1").replace("{id}", "1"), normal=False)

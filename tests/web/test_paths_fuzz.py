@@ -88,7 +88,7 @@ def exactly(index: PathTree, path: str) -> list[int]:
 
 @pytest.mark.promise(10)
 @given(st.data(), st.booleans())
-def test_the_index_finds_what_each_template_matches(data: st.DataObject, ignore_case: bool) -> None:
+def test_the_index_finds_the_same_rules_as_a_regex_per_template(data: st.DataObject, ignore_case: bool) -> None:
     given = data.draw(st.lists(st.tuples(templates(), st.integers(0, 9)), min_size=1, max_size=12))
     index = PathTree(given, ignore_case=ignore_case)
     for path in data.draw(st.lists(paths_near([template for template, _ in given]), min_size=1, max_size=8)):
@@ -98,7 +98,7 @@ def test_the_index_finds_what_each_template_matches(data: st.DataObject, ignore_
 
 
 @given(st.lists(templates(), max_size=5), st.text(alphabet="/aAb.1\n%\u0130\u00df\U00010400\ud800", max_size=12))
-def test_any_text_is_a_path(given: list[str], path: str) -> None:
+def test_the_index_accepts_any_text_as_a_path(given: list[str], path: str) -> None:
     numbered = list(zip(given, range(len(given)), strict=True))
     for ignore_case in (False, True):
         index = PathTree(numbered, ignore_case=ignore_case)
@@ -107,7 +107,7 @@ def test_any_text_is_a_path(given: list[str], path: str) -> None:
 
 @pytest.mark.promise(10)
 @given(st.data(), st.booleans())
-def test_what_is_covered_is_matched(data: st.DataObject, ignore_case: bool) -> None:
+def test_a_covering_template_matches_every_path_of_the_covered_one(data: st.DataObject, ignore_case: bool) -> None:
     earlier = data.draw(templates())
     later = data.draw(filled(earlier, with_parameters=True) | templates())
     if len(PARAMETER.findall(later)) > 1 and later.count(":path}") > 1:
@@ -121,7 +121,7 @@ def test_what_is_covered_is_matched(data: st.DataObject, ignore_case: bool) -> N
 
 
 @given(templates(), st.booleans())
-def test_a_template_covers_itself_and_is_covered_by_all_paths(template: str, ignore_case: bool) -> None:
+def test_a_template_is_covered_by_itself_and_by_the_wildcard(template: str, ignore_case: bool) -> None:
     assert covers(template, template, ignore_case=ignore_case)
     assert covers("/{rest:path}", template, ignore_case=ignore_case)
     assert covers(template, template.replace("{x", "{another"), ignore_case=ignore_case)
@@ -129,7 +129,7 @@ def test_a_template_covers_itself_and_is_covered_by_all_paths(template: str, ign
 
 @pytest.mark.promise(10)
 @given(st.data())
-def test_the_two_forms_are_matched_by_the_template_in_the_same_form(data: st.DataObject) -> None:
+def test_each_form_of_a_path_is_matched_by_the_same_form_of_the_template(data: st.DataObject) -> None:
     template = data.draw(templates().filter(lambda one: not re.search(r"/:a|%2e|\n", one)))
     paths = Paths("path", template)
     path = data.draw(paths_near([template]))
@@ -139,7 +139,7 @@ def test_the_two_forms_are_matched_by_the_template_in_the_same_form(data: st.Dat
     assert paths.match(normal, normal=True) == bool(pattern(normal_path(template)).fullmatch(normal))
 
 
-def test_letters_that_are_equal_but_for_case_are_those_of_re() -> None:
+def test_fold_equates_the_same_letters_as_re_except_ligatures() -> None:
     every = {chr(code): fold(chr(code)) for code in range(0x20000)}  # no letter beyond these has two cases
     cased = "".join(letter for letter, folded in every.items() if folded != letter or letter.swapcase() != letter)
     alike = defaultdict(set)
@@ -152,5 +152,5 @@ def test_letters_that_are_equal_but_for_case_are_those_of_re() -> None:
 
 
 @given(st.text(), st.text())
-def test_letters_are_folded_one_by_one(one: str, two: str) -> None:
+def test_fold_converts_each_letter_independently(one: str, two: str) -> None:
     assert fold(one + two) == fold(one) + fold(two)

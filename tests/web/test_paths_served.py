@@ -35,17 +35,17 @@ def over_asgi(case: PathCase, path: str, **more: Any) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("case", PATH_CASES, ids=lambda case: case.name)
-def test_over_asgi(case: PathCase) -> None:
+def test_asgi_charges_the_expected_limits_for_each_path(case: PathCase) -> None:
     assert over_asgi(case, case.root + case.path, root_path=case.root) == case.applies
 
 
 @pytest.mark.parametrize("case", WHOLE_PATH_CASES, ids=lambda case: case.name)
-def test_over_asgi_a_path_that_may_lie_outside_of_the_root(case: PathCase) -> None:
+def test_asgi_charges_the_expected_limits_inside_and_outside_the_root(case: PathCase) -> None:
     assert over_asgi(case, case.path, root_path=case.root) == case.applies
 
 
 @pytest.mark.parametrize("case", [case for case in PATH_CASES if not case.root], ids=lambda case: case.name)
-def test_over_asgi_nothing_but_the_path_says_where(case: PathCase) -> None:
+def test_asgi_selects_limits_by_the_path_alone(case: PathCase) -> None:
     """The Host header, the raw path, the query and proxy headers do not select the limits (CVE-2026-48710)."""
     headers = [(b"host", b"x/health?"), (b"x-original-url", b"/health"), (b"x-forwarded-prefix", b"/health")]
     more = {"raw_path": b"/health", "query_string": b"path=/health", "headers": headers}
@@ -53,7 +53,7 @@ def test_over_asgi_nothing_but_the_path_says_where(case: PathCase) -> None:
 
 
 @pytest.mark.parametrize("case", PATH_CASES, ids=lambda case: case.name)
-def test_over_wsgi(case: PathCase) -> None:
+def test_wsgi_charges_the_expected_limits_for_each_path(case: PathCase) -> None:
     store = RecordingStore(clock=Clock())
     path = case.path.encode().decode("latin-1")
     server = Server(PATH_INFO=path, SCRIPT_NAME=case.root, HTTP_X_ORIGINAL_URL="/health", QUERY_STRING="path=/health")
@@ -61,7 +61,7 @@ def test_over_wsgi(case: PathCase) -> None:
     assert applied(store) == case.applies
 
 
-def test_over_wsgi_an_app_without_a_path_is_the_root() -> None:
+def test_wsgi_treats_a_missing_path_as_the_root() -> None:
     store = RecordingStore(clock=Clock())
     server = Server(SCRIPT_NAME="/sub")
     del server.environ["PATH_INFO"]
@@ -70,7 +70,7 @@ def test_over_wsgi_an_app_without_a_path_is_the_root() -> None:
     assert applied(store) == {"rule"}
 
 
-def test_over_wsgi_bytes_that_are_no_utf8_are_also_read_as_bottle_reads_them() -> None:
+def test_wsgi_also_decodes_invalid_utf8_as_bottle_does() -> None:
     store = RecordingStore(clock=Clock())
     rule = {"path": "/login", "limits": "5/hour", "name": "rule"}
     server = Server(PATH_INFO="/login\xff")
