@@ -1,4 +1,4 @@
-"""`match`, `plan` and `conclude`: the charges of a request, and their keys and names."""
+"""Tests `match`, `plan` and `conclude`: the charges of a request, and their keys and names."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -48,7 +48,7 @@ def plan_name(request: Request) -> str:
     return request.method
 
 
-def test_charges_in_order_app_rules_default() -> None:
+def test_charges_are_ordered_by_app_limits_then_rules_then_default_limits() -> None:
     compiled = rules(
         app_limits="1/second",
         limits=["5/minute", TokenBucket(6, 60, name="six")],
@@ -64,7 +64,7 @@ def test_charges_in_order_app_rules_default() -> None:
     assert [policy.name for policy in asked.policies] == ["app", "a", "default", "six"]
 
 
-def test_cost_and_role() -> None:
+def test_a_charge_has_the_cost_and_role_of_its_limit() -> None:
     limits = [{"limit": "9/hour", "cost": 3}, {"limit": "5/minute", "shadow": True}]
     charges = planned(rules(limits=limits), PlainRequest()).charges
     assert [(charge.cost, charge.role, charge.max_delay) for charge in charges] == [
@@ -86,19 +86,19 @@ def test_cost_and_role() -> None:
         ("//a/1", "things", "{route=things}:things"),
     ],
 )
-def test_the_route_is_the_rule(path: str, rule: str, key: str) -> None:
+def test_the_route_key_is_the_name_of_the_rule(path: str, rule: str, key: str) -> None:
     compiled = rules(rules=[{"path": ["/a/{id}", "/b/{id}"], "limits": "5/minute", "name": "things"}], key="route")
     assert matched(compiled, PlainRequest(path)).rule == rule
     assert keys(planned(compiled, PlainRequest(path)))[0] == key
 
 
-def test_the_frameworks_route_goes_before_ours() -> None:
+def test_the_route_key_prefers_the_route_of_the_framework() -> None:
     request = PlainRequest("/reports/7")
     request.route = "/reports/{id}"
     assert keys(planned(rules(key="route"), request)) == ["{route=/reports/%7Bid%7D}:default"]
 
 
-def test_each_callable_is_asked_once() -> None:
+def test_each_key_callable_is_listed_once() -> None:
     compiled = rules(
         app_limits=[{"limit": "1/second", "key": tenant}],
         limits=[{"limit": "9/hour", "key": tenant}, {"limit": "5/minute", "key": plan_name}],
@@ -127,14 +127,14 @@ def test_keys_are_hashed_and_a_secret_changes_them() -> None:
 
 
 @pytest.mark.promise(10)
-def test_a_missing_key_has_a_bucket_that_no_client_can_write() -> None:
+def test_no_client_can_name_the_bucket_of_missing_keys() -> None:
     compiled = rules(key="header:x-key")
     assert keys(planned(compiled, PlainRequest())) == ["{missing=header:x-key}:default"]
     evil = PlainRequest(headers={"x-key": "missing=header:x-key"})
     assert keys(planned(compiled, evil)) == ["{header:x-key=missing%3Dheader:x-key}:default"]
 
 
-def test_the_pure_parts_answer_the_same_again() -> None:
+def test_match_and_plan_return_the_same_when_repeated() -> None:
     compiled = rules(rules=[{"path": "/a", "limits": "7/minute"}])
     request = PlainRequest("/a")
     assert matched(compiled, request) is matched(compiled, request)
@@ -150,13 +150,15 @@ def test_the_pure_parts_answer_the_same_again() -> None:
     ],
 )
 @pytest.mark.promise(9)
-def test_what_failed_is_not_exempt(settings: dict[str, Any], answer: str | None, *, charged: bool) -> None:
+def test_a_failed_key_callable_does_not_exempt_a_request(
+    settings: dict[str, Any], answer: str | None, *, charged: bool
+) -> None:
     asked = planned(rules(key=tenant, **settings), PlainRequest(), {tenant: answer})
     assert bool(asked.charges) is charged
     assert not asked.denied_source
 
 
-def test_a_missing_key_is_logged_once_and_names_its_key(
+def test_each_missing_key_is_logged_once_by_name(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "_quiet_until", {})
@@ -196,14 +198,14 @@ def test_a_missing_key_of_a_callable_is_logged_with_its_place(
         ({"limits": []}, []),
     ],
 )
-def test_a_key_that_only_the_client_writes_is_warned_about_at_start(
+def test_a_key_that_only_the_client_controls_causes_a_startup_warning(
     settings: dict[str, Any], warned: list[str]
 ) -> None:
     found = [finding for finding in RuleSet(Settings(**settings)).findings if finding.weakens_limits]
     assert [finding.text.split(": ")[0] for finding in found] == [f"rule {name}" for name in warned]
 
 
-def test_conclude() -> None:
+def test_conclude_combines_decisions_into_a_verdict() -> None:
     compiled = rules(limits="5/minute; 6/hour")
     match = matched(compiled, PlainRequest())
     asked = planned(compiled, PlainRequest())
@@ -216,7 +218,7 @@ def test_conclude() -> None:
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("decisions", [[], [ADMITTED], [ADMITTED] * 3])
-def test_a_store_that_does_not_answer_each_charge_has_failed(decisions: list[Decision]) -> None:
+def test_a_wrong_number_of_decisions_is_a_store_error(decisions: list[Decision]) -> None:
     compiled = rules(limits="5/minute; 6/hour")
     message = f"the store returned {len(decisions)} decisions on 2 charges"
     with pytest.raises(StoreError, match=message):
@@ -234,7 +236,7 @@ def test_a_store_that_does_not_answer_each_charge_has_failed(decisions: list[Dec
         (("local", "deny"), "denied_on_error", 0),
     ],
 )
-def test_the_strictest_word_counts(modes: tuple[Any, Any], source: str, kept: int) -> None:
+def test_the_strictest_on_store_error_applies(modes: tuple[Any, Any], source: str, kept: int) -> None:
     one = {"path": "/", "limits": "5/minute", "final": False, "on_store_error": modes[0]}
     asked = planned(rules(rules=[one], on_store_error=modes[1]), PlainRequest())
     found, left = plan_on_store_error(asked)
@@ -243,7 +245,7 @@ def test_the_strictest_word_counts(modes: tuple[Any, Any], source: str, kept: in
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("answer", [None, "5/minut", 7], ids=str)
-def test_a_callable_without_limits_frees_nobody_where_there_are_no_default_limits(answer: Any) -> None:
+def test_a_callable_without_valid_limits_denies_if_there_are_no_default_limits(answer: Any) -> None:
     compiled = rules(limits=[], rules=[{"path": "/", "limits": lambda _: answer}])
     found = matched(compiled, PlainRequest("/"))
     asked = plan(found, PlainRequest("/"), dict.fromkeys(found.callables, answer))
@@ -251,7 +253,7 @@ def test_a_callable_without_limits_frees_nobody_where_there_are_no_default_limit
 
 
 @pytest.mark.promise(2, 9)
-def test_limits_of_one_name_that_no_store_can_sum_count_in_buckets_of_their_own() -> None:
+def test_limits_of_one_name_that_cannot_be_summed_get_separate_buckets() -> None:
     """Callables return the limits, so they are not known at startup. Both limits apply, and no request fails."""
     given = ["5/minute using gcra", {"limit": "5/minute using gcra", "max_delay": 3}, "5/minute using gcra"]
     marks = [EndpointLimit(partial(str, index), name="own", final=False) for index in range(3)]  # distinct callables

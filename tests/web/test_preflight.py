@@ -1,4 +1,4 @@
-"""CORS preflights: which requests are preflights, and which limits apply to them."""
+"""Tests CORS preflights: which requests are preflights, and which limits apply to preflights."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def names_of(store: RecordingStore) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("rules", [[], [{"path": "/other", "limits": "5/hour"}]], ids=["no rules", "rules"])
-def test_what_is_a_preflight(
+def test_only_cors_preflights_are_charged_as_preflights(
     face: str, method: str, lines: tuple[tuple[str, str], ...], name: str, rules: list[Any]
 ) -> None:
     store = RecordingStore(clock=Clock())
@@ -65,7 +65,7 @@ def test_what_is_a_preflight(
     assert names_of(store) == [name]
 
 
-def test_a_handshake_is_none() -> None:
+def test_a_websocket_handshake_is_not_a_preflight() -> None:
     store = RecordingStore(clock=Clock())
     app = asgi.RateLimitMiddleware(App200({"type": "websocket.accept"}), limits="9/hour", store=store)
     talk(app, WEBSOCKET, headers=[(b"origin", b"https://example.com"), (b"access-control-request-method", b"GET")])
@@ -74,7 +74,7 @@ def test_a_handshake_is_none() -> None:
 
 @ALL
 @pytest.mark.promise(9)
-def test_preflights_have_the_limits_of_a_rule_in_a_bucket_of_their_own(face: str) -> None:
+def test_the_limits_of_a_rule_apply_to_preflights_in_a_separate_bucket(face: str) -> None:
     """Preflights and other requests for the same page do not use up each other's quota."""
     store = RecordingStore(clock=Clock())
     rule = {"path": "/{rest:path}", "limits": "3/hour", "name": "page"}
@@ -87,7 +87,7 @@ def test_preflights_have_the_limits_of_a_rule_in_a_bucket_of_their_own(face: str
 
 @ALL
 @pytest.mark.promise(9)
-def test_with_slots_a_preflight_takes_one_of_its_own(face: str) -> None:
+def test_preflights_take_slots_of_a_separate_bucket(face: str) -> None:
     store = RecordingStore(clock=Clock())
     rule = {"path": "/{rest:path}", "concurrent": 2, "queue": 0, "name": "page"}
     send = FACES[face]({"limits": [], "store": store, "rules": [rule]})
@@ -110,7 +110,7 @@ def test_a_long_or_invalid_announced_method_matches_no_rule(face: str) -> None:
 
 
 @ALL
-def test_a_preflight_whose_callables_say_nothing_meets_its_own_default(face: str) -> None:
+def test_a_preflight_gets_its_default_limits_if_the_callables_return_none(face: str) -> None:
     store = RecordingStore(clock=Clock())
     rule = {"path": "/", "preflight": True, "limits": lambda _: None, "when": lambda _: None}
     FACES[face]({"limits": "9/hour", "store": store, "rules": [rule]})(Step(method="OPTIONS", lines=(ORIGIN, METHOD)))
@@ -118,7 +118,7 @@ def test_a_preflight_whose_callables_say_nothing_meets_its_own_default(face: str
 
 
 @ALL
-def test_without_default_limits_a_preflight_has_those_of_a_rule(face: str) -> None:
+def test_without_default_limits_a_preflight_is_charged_to_matching_rules_only(face: str) -> None:
     store = RecordingStore(clock=Clock())
     rules = [{"path": "/", "limits": "5/hour"}, {"path": "/a", "methods": ["GET"], "limits": "5/hour", "name": "a"}]
     send = FACES[face]({"limits": [], "store": store, "rules": rules})
@@ -210,7 +210,7 @@ ENDPOINTS: dict[str, Any] = {
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("where", ENDPOINTS)
-def test_a_preflight_is_charged_to_the_limit_of_the_endpoint_that_it_reaches(where: str) -> None:
+def test_a_preflight_is_charged_to_the_limit_of_its_endpoint(where: str) -> None:
     send = ENDPOINTS[where]({"limits": [], "store": MemoryStore(clock=Clock())})
     announced = ["POST", "XYZ", "", "get, post"] * 3
     asked = [Step(method="OPTIONS", lines=(ORIGIN, ("Access-Control-Request-Method", each))) for each in announced]
@@ -220,7 +220,7 @@ def test_a_preflight_is_charged_to_the_limit_of_the_endpoint_that_it_reaches(whe
 
 
 @pytest.mark.promise(9)
-def test_a_preflight_meets_limits_on_a_view_for_the_method_that_it_announces() -> None:
+def test_a_preflight_is_charged_to_the_view_limits_of_its_announced_method() -> None:
     store = RecordingStore(clock=Clock())
     send = on_flask({"limits": "9/hour", "store": store}, ["POST"], methods=["POST"], name="own")
     for method, buckets in (("POST", ["@own/preflight", "preflight"]), ("XYZ", ["preflight"])):
@@ -232,7 +232,7 @@ def test_a_preflight_meets_limits_on_a_view_for_the_method_that_it_announces() -
 @ALL
 @pytest.mark.promise(8)
 @pytest.mark.parametrize(("mode", "status"), [("allow", 200), ("deny", 503), ("local", 200)])
-def test_a_preflight_while_the_store_is_down(face: str, mode: str, status: int) -> None:
+def test_on_store_error_applies_to_preflights(face: str, mode: str, status: int) -> None:
     store = RecordingStore(clock=Clock())
     store.error = ConnectionError("down")
     send = FACES[face]({"limits": "1/hour", "store": store, "on_store_error": mode})
@@ -252,13 +252,13 @@ def test_a_preflight_while_the_store_is_down(face: str, mode: str, status: int) 
          "rules[0] (preflight).name: got 'preflight', which is reserved; choose another"),
     ],
 )  # fmt: skip
-def test_a_wrong_rule(rule: dict[str, Any], message: str) -> None:
+def test_invalid_preflight_rules_are_config_errors(rule: dict[str, Any], message: str) -> None:
     assert message_of(limits=[], rules=[{"path": "/", "limits": "5/hour", **rule}]) == message
 
 
 @pytest.mark.parametrize(("outside", "names"), [(True, ["default"]), (False, ["preflight", "default"])])
-def test_with_starlettes_own_cors(outside: bool, names: list[str]) -> None:
-    """Outside the rate limiter, `CORSMiddleware` answers preflights first; inside it, they are counted first."""
+def test_preflights_are_charged_only_if_cors_middleware_is_inside(outside: bool, names: list[str]) -> None:
+    """An outer `CORSMiddleware` responds to preflights before the rate limiter receives them."""
     store = RecordingStore(clock=Clock())
     ours = Middleware(asgi.RateLimitMiddleware, limits="9/hour", store=store)
     cors = Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["PUT"], expose_headers=["*"])
@@ -273,7 +273,7 @@ def test_with_starlettes_own_cors(outside: bool, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("outside", [True, False])
-def test_a_refusal_can_be_read_by_a_browser_only_when_cors_stands_outside(outside: bool) -> None:
+def test_refusals_have_cors_fields_only_if_cors_middleware_is_outside(outside: bool) -> None:
     store = RecordingStore(clock=Clock())
     ours = Middleware(asgi.RateLimitMiddleware, limits="1/hour", store=store)
     cors = Middleware(CORSMiddleware, allow_origins=["*"], expose_headers=["RateLimit"])
