@@ -1,4 +1,4 @@
-"""`queue`: a request that finds all slots in use waits for one. Waiting requests are admitted in FIFO order."""
+"""Tests `queue`: a request waits while all slots are in use. Waiting requests are admitted in FIFO order."""
 
 import asyncio
 import threading
@@ -65,7 +65,7 @@ def statuses(talks: list[Talk]) -> list[int | None]:
     return [talk.sent[0]["status"] if talk.sent else None for talk in talks]
 
 
-def test_the_oldest_first_and_one_at_a_time() -> None:
+def test_queued_requests_are_admitted_in_order_and_one_at_a_time() -> None:
     async def run() -> None:
         turns = Turns()
         app = RateLimitMiddleware(turns, **WAITING)
@@ -81,7 +81,7 @@ def test_the_oldest_first_and_one_at_a_time() -> None:
     asyncio.run(run())
 
 
-def test_as_many_wait_as_may_and_one_more_is_refused_at_once() -> None:
+def test_a_request_is_refused_at_once_if_the_queue_is_full() -> None:
     async def run() -> None:
         turns = Turns()
         app = RateLimitMiddleware(turns, **{**WAITING, "queue": 2})
@@ -103,8 +103,8 @@ def test_as_many_wait_as_may_and_one_more_is_refused_at_once() -> None:
     asyncio.run(run())
 
 
-def test_who_comes_later_does_not_overtake() -> None:
-    """It waits even if a slot is free, while the request before it has not been woken yet."""
+def test_a_later_request_does_not_overtake_queued_requests() -> None:
+    """The later request waits even if a slot is free but the request before it has not woken up yet."""
 
     async def run() -> None:
         turns = Turns()
@@ -122,7 +122,7 @@ def test_who_comes_later_does_not_overtake() -> None:
     asyncio.run(run())
 
 
-def test_who_is_cancelled_leaves_the_line_and_the_others_move_up() -> None:
+def test_a_canceled_request_leaves_the_queue_and_later_ones_move_up() -> None:
     async def run() -> None:
         turns = Turns()
         app = RateLimitMiddleware(turns, **{**WAITING, "queue": 2})
@@ -143,8 +143,8 @@ def test_who_is_cancelled_leaves_the_line_and_the_others_move_up() -> None:
 
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("given", [[WHOLE], [REST], []])
-def test_a_client_that_goes_away_leaves_the_line_at_once_and_is_not_served(given: list[Any]) -> None:
-    """The server sends only `http.disconnect`. The request leaves its place, whether it is the first or the last."""
+def test_the_request_of_a_disconnected_client_leaves_the_queue_unserved(given: list[Any]) -> None:
+    """The server sends only `http.disconnect`. Both the first and the last request of a queue leave at once."""
 
     async def run() -> None:
         turns = Turns()
@@ -167,7 +167,7 @@ def test_a_client_that_goes_away_leaves_the_line_at_once_and_is_not_served(given
     asyncio.run(run())
 
 
-def test_who_stands_behind_a_client_that_left_has_its_turn() -> None:
+def test_the_request_behind_a_disconnected_client_gets_the_next_slot() -> None:
     async def run() -> None:
         turns = Turns()
         app = RateLimitMiddleware(turns, **WAITING)
@@ -185,8 +185,8 @@ def test_who_stands_behind_a_client_that_left_has_its_turn() -> None:
 
 @pytest.mark.promise(11)
 @pytest.mark.parametrize("given", [[WHOLE], [PART, PART, REST], [REST]])
-def test_of_a_body_one_message_is_heard_while_one_waits_and_the_app_gets_all_of_it(given: list[Any]) -> None:
-    """It reads at most one, however often it wakes up: messages are kept, and a whole body may be large."""
+def test_a_queued_request_reads_one_body_message_and_the_app_gets_all_of_them(given: list[Any]) -> None:
+    """A queued request reads no more, however often it wakes up, because a whole body may be large."""
 
     async def run() -> None:
         got: list[Any] = []
@@ -206,7 +206,7 @@ def test_of_a_body_one_message_is_heard_while_one_waits_and_the_app_gets_all_of_
         middleware = RateLimitMiddleware(app, **WAITING)
         ahead = await Waits(middleware, WHOLE, path="/first").goes_on()
         waits = await Waits(middleware, *given).goes_on()
-        for _ in range(5):  # each time it wakes up, and gets no slot
+        for _ in range(5):  # the request wakes up each time, and gets no slot
             middleware._gate._queues.wake([_bucket_of(middleware)])
             await waits.goes_on()
         assert (waits.receives, waits.status) == (1 if given[0] is PART else 2, None)
@@ -225,7 +225,7 @@ def _bucket_of(middleware: RateLimitMiddleware) -> SlotBucket:
     return bucket
 
 
-def test_a_client_that_waits_to_send_its_body_is_not_asked_for_it() -> None:
+def test_a_queued_request_that_expects_100_continue_reads_no_body() -> None:
     async def run() -> None:
         turns = Turns()
         app = RateLimitMiddleware(turns, **WAITING)
@@ -240,7 +240,7 @@ def test_a_client_that_waits_to_send_its_body_is_not_asked_for_it() -> None:
     asyncio.run(run())
 
 
-def test_who_waits_for_too_long_is_refused_and_leaves_the_line() -> None:
+def test_a_request_is_refused_and_leaves_the_queue_after_queue_timeout() -> None:
     async def run() -> None:
         turns = Turns()
         app = RateLimitMiddleware(turns, **{**WAITING, "queue_timeout": 0.05})
@@ -257,7 +257,7 @@ def test_who_waits_for_too_long_is_refused_and_leaves_the_line() -> None:
     asyncio.run(run())
 
 
-def test_each_key_has_a_line_of_its_own() -> None:
+def test_each_key_has_its_own_queue() -> None:
     async def run() -> None:
         turns = Turns()
         app = RateLimitMiddleware(turns, **{**WAITING, "key": "header:x-user", "queue": 1})
@@ -278,7 +278,7 @@ def test_each_key_has_a_line_of_its_own() -> None:
     asyncio.run(run())
 
 
-def test_where_another_limit_refuses_nobody_waits() -> None:
+def test_a_request_does_not_wait_if_another_limit_refuses_it() -> None:
     async def run() -> None:
         turns = Turns()
         app = RateLimitMiddleware(turns, **{**WAITING, "limits": "2/minute", "store": MemoryStore(clock=Clock())})
@@ -311,14 +311,14 @@ class Failing(MemoryStore):
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize(("on_error", "status"), [("allow", 200), ("deny", 503)])
-def test_a_store_that_fails_while_one_waits_decides_as_on_store_error_says(on_error: Any, status: int) -> None:
+def test_on_store_error_applies_if_the_store_fails_while_a_request_waits(on_error: Any, status: int) -> None:
     async def run() -> None:
         turns = Turns()
         turns.go["/b"] = asyncio.Event()
         turns.end("/b")
         app = RateLimitMiddleware(turns, **{**WAITING, "store": Failing(2), "on_store_error": on_error})
         talks, tasks = await asked(app, "/a", "/b")
-        await asyncio.wait_for(tasks[1], 5)  # it queries the store again, which fails
+        await asyncio.wait_for(tasks[1], 5)  # the request queries the store again, which fails
         assert statuses(talks) == [None, status]
         turns.end("/a")
         await tasks[0]
@@ -326,7 +326,7 @@ def test_a_store_that_fails_while_one_waits_decides_as_on_store_error_says(on_er
     asyncio.run(run())
 
 
-def test_what_another_process_gives_back_is_found_too() -> None:
+def test_a_slot_released_by_another_process_admits_a_queued_request() -> None:
     """Two gates share a store but not their queues, as two processes do."""
 
     async def run() -> None:
@@ -345,7 +345,7 @@ def test_what_another_process_gives_back_is_found_too() -> None:
 
 
 @pytest.mark.promise(1)
-def test_a_request_that_joins_a_line_has_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_makes_one_store_call_before_joining_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ratelimit_mw.engine.slot_queue._PAUSES", (3600,))  # no second query after a pause
     monkeypatch.setattr("ratelimit_mw.engine.slot_queue._MAX_PAUSE", 3600)
 
@@ -361,7 +361,7 @@ def test_a_request_that_joins_a_line_has_asked_once(monkeypatch: pytest.MonkeyPa
     asyncio.run(run())
 
 
-def test_threads_wait_too() -> None:
+def test_threads_wait_in_the_queue() -> None:
     """Ten threads share two slots: at most two requests are in progress at a time, and all get a response."""
     lock, state = threading.Lock(), {"at work": 0, "most": 0}
 
@@ -403,7 +403,7 @@ def test_threads_wait_too() -> None:
     assert state["most"] <= 2
 
 
-def test_a_thread_that_waits_for_too_long_is_refused() -> None:
+def test_a_thread_is_refused_after_queue_timeout() -> None:
     gate = Gate(Settings(limits=[], concurrent=1, queue=1, queue_timeout=0.05))
     first = PlainRequest()
     verdicts = [gate.admit(request) for request in (first, PlainRequest())]
@@ -411,8 +411,8 @@ def test_a_thread_that_waits_for_too_long_is_refused() -> None:
     assert first.on_end
 
 
-def test_a_charge_and_a_decision_are_what_none_free_shows() -> None:
-    """A request without a place in the queue is refused, although a slot is free: the waiting request gets it."""
+def test_a_request_is_refused_if_a_queued_request_awaits_the_free_slot() -> None:
+    """The queue is full, so the request cannot wait behind the queued one."""
     gate = Gate(
         Settings(limits="5/minute", concurrent=1, queue=1, queue_timeout=0.05, store=MemoryStore(clock=Clock()))
     )
@@ -425,10 +425,10 @@ def test_a_charge_and_a_decision_are_what_none_free_shows() -> None:
     )  # a request waits
     assert place is not None
     taken: Decision = first.decisions[1]
-    gate._store.settle([Charge(slot.key, slot.limit, -1, at=taken.at)])  # and the slot is free
+    gate._store.settle([Charge(slot.key, slot.limit, -1, at=taken.at)])  # the slot is free
     verdict = gate.admit(PlainRequest())
     assert verdict is not None
     assert [(one.allowed, one.remaining) for one in verdict.decisions] == [
         (True, 4),
         (False, 0),
-    ]  # and nothing is charged
+    ]  # nothing is charged

@@ -1,4 +1,4 @@
-"""Penalties and rates together with queues for slots: what counts as a refusal, and which requests join a queue."""
+"""Tests penalties and rate limits with queues for slots: what counts as a refusal, and which requests may wait."""
 
 import asyncio
 import threading
@@ -75,7 +75,7 @@ def ban_of(verdict: Verdict) -> Decision:
     return found
 
 
-def test_four_parallel_requests_of_a_client_that_is_over_no_limit_end_in_no_ban(where: str) -> None:
+def test_parallel_requests_that_wait_for_a_slot_cause_no_ban(where: str) -> None:
     async def run() -> None:
         store, busy = async_store(where), Busy()
         app = RateLimitMiddleware(busy, limits=[], rules=[OVER_SLOTS], store=store, store_timeout=60.0)
@@ -92,7 +92,7 @@ def test_four_parallel_requests_of_a_client_that_is_over_no_limit_end_in_no_ban(
     asyncio.run(run())
 
 
-def test_of_each_request_that_waited_in_vain_one_refusal_counts(store: Any) -> None:
+def test_a_request_refused_by_the_queue_counts_as_one_refusal(store: Any) -> None:
     """One of two threads waits until `queue_timeout`, and the other finds the queue full. Each is one refusal."""
     rule = {**OVER_SLOTS, "queue": 1, "queue_timeout": 0.3}
     gate = Gate(Settings(limits=[], rules=[rule], store=store, store_timeout=60.0))
@@ -112,7 +112,7 @@ def test_of_each_request_that_waited_in_vain_one_refusal_counts(store: Any) -> N
     assert (third.allowed, third.retry_after, ban_of(third).remaining) == (False, 900.0, 0)  # the ban begins
 
 
-def test_waiting_in_vain_for_a_slot_that_all_share_bans_nobody(store: Any) -> None:
+def test_refusals_for_a_slot_shared_by_all_clients_cause_no_ban(store: Any) -> None:
     shared = {"limit": Concurrency(1), "key": "all"}
     options: dict[str, Any] = {"app_limits": [shared], "queue": 1, "queue_timeout": 0.05, "penalty": "1/minute: 1 hour"}
     gate = Gate(Settings(limits=[], **options, store=store, store_timeout=60.0))
@@ -125,8 +125,8 @@ def test_waiting_in_vain_for_a_slot_that_all_share_bans_nobody(store: Any) -> No
 
 
 @pytest.mark.parametrize("banned", [False, True])
-def test_a_client_over_its_rate_or_banned_joins_no_line(where: str, banned: bool) -> None:
-    """All clients share the queue, and a client that may wait gets at most half of its places."""
+def test_a_banned_or_over_limit_client_does_not_join_the_queue(where: str, banned: bool) -> None:
+    """All clients share the queue. A client that may wait gets at most half of the places."""
 
     async def run() -> None:
         store, busy = async_store(where), Busy()
@@ -172,7 +172,7 @@ async def until(there: Callable[[], bool]) -> None:
 
 
 @pytest.mark.promise(1)
-def test_an_admitted_request_asks_once_and_one_over_its_rate_once_more_to_be_counted() -> None:
+def test_an_admitted_request_makes_one_store_call_and_a_refused_one_makes_two() -> None:
     async def run() -> None:
         store = RecordingStore()
         rule = {**OVER_SLOTS, "limits": "1/minute"}
@@ -189,7 +189,7 @@ def test_an_admitted_request_asks_once_and_one_over_its_rate_once_more_to_be_cou
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_each_face_counts_one_refusal_of_a_request_that_waited_in_vain(face: str) -> None:
+def test_each_integration_counts_one_refusal_per_queue_timeout(face: str) -> None:
     verdicts: list[Verdict] = []
     store = MemoryStore()
     rule = {**OVER_SLOTS, "queue_timeout": 0.3}
@@ -198,7 +198,7 @@ def test_each_face_counts_one_refusal_of_a_request_that_waited_in_vain(face: str
     assert ask(Step(path="/x")).status == 200
     (slot,) = [charge for charge in verdicts[0].charges if charge.limit.is_concurrency]
     store.reset([slot])
-    store.take([slot])  # another request is at work
+    store.take([slot])  # another request is in progress
     assert [ask(Step(path="/x")).status for _ in range(2)] == [429, 429]
     store.reset([slot])
     assert ask(Step(path="/x")).status == 200
