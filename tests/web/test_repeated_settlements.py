@@ -1,4 +1,4 @@
-"""`settle` called several times: the last cost counts, and the units of other requests stay charged."""
+"""Tests repeated calls of `settle`: the last cost counts, and the units of other requests stay charged."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -80,9 +80,7 @@ def store(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Store]:
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_requests_that_say_it_several_times_end_with_the_exact_total(
-    algorithm: str, store: Store, clock: Clock
-) -> None:
+def test_repeated_settlements_end_with_the_exact_total(algorithm: str, store: Store, clock: Clock) -> None:
     """Time passes between the settlements, but nothing drains or leaves its window."""
     random, limit = Random(algorithm), slow(algorithm)  # noqa: S311  # tests need no secrets
     gate, total = Gate(Settings(limits=[], store=store)), [0] * CLIENTS
@@ -100,7 +98,9 @@ def test_requests_that_say_it_several_times_end_with_the_exact_total(
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_under_asyncio_over_redis_too(algorithm: str, redis_servers: Any, clock: Clock) -> None:
+def test_repeated_settlements_are_exact_under_asyncio_with_redis(
+    algorithm: str, redis_servers: Any, clock: Clock
+) -> None:
     server: RedisServer = next(iter(redis_servers.values()))
     server.flush()
     random, limit = Random(algorithm), slow(algorithm)  # noqa: S311  # tests need no secrets
@@ -135,8 +135,8 @@ def test_under_asyncio_over_redis_too(algorithm: str, redis_servers: Any, clock:
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_after_the_app_each_word_is_the_difference(algorithm: str, store: Store, clock: Clock) -> None:
-    """The estimate is refunded once, and units that a settlement added stay charged."""
+def test_after_the_app_returns_the_estimate_is_refunded_only_once(algorithm: str, store: Store, clock: Clock) -> None:
+    """Units that a settlement added stay charged."""
     limit, gate = small(algorithm), Gate(Settings(limits=[], store=store))
     outcome = request(gate, store, limit, 10)
     found = []
@@ -149,7 +149,7 @@ def test_after_the_app_each_word_is_the_difference(algorithm: str, store: Store,
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_shadow_that_would_refuse_took_nothing_and_is_not_corrected(algorithm: str, store: Store) -> None:
+def test_a_shadow_limit_that_would_refuse_is_not_settled(algorithm: str, store: Store) -> None:
     limit, shadow = slow(algorithm), small(algorithm)
     gate = Gate(Settings(limits=[], store=store))
     charges = [Charge("{k}0:r", limit, 101), Charge("{k}1:r", shadow, 101, role="shadow")]
@@ -163,8 +163,8 @@ def test_a_shadow_that_would_refuse_took_nothing_and_is_not_corrected(algorithm:
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_is_beyond_the_debt_is_not_given_back(algorithm: str, store: Store) -> None:
-    """With debt, two quotas fit. Other requests have taken 40 units, which stay charged."""
+def test_units_beyond_the_maximum_debt_are_not_refunded(algorithm: str, store: Store) -> None:
+    """With debt, a bucket has room for two quotas. Other requests have charged 40 units, which stay charged."""
     random, limit = Random(algorithm), small(algorithm)  # noqa: S311  # tests need no secrets
     gate = Gate(Settings(limits=[], store=store))
     store.take([Charge("{k}0:r", limit, 40)])
@@ -181,7 +181,7 @@ def test_what_is_beyond_the_debt_is_not_given_back(algorithm: str, store: Store)
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", [*BUCKETS, "sliding_window_log"])
-def test_no_word_frees_what_others_took(algorithm: str, clock: Clock) -> None:
+def test_settlements_never_refund_units_of_other_requests(algorithm: str, clock: Clock) -> None:
     """A bucket with a request that settles many times is never emptier than one without that request."""
     random = Random(algorithm)  # noqa: S311  # tests need no secrets
     limit: Limit = Smooth(1000, 100, max_burst=100) if algorithm == "smooth" else ALGORITHMS[algorithm](1000, 100)
@@ -212,7 +212,7 @@ class Broken(MemoryStore):
 
 
 @pytest.mark.parametrize("make", [Gate, AsyncGate])
-def test_what_may_not_have_been_taken_is_not_given_back(make: Callable[..., Any]) -> None:
+def test_units_of_a_failed_settlement_are_not_refunded(make: Callable[..., Any]) -> None:
     store, limit = Broken(clock=Clock()), small("gcra")
     store.take([Charge("{k}0:r", limit, 40)])
 

@@ -1,4 +1,4 @@
-"""A response that nothing closes, because something outside replaced it, keeps neither slots nor memory."""
+"""Tests that a replaced response, which nothing closes, keeps neither slots nor memory."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ SLOTS: dict[str, Any] = {"limits": [], "concurrent": 1, "key": "all"}
 
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit on an endpoint here makes no middleware of other tests track responses."""
+    """Keep endpoint limits of this module from making middlewares of other tests track responses."""
     monkeypatch.setattr(MIDDLEWARE_REGISTRY, "tracking_required", False)
     monkeypatch.setattr(MIDDLEWARE_REGISTRY, "_middleware", weakref.WeakSet())
 
@@ -45,7 +45,7 @@ def report(_: HttpRequest) -> HttpResponse:
 
 @pytest.mark.promise(7)
 @BOTH
-def test_django_answers_304_or_redirects_in_place_of_a_view(site: Site) -> None:
+def test_slots_are_released_if_django_replaces_a_response_by_304_or_a_redirect(site: Site) -> None:
     """Django's own middleware drops the response of the view, and does not close it."""
     ask = site([path("report", report), path("slash/", report)], SLOTS, CONDITIONAL, COMMON, OURS)
     (tag,) = ask("/report").field("etag")
@@ -55,8 +55,8 @@ def test_django_answers_304_or_redirects_in_place_of_a_view(site: Site) -> None:
 
 @pytest.mark.promise(7)
 @BOTH
-def test_the_status_of_a_response_that_is_replaced_counts(site: Site) -> None:
-    """The middleware outside answers 304, but the view answered 200, which is what `count_status` reads."""
+def test_count_status_reads_the_status_of_the_replaced_response(site: Site) -> None:
+    """The outer middleware responds with 304, but the view responded with 200."""
     store = RecordingStore(clock=Clock())
     settings = {"limits": "9/hour", "count_status": [404], "store": store}
     ask = site([path("report", report)], settings, CONDITIONAL, OURS)
@@ -78,7 +78,7 @@ def flask_app(**options: Any) -> Flask:
 
 
 @pytest.mark.promise(7)
-def test_flask_returns_another_response_after_the_extension() -> None:
+def test_slots_are_released_if_flask_replaces_the_response_after_the_extension() -> None:
     client, answers = flask_app(**SLOTS).test_client(), []
     for _ in range(3):
         with client.get("/") as answer:
@@ -130,7 +130,7 @@ FILES: dict[str, Callable[[], Response]] = {
 @pytest.mark.promise(7)
 @pytest.mark.parametrize("wrapped", [True, False], ids=["wrapper of the server", "wrapper of werkzeug"])
 @pytest.mark.parametrize("body", FILES)
-def test_flask_sends_a_file(body: str, wrapped: bool) -> None:
+def test_slots_and_charges_are_settled_when_flask_has_sent_a_file(body: str, wrapped: bool) -> None:
     """Werkzeug passes the file to the server as it is. The server closes only the file, not Flask's response."""
     store = RecordingStore(clock=Clock())
     app = Flask("shop")
@@ -159,8 +159,8 @@ SAME = HttpResponse("fine")
 
 
 @pytest.mark.promise(7)
-def test_django_returns_one_response_object_to_many_requests() -> None:
-    """The object does not keep the requests in memory, not even if only other responses are ever closed."""
+def test_a_shared_django_response_keeps_no_requests_in_memory() -> None:
+    """Only the responses that replace the shared one are ever closed."""
     requests: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def same(request: HttpRequest) -> HttpResponse:
@@ -209,7 +209,7 @@ def _over_asgi(app: Any) -> Serve:
         messages = [{"type": "http.request", "body": b"", "more_body": False}]
 
         async def receive() -> Any:
-            return messages.pop() if messages else await asyncio.Event().wait()  # the client stays
+            return messages.pop() if messages else await asyncio.Event().wait()  # the client stays connected
 
         mark = Marked()
         alive.add(mark)
@@ -277,7 +277,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("make", MAKERS)
 def test_no_request_stays_in_memory(make: Any, options: str, close: bool) -> None:
-    """Whether the server closes the response or forgets to, the collector frees the request and all that it has."""
+    """The garbage collector frees the request, also if the server does not close the response."""
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     serve = make({**OPTIONS[options], "key": "ip", "store": RecordingStore(clock=Clock())})
     for _ in range(20):

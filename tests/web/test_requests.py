@@ -1,4 +1,4 @@
-"""The attributes of requests that rules and keys read, also of malicious requests."""
+"""Tests the request attributes that rules and keys read, also of malicious requests."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ def wsgi(**environ: Any) -> Request:
 
 @pytest.mark.parametrize("method", ["post", "POST", "Post"])
 @pytest.mark.promise(9)
-def test_methods_are_upper_case_as_frameworks_see_them(method: str) -> None:
+def test_methods_are_converted_to_upper_case(method: str) -> None:
     assert asgi(method=method).method == "POST"
     assert wsgi(REQUEST_METHOD=method).method == "POST"
 
@@ -34,14 +34,14 @@ def test_repeated_headers_are_joined_and_names_are_lower_case() -> None:
     }
 
 
-def test_headers_may_hold_any_bytes() -> None:
+def test_headers_may_contain_any_bytes() -> None:
     every = bytes(range(256))
     assert asgi((b"x", every)).headers == {"x": every.decode("latin-1")}
     assert asgi((every, b"x")).headers == {every.lower().decode("latin-1"): "x"}
 
 
 @pytest.mark.promise(10)
-def test_many_lines_of_one_header_take_no_time_to_speak_of() -> None:
+def test_many_lines_of_one_header_are_joined_efficiently() -> None:
     lines = [(b"x-key", b"a")] * 300_000  # joined one by one, this would copy 135 GB
     assert asgi(*lines).headers == {"x-key": ", ".join(["a"] * 300_000)}
 
@@ -54,7 +54,7 @@ def test_many_lines_of_one_header_take_no_time_to_speak_of() -> None:
         ("sid=a; x=1", {"sid": "a", "x": "1"}),
         ("  sid = a ;x=1;;", {"sid": "a", "x": "1"}),
         ("sid=a; sid=a", {"sid": "a"}),
-        ("sid=a; sid=b", {}),  # Starlette reads the last, others the first
+        ("sid=a; sid=b", {}),  # Starlette reads the last value, other frameworks the first
         ("sid=a, sid=b", {}),
         ("sid=a; sid=b; sid=a", {}),
         ('sid="\\113"', {}),  # an escape that only some parsers decode
@@ -69,12 +69,12 @@ def test_many_lines_of_one_header_take_no_time_to_speak_of() -> None:
     ],
     ids=lambda value: ascii(value)[:30],
 )
-def test_cookies(cookie: str, found: dict[str, str]) -> None:
+def test_cookies_are_parsed_and_ambiguous_ones_are_left_out(cookie: str, found: dict[str, str]) -> None:
     for request in (asgi((b"cookie", cookie.encode("latin-1"))), wsgi(HTTP_COOKIE=cookie)):
         assert {name: value for name, value in request.cookies.items() if name} == found
 
 
-def test_many_cookies_take_no_time_to_speak_of() -> None:
+def test_many_cookies_are_parsed() -> None:
     names = [f"c{number}" for number in range(100_000)]
     assert list(wsgi(HTTP_COOKIE=";".join(f"{name}=1" for name in names)).cookies) == names
 
@@ -94,7 +94,7 @@ def test_many_cookies_take_no_time_to_speak_of() -> None:
         ("/sub", "/Sub/a", "/Sub/a"),
     ],
 )
-def test_below(root: str, path: str, found: str) -> None:
+def test_the_root_is_stripped_from_the_path(root: str, path: str, found: str) -> None:
     assert strip_root(root, path) == found
     assert asgi(path=path, root_path=root).path == found
 
@@ -181,13 +181,13 @@ def known(**names: Any) -> SimpleNamespace:
         (MethodRaises(), None),
     ],
 )
-def test_user_objects(user: object, counted_as: str | None) -> None:
+def test_user_ids_are_read_from_authenticated_user_objects_only(user: object, counted_as: str | None) -> None:
     assert user_id(user) == counted_as
     assert asgi(user=user).user == counted_as
 
 
 @pytest.mark.parametrize(("value", "found"), [("bob", "bob"), ("", None), (None, None), (b"bob", None), (7, "7")])
-def test_remote_user(value: Any, found: str | None) -> None:
+def test_wsgi_reads_the_user_from_remote_user(value: Any, found: str | None) -> None:
     assert wsgi(REMOTE_USER=value).user == found
     assert as_text(value) == found
     assert wsgi().user is None

@@ -1,4 +1,4 @@
-"""The exact rate limit headers, and the exact responses to refused requests."""
+"""Tests the exact rate limit headers, and the exact responses to refused requests."""
 
 import math
 from types import SimpleNamespace
@@ -71,11 +71,11 @@ def ietf(of: Verdict) -> list[tuple[str, str]]:
         (SlidingWindowCounter(1, 100 * 365 * 86400), ADMITTED, '"n0";q=1;w=3153600000', '"n0";r=1;t=12'),
     ],
 )
-def test_the_two_fields(limit: Limit, decision: Decision, policy: str, state: str) -> None:
+def test_ratelimit_fields_have_the_exact_values(limit: Limit, decision: Decision, policy: str, state: str) -> None:
     assert headers(verdict((limit, decision))) == [("RateLimit-Policy", policy), ("RateLimit", state)]
 
 
-def test_what_binds_first_and_at_most_eight() -> None:
+def test_fields_list_the_binding_limit_first_and_at_most_eight_limits() -> None:
     pairs = [(SlidingWindowCounter(5, 60, name=f"l{number}"), ADMITTED) for number in range(12)]
     pairs[10] = (pairs[10][0], replace(ADMITTED, remaining=1))
     (_, policies), (_, states) = headers(verdict(*pairs))
@@ -104,7 +104,9 @@ def parsed(line: str) -> list[Any]:
         ("", "lhl", [ADMITTED, replace(ADMITTED, remaining=0), replace(ADMITTED, remaining=1)], ["n2", "n0"]),
     ],
 )
-def test_who_is_shown(roles: str, hidden: str, decisions: list[Decision], shown: list[str]) -> None:
+def test_fields_leave_out_shadows_and_show_hidden_limits_only_if_they_refuse(
+    roles: str, hidden: str, decisions: list[Decision], shown: list[str]
+) -> None:
     of = verdict(*[(LIMIT, decision) for decision in decisions], roles=roles, hidden=hidden)
     names = [[name for name, _ in parsed(line)] for _, line in headers(of)]
     assert names == ([shown, shown] if shown else [])
@@ -122,12 +124,12 @@ def test_who_is_shown(roles: str, hidden: str, decisions: list[Decision], shown:
         ),
     ],
 )
-def test_styles(style: Any, names: list[str]) -> None:
+def test_the_headers_style_selects_the_fields(style: Any, names: list[str]) -> None:
     assert [name for name, _ in headers(verdict((LIMIT, ADMITTED)), style)] == names
     assert [name for name, _ in refusal_response(verdict((LIMIT, REFUSED)), style).headers][4:] == names
 
 
-def test_legacy_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_legacy_fields_have_the_exact_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response, "time", SimpleNamespace(time=lambda: 1000.5))
     of = verdict((LIMIT, ADMITTED), (LIMIT, replace(ADMITTED, remaining=1, reset_after=7.2)), hidden="lh")
     assert headers(of, "legacy") == [
@@ -149,7 +151,9 @@ def test_legacy_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         (math.inf, None, "This request costs more than its quota ever allows; waiting does not help."),
     ],
 )
-def test_retry_after(retry_after: float, header: str | None, detail: str) -> None:
+def test_retry_after_and_the_problem_detail_round_the_wait_up(
+    retry_after: float, header: str | None, detail: str
+) -> None:
     of = verdict((LIMIT, replace(REFUSED, retry_after=retry_after)))
     status, fields, body = refusal_response(of)
     assert status == 429
@@ -170,13 +174,13 @@ def test_retry_after(retry_after: float, header: str | None, detail: str) -> Non
     ]
 
 
-def test_the_same_verdict_gives_the_same_answer() -> None:
+def test_the_same_verdict_gives_the_same_response() -> None:
     assert len({repr(refusal_response(verdict((LIMIT, REFUSED)), "both")[2]) for _ in range(50)}) == 1
     assert len({tuple(refusal_response(verdict((LIMIT, REFUSED))).headers) for _ in range(50)}) == 1, "no jitter"
 
 
 @pytest.mark.parametrize("source", ["allowed_on_error", "denied_on_error"])
-def test_no_fields_when_no_store_decided(source: Any) -> None:
+def test_no_fields_are_sent_if_no_store_decided(source: Any) -> None:
     for style in ("ietf", "legacy", "both", "none"):
         assert headers(Verdict(True, (), (), "default", source), style) == []
 
@@ -189,7 +193,7 @@ def test_no_fields_when_no_store_decided(source: Any) -> None:
         ("jobs", [TokenBucket(5, 60, name="mails"), "9/hour"], '"mails";q=5;w=60, "jobs-2";q=9;w=3600'),
     ],
 )
-def test_a_limiters_verdict_has_headers_too(limiter: str, limits: Any, policy: str) -> None:
+def test_a_verdict_of_a_limiter_has_header_fields(limiter: str, limits: Any, policy: str) -> None:
     limited = Limiter(MemoryStore(clock=Clock()), name=limiter)
     fields = dict(headers(limited.hit(limits, "bob")))
     assert fields["RateLimit-Policy"] == policy
@@ -208,7 +212,7 @@ def test_a_limiters_verdict_has_headers_too(limiter: str, limits: Any, policy: s
         max_size=12,
     )
 )
-def test_whatever_the_numbers_the_fields_can_be_read(rows: list[tuple[int, float, int, float, bool]]) -> None:
+def test_fields_can_be_parsed_for_any_numbers(rows: list[tuple[int, float, int, float, bool]]) -> None:
     pairs = []
     for quota, window, remaining, wait, allowed in rows:
         limit = SlidingWindowCounter(min(quota, 10**14), window)
@@ -235,7 +239,7 @@ def test_whatever_the_numbers_the_fields_can_be_read(rows: list[tuple[int, float
         (SlidingWindowCounter(4, 60, buckets=7), 60.000003, 61),
     ],
 )
-def test_a_window_that_is_told_is_never_too_short(limit: SlidingWindowCounter, wait: float, shown: int) -> None:
+def test_the_wait_in_the_fields_is_never_too_short(limit: SlidingWindowCounter, wait: float, shown: int) -> None:
     of = verdict((limit, Decision(False, 4, 0, wait, wait, wait, 0.0, 0)))
     assert dict(headers(of))["RateLimit"] == f'"n0";r=0;t={shown}'
     assert dict(refusal_response(of).headers)["Retry-After"] == str(shown)
