@@ -15,7 +15,7 @@ from ratelimit_mw.metrics.registry import COUNTS, Registry
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer, RedisServerError, find_binaries
 
-# these are slow or need Chromium; tox environments of their own run them
+# slow tests, and tests that need Chromium; tox environments of their own run them
 collect_ignore = ["browser", "soak", "tutorials"]
 
 _CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
@@ -24,7 +24,7 @@ _NONE_AT_ALL = "no redis-server to test against; type: sudo apt-get install redi
 _BINARIES = pytest.StashKey[dict[str, Path]]()
 _PROBLEMS = pytest.StashKey[list[str]]()
 
-# derandomize is explicit because Hypothesis turns it on if it detects a CI.
+# derandomize is explicit, because Hypothesis would turn it on in a CI.
 settings.register_profile("quick", max_examples=50, deadline=None, derandomize=False)
 settings.register_profile("proof", max_examples=2000, deadline=None, derandomize=False)
 settings.load_profile(os.environ.get("TEST_PROFILE", "quick"))

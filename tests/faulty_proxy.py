@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Literal, Self
 
 Mode = Literal["passes", "is late", "holds", "drips", "drops", "resets", "swallows"]
-_AT_MOST = 20.0  # seconds that anything is held back, so that a client that waits for it fails instead of hanging
+_AT_MOST = 20.0  # seconds to hold a reply; then a client that waits for the reply fails instead of hanging
 _DRIP = 0.02  # seconds between two bytes
 _RESET = struct.pack("ii", 1, 0)  # close() discards unsent data and sends RST
 

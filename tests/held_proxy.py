@@ -1,4 +1,4 @@
-"""A TCP proxy that can hold the replies of a server until a test releases them, to imitate a slow server."""
+"""A TCP proxy that holds the replies of a server until the test releases them, to imitate a slow server."""
 
 import threading
 

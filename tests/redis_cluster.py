@@ -12,13 +12,13 @@ from redis_servers import RedisServer, RedisServerError, free_port
 _SLOTS = 16384
 _NODES = 3  # the fewest that Redis calls a cluster
 _BUS = 10_000  # above the port; the setting that would move the bus port came with 7.0
-# Milliseconds of silence after which a node counts as failed; short, because tests may wait for it.
+# Milliseconds of silence after which a node counts as failed; short, because tests may wait for the failure.
 _OPTIONS = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-_SETTLED_WITHIN = 60.0  # seconds; a fresh node refuses keys for its first two, whatever its settings
+_SETTLED_WITHIN = 60.0  # seconds; a fresh node always refuses keys for its first two
 
 
 class _Member(NamedTuple):
-    """A node of the cluster, as one of the nodes knows it."""
+    """A node of the cluster, as another node lists it."""
 
     address: str
     flags: str
@@ -55,14 +55,12 @@ class RedisCluster(AbstractContextManager["RedisCluster", None]):
 
     @property
     def url(self) -> str:
-        """The URL of all nodes, as this package takes it."""
+        """The URL of all nodes, for this package."""
         return "redis+cluster://" + ",".join(map(_address, self.nodes))
 
     @property
     def redis_url(self) -> str:
-        """The URL of the first node, as redis-py's `RedisCluster.from_url` takes it; the client asks this node for the
-        others.
-        """
+        """The URL of the first node, for redis-py's `RedisCluster.from_url`, which finds the other nodes itself."""
         return self.nodes[0].url
 
     def _join(self) -> None:
@@ -98,7 +96,7 @@ class RedisCluster(AbstractContextManager["RedisCluster", None]):
             raise RedisServerError(f"{self.binary}: these nodes are no cluster (keys taken: {taking}): {views}")
 
     def owner(self, slot: int) -> RedisServer:
-        """Return the node that owns `slot`, as the first node knows it."""
+        """Return the node that owns `slot`, in the view of the first node."""
         address = next(member.address for member in _view(self.nodes[0]).values() if member.owns(slot))
         return next(node for node in self.nodes if _address(node) == address)
 
@@ -111,7 +109,7 @@ class RedisCluster(AbstractContextManager["RedisCluster", None]):
             raise RedisServerError(f"keys in slot {slot}: {held}")
         self._homes.setdefault(slot, source)
         # A node that ends an import raises its epoch above all others. A node that is merely assigned the slot does
-        # not, and loses it again to the next ping that the old owner sent before it learned of the move.
+        # not. It loses the slot again to a ping that the old owner sent before the move reached that node.
         _tell(to, f"CLUSTER SETSLOT {slot} IMPORTING {_own_id(source)}")
         for node in sorted(self.nodes, key=lambda node: node is not to):
             _tell(node, f"CLUSTER SETSLOT {slot} NODE {_own_id(to)}")
@@ -142,7 +140,7 @@ class RedisCluster(AbstractContextManager["RedisCluster", None]):
 
 
 def _view(node: RedisServer) -> Mapping[str, _Member]:
-    """Return all nodes that `node` knows, by id."""
+    """Return all nodes that `node` lists, by id."""
     known = {}
     for line in node.ask("CLUSTER NODES").splitlines()[1:]:
         name, address, flags, _primary, _ping, _pong, epoch, _transport, *slots = line.split()

@@ -55,7 +55,7 @@ class RedisSentinels(AbstractContextManager["RedisSentinels", None]):
 
     @property
     def url(self) -> str:
-        """The URL of all Sentinels, as this package takes it."""
+        """The URL of all Sentinels, for this package."""
         return f"redis+sentinel://{self.hosts}/{SERVICE}"
 
     @property
@@ -108,7 +108,7 @@ class RedisSentinels(AbstractContextManager["RedisSentinels", None]):
         return client
 
     def master(self) -> RedisServer:
-        """Return the master, as the first running Sentinel knows it."""
+        """Return the master, in the view of the first running Sentinel."""
         asked = next(one for one in self.sentinels if one.process.poll() is None)
         port = asked.ask(f"SENTINEL GET-MASTER-ADDR-BY-NAME {SERVICE}", _PATIENT).split("\r\n")[-1]
         return next(one for one in self.servers if str(one.port) == port)

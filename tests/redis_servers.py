@@ -117,7 +117,7 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
 
     @property
     def url(self) -> str:
-        """The URL of database 0 of this server, as redis-py's `from_url` takes it."""
+        """The URL of database 0 of this server, for redis-py's `from_url`."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def _start(self, choose_port: Callable[[], int]) -> None:
@@ -189,7 +189,7 @@ class RedisServer(AbstractContextManager["RedisServer", None]):
             raise RedisServerError(f"CLIENT KILL: {reply}")
 
     def pause(self) -> None:
-        """Freeze the process: the kernel still accepts connections, but no command is answered."""
+        """Freeze the process: the kernel still accepts connections, but the server replies to no command."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -1,7 +1,7 @@
-"""Tells from the structure of a regular expression whether it can take more than linear time.
+"""Finds from the structure of a regular expression whether matching can take more than linear time.
 
-Only backtracking takes more, and it needs a choice: a place where the next character may be read in two ways. A pattern
-without choices takes linear time. So does a pattern whose only choice is where its one unbounded repeat ends.
+Only backtracking takes more. Backtracking needs a choice: a place that may read the next character in two ways. A
+pattern without choices takes linear time. So does a pattern whose only choice is where its one unbounded repeat ends.
 """
 
 import re
@@ -101,7 +101,7 @@ class Shape:
 
 
 def _clash(one: Place, other: Place) -> bool:
-    kept = one.keeps != other.keeps  # a possessive repeat takes as much as it can, so there is no choice
+    kept = one.keeps != other.keeps  # a possessive repeat always matches as much as possible, so there is no choice
     return not kept and bool(one.reads & other.reads)  # also if one place is reached in two ways
 
 

@@ -15,7 +15,7 @@ from redis_servers import RedisServer, RedisServerError, free_port
 
 
 class Certificates(NamedTuple):
-    """Files: the authority that signed the server's certificate, another one, and the certificate with its key."""
+    """Files: the authority that signed the server's certificate, another authority, the certificate, its key."""
 
     authority: Path
     stranger: Path

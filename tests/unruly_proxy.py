@@ -24,8 +24,8 @@ async def _command(stream: asyncio.StreamReader) -> bytes:
 class UnrulyProxy:
     """A proxy in front of one port of this machine. `fate` returns the fate of a command that runs a script.
 
-    A late command is sent on at once, and its reply `delay` seconds later. After `is answered by nobody` the command
-    has run, and the connection breaks. After `is lost` it has not run, and the connection breaks.
+    `is late`: the proxy sends the command at once, and its reply `delay` seconds later. `is answered by nobody`:
+    the command runs, and the connection breaks. `is lost`: the connection breaks, and the command does not run.
     """
 
     def __init__(self, port: int, fate: Callable[[], Fate], delay: float) -> None:
@@ -51,7 +51,7 @@ class UnrulyProxy:
                     commands.write(command)
                     await replied.wait()
         except (ConnectionError, ValueError, asyncio.IncompleteReadError):
-            pass  # the client has gone
+            pass  # the client disconnected
         finally:
             replies.cancel()
             answers.transport.abort()

@@ -16,11 +16,11 @@ from pathlib import Path
 _READY_WITHIN = 120.0  # seconds
 _STOP_WITHIN = 5.0  # seconds
 _LISTENING = re.compile(r"(?:[Rr]unning on|Listening at:|Serving on) (http://127\.0\.0\.1:(\d+))")
-_OF_THE_CALLER = ("WEB_CONCURRENCY", "GUNICORN_CMD_ARGS")  # would change what is tested
+_OF_THE_CALLER = ("WEB_CONCURRENCY", "GUNICORN_CMD_ARGS")  # these would change the tested configuration
 
 
 class WebServerError(RuntimeError):
-    """A web server ended early or isn't answering; the message holds everything it printed."""
+    """A web server ended early or does not respond. The message contains all its output."""
 
 
 class WebServer:
@@ -33,11 +33,11 @@ class WebServer:
         self._last_words: str | None = None
 
     def output(self) -> str:
-        """Return all output of both streams, also after the end; it has one complaint about the readiness probe."""
+        """Return all output of both streams, also after the end. It has a line about the readiness probe."""
         return self._log.read_text(errors="replace") if self._last_words is None else self._last_words
 
     def wait_ready(self) -> None:
-        """Wait for a worker to answer, and set `url`; WebServerError if the process ends or 120 seconds pass."""
+        """Wait for a response of a worker, and set `url`. WebServerError if the process ends or 120 seconds pass."""
         deadline = time.monotonic() + _READY_WITHIN
         while time.monotonic() < deadline and self.process.poll() is None:
             listening = _LISTENING.search(self.output())
@@ -60,7 +60,7 @@ class WebServer:
 
 
 def _answers(port: int) -> bool:
-    """Return whether a worker answers. A mere connect succeeds before gunicorn's workers have imported the application.
+    """Return whether a worker responds. A mere connect succeeds before gunicorn's workers import the application.
 
     The request is malformed, so the server itself responds with 400, and the application's counters do not change.
     """
@@ -96,7 +96,7 @@ def _serve(command: list[str], app_dir: Path, env: dict[str, str]) -> Iterator[W
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that workers can be ended with it, and Ctrl-C reaches pytest only
+                start_new_session=True,  # stop() can then end the workers too, and Ctrl-C reaches pytest only
             )
         server = WebServer(process, log)
         try:
@@ -108,11 +108,11 @@ def _serve(command: list[str], app_dir: Path, env: dict[str, str]) -> Iterator[W
 
 @contextmanager
 def serve_uvicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
-    """Serve the ASGI application "module:name" found in `app_dir`; `env` is added to this process's environment.
+    """Serve the ASGI application "module:name" in `app_dir`. `env` is added to the environment of this process.
 
-    `options` are uvicorn's, without any that hide its "running on" line. WebServerError, with the output, if it fails.
+    `options` are uvicorn's, without any that hide its "running on" line. Failures raise WebServerError with the output.
     """
-    # Port 0 everywhere: the server itself picks a free one and prints it, so no other process can take it in between.
+    # Port 0: the server picks a free port and prints the number, so no other process can take the port in between.
     fixed = ["uvicorn", "--app-dir", str(app_dir.resolve()), "--host", "127.0.0.1", "--port", "0"]
     with _serve([*fixed, *options, app], app_dir, _environment(env)) as server:
         yield server
@@ -122,24 +122,24 @@ def serve_uvicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str]
 def serve_uvicorn_run(
     app: str, app_dir: Path, workers: int, env: Mapping[str, str] | None = None
 ) -> Iterator[WebServer]:
-    """Serve it by `uvicorn.run(workers=...)`, whose number of workers no command line shows; as serve_uvicorn."""
+    """Serve an app by `uvicorn.run(workers=...)`: no command line shows the number of workers. See serve_uvicorn."""
     with _serve(["run_uvicorn", str(workers), app], app_dir, _with_path(app_dir, env)) as server:
         yield server
 
 
 @contextmanager
 def serve_gunicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
-    """Serve the WSGI application "module:name", or an ASGI one with a worker class for it; as serve_uvicorn."""
+    """Serve the WSGI application "module:name", or an ASGI one with a worker class for ASGI. See serve_uvicorn."""
     fixed = ["gunicorn", "--chdir", str(app_dir.resolve()), "--bind", "127.0.0.1:0", "--graceful-timeout", "3"]
     if tuple(map(int, version("gunicorn").split(".")[:2])) >= (25, 1):
-        fixed.append("--no-control-socket")  # it would be one file in the home folder, shared by all instances
+        fixed.append("--no-control-socket")  # all instances would share one socket file in the home folder
     with _serve([*fixed, *options, app], app_dir, _environment(env)) as server:
         yield server
 
 
 @contextmanager
 def serve_waitress(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
-    """Serve the WSGI application "module:name"; as serve_uvicorn."""
+    """Serve the WSGI application "module:name". See serve_uvicorn."""
     with _serve(["waitress", "--listen=127.0.0.1:0", *options, app], app_dir, _with_path(app_dir, env)) as server:
         yield server
 
@@ -148,7 +148,7 @@ def serve_waitress(app: str, app_dir: Path, *options: str, env: Mapping[str, str
 def serve_hypercorn(
     app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None
 ) -> Iterator[WebServer]:
-    """Serve the ASGI application "module:name", over HTTP/2 if the client starts with it; as serve_uvicorn."""
+    """Serve the ASGI application "module:name", over HTTP/2 if the client starts with that. See serve_uvicorn."""
     fixed = ["hypercorn", "--bind", "127.0.0.1:0", "--graceful-timeout", "3"]
     with _serve([*fixed, *options, app], app_dir, _with_path(app_dir, env)) as server:
         yield server
@@ -156,7 +156,7 @@ def serve_hypercorn(
 
 @contextmanager
 def serve_granian(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
-    """Serve the ASGI application "module:name", or a WSGI one with --interface wsgi; else as serve_hypercorn."""
+    """Serve the ASGI application "module:name", or a WSGI one with --interface wsgi. See serve_hypercorn."""
     with _held_port() as port:
         fixed = ["granian", "--interface", "asgi", "--port", str(port)]
         with _serve([*fixed, *options, app], app_dir, _with_path(app_dir, env)) as server:
@@ -167,7 +167,7 @@ def serve_granian(app: str, app_dir: Path, *options: str, env: Mapping[str, str]
 def serve_granian_run(
     app: str, app_dir: Path, workers: int, method: str, env: Mapping[str, str] | None = None
 ) -> Iterator[WebServer]:
-    """Serve it by `Granian(workers=...)`, whose number of workers no command line shows. `method`: fork or spawn."""
+    """Serve an app by `Granian(workers=...)`: no command line shows the number of workers. `method`: fork or spawn."""
     with _held_port() as port:
         command = ["run_granian", method, str(workers), str(port), app]
         with _serve(command, app_dir, _with_path(app_dir, env)) as server:
@@ -183,12 +183,13 @@ def serve_developing(app: str, app_dir: Path, kind: str, env: Mapping[str, str] 
 
 @contextmanager
 def _held_port() -> Iterator[int]:
-    """Yield a free port, reserved meanwhile, for a server that does not print which port it picked.
+    """Yield a free port, and reserve it, for a server that does not print its port.
 
-    The server must share the port, as granian does. Two of them could both get a merely free port, without an error.
+    The server must share the port, as granian does. Without the reservation, two servers could get the same port
+    without an error.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind(("127.0.0.1", 0))  # it never listens, so all connections go to the server
+        holder.bind(("127.0.0.1", 0))  # this socket never listens, so all connections go to the server
         port: int = holder.getsockname()[1]
         yield port
