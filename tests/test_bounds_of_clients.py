@@ -1,4 +1,4 @@
-"""What a client controls is bounded. Tests each figure of docs/explanation/security.md at its bound and beyond."""
+"""Input of clients is bounded. Tests each figure of docs/explanation/security.md at its bound and beyond."""
 
 import inspect
 import re
@@ -35,7 +35,7 @@ OURS, CLIENT = "10.0.0.1", "192.0.2.1"
 
 
 def line(text: str) -> Callable[[str], list[str]]:
-    """Return a lookup of headers, in which every header has this one value."""
+    """Return a lookup of headers in which every header has this value."""
     return lambda _: [text]
 
 
@@ -95,7 +95,7 @@ def a_remembered_address(bound: int) -> None:
     for length, kept in ((bound + 1, False), (bound, True)):
         first = remembered["x" * length]
         found = remembered["x" * length]
-        assert found is not first  # kept from the second use on
+        assert found is not first  # remembered from the second use on
         assert found.charges == first.charges
         assert (found is remembered["x" * length]) is kept
     assert [*remembered] == ["x" * bound]
@@ -121,7 +121,7 @@ def addresses_used_once(bound: int) -> None:
     assert [*remembered] == []
     remembered["0"]
     assert [*remembered] == ["0"]
-    remembered[f"{bound}"]  # one too many: all that were used once are forgotten
+    remembered[f"{bound}"]  # over the bound: addresses used once are forgotten
     remembered["1"]
     assert [*remembered] == ["0"]
     remembered["1"]
@@ -244,7 +244,7 @@ def test_every_row_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("what", ROWS)
-def test_bound(what: str) -> None:
+def test_documented_bound_matches_the_code(what: str) -> None:
     ROWS[what](bounds()[what])
 
 
@@ -272,7 +272,7 @@ LONG: dict[str, Callable[[int], object]] = {  # inputs without a bound of their 
 
 
 @pytest.mark.parametrize("what", LONG)
-def test_twice_as_long_takes_at_most_twice_the_steps(what: str) -> None:
+def test_steps_grow_at_most_linearly_with_the_input(what: str) -> None:
     once, twice = (steps(LONG[what], times) for times in (4000, 8000))
     assert twice <= 2 * once + 50
 
@@ -298,7 +298,7 @@ def squares(times: int) -> object:
     return [len(str(one)) for one in range(times) for _ in range(times)]
 
 
-def test_steps_that_grow_faster_are_seen() -> None:
+def test_step_count_detects_quadratic_growth() -> None:
     once, twice = (steps(squares, times) for times in (40, 80))
     assert twice > 2 * once + 50
 
@@ -309,8 +309,8 @@ MANY: dict[str, Any] = {
 }
 
 
-def test_addresses_of_one_network_are_remembered_as_one() -> None:
-    """Addresses of one network share a plan, for each of many combinations of rules.
+def test_addresses_of_one_network_share_a_plan() -> None:
+    """This applies to each of many combinations of rules.
 
     An IPv6 address that represents an IPv4 address is treated as that IPv4 address.
     """
@@ -331,7 +331,7 @@ def test_addresses_of_one_network_are_remembered_as_one() -> None:
     assert far is None or far["2001:db8::1"].charges != far["2001:db8::2"].charges
 
 
-def test_a_network_is_not_taken_for_an_address_that_means_another_client() -> None:
+def test_network_representative_is_the_same_client_as_the_address() -> None:
     for client in (
         "64:ff9b::1:0:0:1",
         "::1",
@@ -349,8 +349,8 @@ def test_a_network_is_not_taken_for_an_address_that_means_another_client() -> No
                 assert found == client
 
 
-def test_many_addresses_over_many_rules_take_little_memory() -> None:
-    """There are 20,000 IPv4 addresses and as many of one /64, over 40 combinations of rules."""
+def test_plans_of_many_addresses_and_rules_use_little_memory() -> None:
+    """The clients are 20,000 IPv4 addresses and 20,000 IPv6 addresses of one /64, over 40 combinations of rules."""
     PLAN_BUDGET.clear()
     compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
     matches = [compiled._table.combined(((MatchedRules((n,), n), ()),)) for n in range(40)]

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.promise(10)
 Parts = list[tuple[str, str]]
 
 letters = "aA0=+~%7E25/:@ .-_{}|\x00\n\u00e9\u20ac\U0001f600\ud800\udc00"
-kinds = st.text(alphabet=letters.replace("=", ""), max_size=6)  # this package's, or a header's name: none contains "="
+kinds = st.text(alphabet=letters.replace("=", ""), max_size=6)  # built-in kinds and header names: none contains "="
 values = st.text(alphabet=letters, max_size=12) | st.text(max_size=12)
 lists = st.lists(st.tuples(kinds, values), max_size=4)
 
 
 def decoded(text: str) -> Parts:
-    """Return the parts that were encoded. The encoding is injective because they can be decoded."""
+    """Return the encoded parts. The encoding is injective, because it can be decoded."""
     if not text:
         return []
     kind, *rest = text.split("=")
@@ -58,7 +58,7 @@ few = settings(max_examples=500 if PROOF else 50)  # long texts take long
 @given(lists)
 @example([("a", "b+c=d")])
 @example([("a+b", "c"), ("", "")])
-def test_parts_can_be_read_back_from_their_encoding(parts: Parts) -> None:
+def test_encodings_can_be_decoded(parts: Parts) -> None:
     assert decoded(encode(parts)) == parts
 
 
@@ -69,7 +69,7 @@ def test_different_parts_have_different_encodings_and_hashes(one: Parts, other: 
     assert (bucket_key(encode(one), "r") == bucket_key(encode(other), "r")) == (one == other)
 
 
-def test_all_short_parts_of_dangerous_letters_are_told_apart() -> None:
+def test_short_parts_with_special_characters_have_distinct_encodings() -> None:
     short = ["".join(pair) for size in range(3) for pair in itertools.product("a=+%~", repeat=size)]
     parts = [(kind, value) for kind in ("a", "b", "a+b") for value in short]
     everything: list[Parts] = [
@@ -80,12 +80,12 @@ def test_all_short_parts_of_dangerous_letters_are_told_apart() -> None:
     assert len({encode(one) for one in everything}) == len(everything) == 1 + 93 + 93 * 93
 
 
-def test_the_same_value_of_another_kind_is_somebody_else() -> None:
+def test_equal_values_of_different_kinds_have_different_keys() -> None:
     kinds = ("ip", "user", "header:x-key", "cookie:sid", "key")
     assert len({bucket_key(encode([(kind, "1.2.3.4")]), "r") for kind in kinds}) == len(kinds)
 
 
-def test_what_is_longer_than_1024_stands_as_its_hash() -> None:
+def test_values_longer_than_1024_characters_are_hashed() -> None:
     assert encode([("user", "x" * 1024)]) == "user=" + "x" * 1024
     hashed = encode([("user", "x" * 1025)])
     assert re.fullmatch(r"user=~[0-9a-f]{64}", hashed)
@@ -95,19 +95,19 @@ def test_what_is_longer_than_1024_stands_as_its_hash() -> None:
     assert len(encode([("user", "\ud800" * 10**6)])) == len(hashed)
 
 
-def test_a_bucket_key_is_a_hash_of_fixed_form_and_the_rule() -> None:
+def test_bucket_key_consists_of_a_stable_hash_and_the_rule() -> None:
     key = bucket_key("ip=192.0.2.1", "login")
-    assert key == "{fb80db64bc9560f3682de42ac2e27ce2}:login"  # must not change, because servers store states under it
+    assert key == "{fb80db64bc9560f3682de42ac2e27ce2}:login"  # must not change, because stores contain such keys
     assert bucket_key("ip=192.0.2.2", "login") != key
     assert bucket_key("ip=192.0.2.1", "other") == key.replace("login", "other")
 
 
 @given(st.text(), st.text(max_size=16))
-def test_hashes_have_one_form_whatever_is_hashed(identity: str, secret: str) -> None:
+def test_hashes_of_all_identities_and_secrets_have_the_same_form(identity: str, secret: str) -> None:
     assert re.fullmatch(r"\{[0-9a-f]{32}\}", key_tagger(secret, plain=False)(identity))
 
 
-def test_a_secret_changes_every_hash_and_the_same_one_changes_it_alike() -> None:
+def test_hash_depends_on_the_secret() -> None:
     keys = [f"{key_tagger(secret, plain=False)('ip=192.0.2.1')}:r" for secret in ("", "one", "two", "one")]
     assert keys[0] == bucket_key("ip=192.0.2.1", "r")
     assert keys[1] == keys[3]

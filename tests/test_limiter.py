@@ -56,7 +56,7 @@ def make(request: pytest.FixtureRequest) -> Make:
     return made
 
 
-def test_hit_until_refused(make: Make) -> None:
+def test_hit_refuses_over_the_quota_and_admits_after_retry_after(make: Make) -> None:
     clock = Clock()
     limiter = make(MemoryStore(clock=clock))
     verdicts = [limiter.hit("2/10 seconds using token_bucket", "k") for _ in range(3)]
@@ -68,7 +68,7 @@ def test_hit_until_refused(make: Make) -> None:
     assert limiter.hit("2/10 seconds using token_bucket", "k").allowed
 
 
-def test_hit_with_a_cost_takes_it_of_every_limit_or_of_none(make: Make) -> None:
+def test_hit_charges_its_cost_to_all_limits_or_none(make: Make) -> None:
     limiter = make()
     assert limiter.hit("10/minute; 4/hour", "k", 3).remaining == 1
     verdict = limiter.hit("10/minute; 4/hour", "k", 3)
@@ -76,7 +76,7 @@ def test_hit_with_a_cost_takes_it_of_every_limit_or_of_none(make: Make) -> None:
     assert [decision.remaining for decision in verdict.decisions] == [7, 1]
 
 
-def test_peek_shows_what_is_left_and_with_a_cost_what_hit_would_answer(make: Make) -> None:
+def test_peek_returns_remaining_units_and_with_a_cost_the_decision_of_a_hit(make: Make) -> None:
     limiter = make(MemoryStore(clock=Clock()))
     limiter.hit("10/minute", "k", 4)
     assert (limiter.peek("10/minute", "k").allowed, limiter.peek("10/minute", "k").remaining) == (True, 6)
@@ -89,7 +89,7 @@ def test_peek_shows_what_is_left_and_with_a_cost_what_hit_would_answer(make: Mak
     assert limiter.hit("10/minute", "k", 11).retry_after == float("inf")
 
 
-def test_reset_forgets_what_this_key_took(make: Make) -> None:
+def test_reset_restores_the_quota_of_one_key(make: Make) -> None:
     limiter = make()
     for key in ("a", "b"):
         limiter.hit("10/minute; 5/hour", key, 5)
@@ -97,7 +97,7 @@ def test_reset_forgets_what_this_key_took(make: Make) -> None:
     assert [limiter.peek("5/hour", key).remaining for key in ("a", "b")] == [5, 0]
 
 
-def test_take_charges_several_keys_and_encodes_each_as_hit_does(make: Make) -> None:
+def test_take_charges_several_keys_and_encodes_them_like_hit(make: Make) -> None:
     limiter = make()
     minute, hour = parse("10/minute; 100/hour")
     verdict = limiter.take(Charge("a", minute, 2), Charge("b", hour, 3), Charge("s", minute, 11, role="shadow"))
@@ -109,7 +109,7 @@ def test_take_charges_several_keys_and_encodes_each_as_hit_does(make: Make) -> N
 
 
 @pytest.mark.promise(1)
-def test_a_call_is_one_question_to_the_store(make: Make) -> None:
+def test_each_call_makes_one_store_call(make: Make) -> None:
     store = RecordingStore()
     limiter = make(store)
     limiter.hit("1/minute; 2/hour; 3/day", "k")
@@ -135,11 +135,11 @@ LIMITS: list[Any] = [
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=lambda limits: type(limits).__name__)
-def test_limits_are_notation_a_limit_or_a_sequence_of_either(limits: Any) -> None:
+def test_limits_may_be_text_limit_objects_or_sequences_of_them(limits: Any) -> None:
     assert [charge.limit for charge in Limiter().hit(limits, "k").charges] == list(parse("10/minute; 5/hour"))
 
 
-def test_one_limit_alone(make: Make) -> None:
+def test_a_single_limit_object_is_accepted(make: Make) -> None:
     assert make().hit(TokenBucket(10, 60, burst=3), "k").remaining == 2
 
 
@@ -164,21 +164,21 @@ TWICE = "5/60s using sliding_window_counter appears twice, and would count each 
         (TokenBucket, "limits: got <class"),
     ],
 )
-def test_wrong_limits_are_an_error_that_names_the_place(make: Make, limits: Any, message: str) -> None:
+def test_invalid_limits_raise_an_error_that_describes_the_mistake(make: Make, limits: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make().hit(limits, "k")
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("key", ["", (), ("",), ("a", ""), None, 5, b"k", ["a"], ("a", 5)])
-def test_a_key_that_is_none_is_an_error(make: Make, key: Any) -> None:
+def test_invalid_keys_raise_a_config_error(make: Make, key: Any) -> None:
     for call in (make().hit, make().peek, make().reset):
         with pytest.raises(ConfigError, match=r"^key: got .*, expected a non-empty string, or a non-empty tuple"):
             call("10/minute", key)
 
 
 @pytest.mark.parametrize("cost", [-1, 1.5, "1", None, True, 2**53])
-def test_a_cost_that_is_none_is_an_error(make: Make, cost: Any) -> None:
+def test_invalid_costs_raise_a_config_error(make: Make, cost: Any) -> None:
     for call in (make().hit, make().peek):
         with pytest.raises(ConfigError, match=r"^cost: got "):
             call("10/minute", "k", cost)
@@ -201,13 +201,13 @@ def test_different_keys_never_share_a_bucket(make: Make) -> None:
         "{a}",
         "a:default",
     ]
-    for key in keys[:3] + keys[4:]:  # a string is the same as a tuple of one
+    for key in keys[:3] + keys[4:]:  # a string is equivalent to a tuple of one string
         assert limiter.hit("1/hour", key).allowed
     assert not limiter.hit("1/hour", keys[3]).allowed
 
 
 @pytest.mark.promise(10)
-def test_limiters_share_a_store_by_name(make: Make) -> None:
+def test_limiters_with_the_same_name_and_store_share_buckets(make: Make) -> None:
     store = MemoryStore()
     one, same, other = make(store, name="mail"), make(store, name="mail"), make(store)
     assert [limiter.hit("1/hour", "k").allowed for limiter in (one, same, other)] == [True, False, True]
@@ -216,12 +216,12 @@ def test_limiters_share_a_store_by_name(make: Make) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a:b", "x" * 65, None, 5])
-def test_a_wrong_name_is_an_error(make: Make, name: Any) -> None:
+def test_invalid_names_raise_a_config_error(make: Make, name: Any) -> None:
     with pytest.raises(ConfigError, match=r"^name: got "):
         make(name=name)
 
 
-def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url: str) -> None:
+def test_store_of_the_wrong_kind_raises_an_error_with_the_fix(redis_url: str) -> None:
     with Redis.from_url(redis_url, socket_timeout=0.01) as client:
         store: Any = RedisStore(client)
         with pytest.raises(ConfigError, match=r"store: RedisStore has no atake\(\); .* Store use Limiter$"):
@@ -256,7 +256,7 @@ def test_a_store_of_the_other_kind_is_an_error_that_says_where_it_goes(redis_url
         ("redis+sentinel://:hunter2@h:1", "store: the URL names no service, expected redis+sentinel://"),
     ],
 )
-def test_a_wrong_url_is_an_error_without_its_password(kind: Any, url: str, message: str) -> None:
+def test_invalid_url_raises_an_error_without_the_password(kind: Any, url: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         kind(url)
     assert str(caught.value).startswith(message)
@@ -265,13 +265,13 @@ def test_a_wrong_url_is_an_error_without_its_password(kind: Any, url: str, messa
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 @pytest.mark.parametrize("timeout", [0, -1, "1", None, True])
-def test_a_wrong_timeout_is_an_error(kind: Any, timeout: Any) -> None:
+def test_invalid_timeouts_raise_a_config_error(kind: Any, timeout: Any) -> None:
     with pytest.raises(ConfigError, match=r"^store_timeout: got "):
         kind("redis://localhost", store_timeout=timeout)
 
 
 def connections(url: str) -> int:
-    """Return how many clients are connected to the server, apart from the one that counts them."""
+    """Return the number of clients of the server, without the connection of this function."""
     with Redis.from_url(url) as client:
         return len(client.client_list()) - 1
 
@@ -286,7 +286,7 @@ def eventually_none(url: str) -> bool:
     return True
 
 
-def test_over_a_url(redis_url: str) -> None:
+def test_limiter_opens_and_closes_the_store_of_a_url(redis_url: str) -> None:
     with Limiter(redis_url, name="mail", store_timeout=5) as limiter:
         assert [limiter.hit("2/hour", "bob").allowed for _ in range(3)] == [True, True, False]
         assert connections(redis_url) == 1
@@ -298,7 +298,7 @@ def test_over_a_url(redis_url: str) -> None:
         assert in_memory.hit("2/hour", "bob").allowed
 
 
-def test_over_a_url_awaited(redis_url: str) -> None:
+def test_async_limiter_opens_and_closes_the_store_of_a_url(redis_url: str) -> None:
     async def main() -> list[bool]:
         async with AsyncLimiter(redis_url, name="mail", store_timeout=5) as limiter:
             found = [(await limiter.hit("2/hour", "bob")).allowed for _ in range(3)]
@@ -313,7 +313,7 @@ def test_over_a_url_awaited(redis_url: str) -> None:
     assert eventually_none(redis_url)
 
 
-def test_a_store_that_was_passed_in_is_not_closed(redis_url: str) -> None:
+def test_limiters_do_not_close_a_store_passed_in(redis_url: str) -> None:
     store = RedisStore(redis_url, timeout=5)
     with Limiter(store) as limiter:
         limiter.hit("2/hour", "bob")
@@ -332,7 +332,7 @@ def test_a_store_that_was_passed_in_is_not_closed(redis_url: str) -> None:
     assert eventually_none(redis_url)
 
 
-def test_an_error_names_the_server_and_not_the_password() -> None:
+def test_connection_error_names_the_server_but_not_the_password() -> None:
     async def awaited() -> None:
         async with AsyncLimiter("redis://:hunter2@127.0.0.1:1/0") as limiter:
             await limiter.hit("2/hour", "bob")
@@ -348,7 +348,7 @@ def test_an_error_names_the_server_and_not_the_password() -> None:
 
 
 @pytest.mark.promise(8)
-def test_a_store_that_fails_raises_its_error(make: Make) -> None:
+def test_store_errors_reach_the_caller(make: Make) -> None:
     store = RecordingStore()
     store.error = StoreError("down")
     limiter = make(store)
@@ -364,7 +364,7 @@ def redis_store(redis_url: str) -> Iterator[Store]:
     store.close()
 
 
-def test_over_redis(redis_store: Store) -> None:
+def test_limiter_works_with_redis(redis_store: Store) -> None:
     limiter = Limiter(redis_store)
     assert [limiter.hit("2/hour; 5/day", ("mail", "bob")).allowed for _ in range(3)] == [True, True, False]
     limiter.reset("2/hour", ("mail", "bob"))
@@ -372,7 +372,7 @@ def test_over_redis(redis_store: Store) -> None:
     assert [decision.remaining for decision in verdict.decisions] == [1, 2]
 
 
-def test_over_an_async_redis() -> None:
+def test_async_limiter_works_with_fakeredis() -> None:
     async def main() -> list[bool]:
         limiter = AsyncLimiter(AsyncRedisStore(aioredis.FakeRedis(), timeout=5))
         return [(await limiter.hit("2/hour", "k")).allowed for _ in range(3)]
@@ -381,7 +381,7 @@ def test_over_an_async_redis() -> None:
 
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
-def test_limits_in_place_of_the_store(kind: Any) -> None:
+def test_limits_passed_as_the_store_raise_a_config_error(kind: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         kind("1/minute; 5/hour")
     assert str(caught.value) == (
@@ -389,7 +389,7 @@ def test_limits_in_place_of_the_store(kind: Any) -> None:
     )
 
 
-def test_a_charge_of_what_is_not_one_limit() -> None:
+def test_charge_rejects_anything_but_one_limit() -> None:
     limits: Any = parse("1/minute")
     with pytest.raises(ConfigError) as caught:
         Charge("k", limits)
@@ -411,7 +411,7 @@ def test_a_charge_of_what_is_not_one_limit() -> None:
         (AsyncRedisStore, 5, "a URL or a redis.asyncio.Redis"),
     ],
 )
-def test_a_client_of_another_kind_is_named_with_its_module(store: Any, client: Any, expected: str) -> None:
+def test_client_of_the_wrong_kind_raises_an_error_that_names_its_type(store: Any, client: Any, expected: str) -> None:
     name = "int" if client == 5 else f"{type(client).__module__}.FakeRedis"
     with pytest.raises(ConfigError) as caught:
         store(client)
@@ -423,7 +423,7 @@ def test_a_client_of_another_kind_is_named_with_its_module(store: Any, client: A
 @pytest.mark.parametrize(
     "url", ["redis://h/0?db=1&{}=3", "unix:///s?{}=3", "redis+cluster://h?{}=3", "redis+sentinel://h/limits?{}=3"]
 )
-def test_a_timeout_in_the_url_is_refused(kind: Any, name: str, url: str) -> None:
+def test_timeout_options_in_the_url_are_rejected(kind: Any, name: str, url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         kind(url.format(name))
     assert str(caught.value) == (
@@ -457,7 +457,7 @@ def test_a_timeout_in_the_url_is_refused(kind: Any, name: str, url: str) -> None
         ("redis://:hunter2@h:hunter2", "the port is not a number from 0 to 65535"),
     ],
 )
-def test_a_wrong_url_names_the_part_that_is_wrong(kind: Any, url: str, part: str) -> None:
+def test_error_for_an_invalid_url_names_the_invalid_part(kind: Any, url: str, part: str) -> None:
     with pytest.raises(ConfigError) as caught:
         kind(url)
     scheme = "unix" if url.startswith("unix") else "redis"

@@ -69,7 +69,7 @@ def send(user: str, copies: int = 1) -> str:
     return f"{copies} to {user}"
 
 
-def test_calls_pass_until_one_is_refused_and_again_after_retry_after(make: Make) -> None:
+def test_calls_over_the_quota_are_refused_until_retry_after(make: Make) -> None:
     clock = Clock()
     limited = make(MemoryStore(clock=clock)).limit(LIMIT)(send)
     assert [limited("bob"), limited("eve", copies=2)] == ["1 to bob", "2 to eve"]
@@ -81,7 +81,7 @@ def test_calls_pass_until_one_is_refused_and_again_after_retry_after(make: Make)
     assert limited("bob") == "1 to bob"
 
 
-def test_what_is_refused_does_not_run(make: Make) -> None:
+def test_refused_calls_do_not_run_the_function(make: Make) -> None:
     ran: list[int] = []
     append = make().limit("1/hour", key="k")(lambda number: ran.append(number))  # noqa: PLW0108  # a function, as apps decorate
     append(1)
@@ -89,14 +89,14 @@ def test_what_is_refused_does_not_run(make: Make) -> None:
     assert ran == [1]
 
 
-def test_the_function_keeps_its_name_its_words_and_its_signature() -> None:
+def test_limited_function_keeps_name_docstring_and_signature() -> None:
     limited = Limiter().limit(LIMIT)(send)
     assert (limited.__name__, limited.__doc__, limited.__module__) == ("send", "Send it.", __name__)
     assert inspect.signature(limited) == inspect.signature(send)
     assert assert_type(limited("bob", copies=2), str) == "2 to bob"
 
 
-def test_an_async_function_stays_one() -> None:
+def test_limited_async_function_stays_async() -> None:
     @AsyncLimiter().limit(LIMIT)
     async def fetch(page: int) -> int:
         return page + 1
@@ -123,7 +123,7 @@ def test_without_a_key_all_callers_share_the_bucket_of_the_function(make: Make) 
 
 
 @pytest.mark.parametrize("key", ["mail", ("mail", "out")])
-def test_a_key_of_ones_own_is_that_of_hit(make: Make, key: Any) -> None:
+def test_functions_with_an_explicit_key_share_its_bucket(make: Make, key: Any) -> None:
     limiter = make()
     first, second = limiter.limit("3/hour", key=key)(send), limiter.limit("3/hour", key=key)(lambda: None)
     first("bob")
@@ -131,7 +131,7 @@ def test_a_key_of_ones_own_is_that_of_hit(make: Make, key: Any) -> None:
     assert limiter.peek("3/hour", key).remaining == 1
 
 
-def test_a_key_and_a_cost_from_the_arguments(make: Make) -> None:
+def test_key_and_cost_may_be_computed_from_the_arguments(make: Make) -> None:
     limiter = make()
     limited = limiter.limit("5/hour", key=lambda user, **_: ("mail", user), cost=lambda _, copies=1: copies)(send)
     assert [limited("bob", copies=3), limited("eve")] == ["3 to bob", "1 to eve"]
@@ -141,7 +141,7 @@ def test_a_key_and_a_cost_from_the_arguments(make: Make) -> None:
     assert limited("bob", copies=0) == "0 to bob"
 
 
-def test_all_limits_or_none_at_one_question(make: Make) -> None:
+def test_limited_call_charges_all_limits_or_none_in_one_store_call(make: Make) -> None:
     store = RecordingStore()
     limited = make(store).limit("10/minute; 4/hour", cost=3)(send)
     limited("bob")
@@ -149,7 +149,7 @@ def test_all_limits_or_none_at_one_question(make: Make) -> None:
     assert [(verb, [charge.cost for charge in charges]) for verb, charges in store.calls] == [("take", [3, 3])] * 2
 
 
-def test_on_a_method_self_comes_first() -> None:
+def test_methods_can_be_limited_and_pass_self_to_the_key() -> None:
     limiter, asynchronous = Limiter(), AsyncLimiter()
 
     class Mail:
@@ -183,7 +183,7 @@ def test_on_a_method_self_comes_first() -> None:
     assert refusal(lambda: asyncio.run(one.receive())).limit == 1
 
 
-def test_of_a_generator_the_call_is_charged() -> None:
+def test_limit_charges_the_call_of_a_generator_function() -> None:
     @Limiter().limit("1/hour")
     def pages(count: int) -> Iterator[int]:
         yield from range(count)
@@ -193,7 +193,7 @@ def test_of_a_generator_the_call_is_charged() -> None:
     assert list(found) == [0, 1, 2]
 
 
-def test_what_is_called_but_not_awaited_is_not_charged() -> None:
+def test_coroutine_that_is_not_awaited_is_not_charged() -> None:
     limiter = AsyncLimiter()
 
     @limiter.limit("1/hour")
@@ -205,7 +205,7 @@ def test_what_is_called_but_not_awaited_is_not_charged() -> None:
     assert refusal(lambda: asyncio.run(fetch())).limit == 1
 
 
-def test_what_is_held_back_sleeps_for_that_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delayed_calls_sleep_for_their_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     async def asleep(delay: float) -> None:
@@ -244,7 +244,7 @@ def test_what_is_held_back_sleeps_for_that_long(monkeypatch: pytest.MonkeyPatch)
         ),
     ],
 )
-def test_what_is_wrong_is_told_before_there_is_a_function(terms: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_raise_before_a_function_is_decorated(terms: dict[str, Any], message: str) -> None:
     limiters: list[Any] = [Limiter(), AsyncLimiter()]
     for limiter in limiters:
         with pytest.raises(ConfigError) as caught:
@@ -279,12 +279,12 @@ class Callables:
         (Limiter(), functools.partial(send), r"key: functools.partial\(.*\) has no name that could be its key"),
     ],
 )
-def test_what_cannot_be_limited_is_told_when_it_is_decorated(limiter: Any, function: Any, message: str) -> None:
+def test_decorating_an_unsupported_object_raises_a_config_error(limiter: Any, function: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
         limiter.limit(LIMIT)(function)
 
 
-def test_a_partial_with_a_key_is_a_function_like_any_other() -> None:
+def test_partial_with_an_explicit_key_can_be_limited() -> None:
     limited = Limiter().limit("1/hour", key="mail")(functools.partial(send, "bob"))
     assert limited(copies=2) == "2 to bob"
     assert refusal(limited).limit == 1
@@ -296,7 +296,7 @@ async def nobody_awaits() -> str:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("nonsense", [None, "", 5, ["k"], (), ("k", None)])
-def test_a_key_that_is_none_lets_no_call_through(make: Make, nonsense: Any) -> None:
+def test_callable_that_returns_an_invalid_key_admits_no_call(make: Make, nonsense: Any) -> None:
     store = RecordingStore()
     limited = make(store).limit(LIMIT, key=lambda *_: nonsense)(send)
     with pytest.raises(ConfigError) as caught:
@@ -309,7 +309,7 @@ def test_a_key_that_is_none_lets_no_call_through(make: Make, nonsense: Any) -> N
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("nonsense", [None, "1", 1.5, -1, True, 2**53])
-def test_a_cost_that_is_none_lets_no_call_through(make: Make, nonsense: Any) -> None:
+def test_callable_that_returns_an_invalid_cost_admits_no_call(make: Make, nonsense: Any) -> None:
     store = RecordingStore()
     limited = make(store).limit(LIMIT, cost=lambda *_: nonsense)(send)
     with pytest.raises(ConfigError) as caught:
@@ -319,7 +319,7 @@ def test_a_cost_that_is_none_lets_no_call_through(make: Make, nonsense: Any) -> 
 
 
 @pytest.mark.promise(9)
-def test_a_callable_that_raises_lets_no_call_through(make: Make) -> None:
+def test_callable_that_raises_admits_no_call(make: Make) -> None:
     store = RecordingStore()
     for terms in ({"key": lambda user: user[9]}, {"cost": lambda user: user[9]}):
         with pytest.raises(IndexError):
@@ -328,20 +328,20 @@ def test_a_callable_that_raises_lets_no_call_through(make: Make) -> None:
 
 
 @pytest.mark.promise(9)
-def test_a_coroutine_is_no_key(make: Make) -> None:  # and Python does not warn that it was never awaited
+def test_coroutine_as_a_key_raises_a_config_error(make: Make) -> None:  # and closes the coroutine without a warning
     with pytest.raises(ConfigError, match=r"^send.key: got <coroutine"):
         make().limit(LIMIT, key=lambda *_: nobody_awaits())(send)("bob")
 
 
 @pytest.mark.promise(8)
-def test_a_store_that_fails_lets_no_call_through(make: Make) -> None:
+def test_failing_store_admits_no_call(make: Make) -> None:
     store = RecordingStore()
     store.error = StoreError("down")
     with pytest.raises(StoreError, match="down"):
         make(store).limit(LIMIT)(send)("bob")
 
 
-def test_a_refusal_comes_back_whole_from_another_process() -> None:
+def test_rate_limited_error_survives_pickling() -> None:
     limited = Limiter(MemoryStore(clock=Clock())).limit(LIMIT, cost=2)(send)
     limited("bob")
     with pytest.raises(RateLimited) as caught:
@@ -351,7 +351,7 @@ def test_a_refusal_comes_back_whole_from_another_process() -> None:
     assert back.verdict == caught.value.verdict
 
 
-def test_over_redis(redis_url: str) -> None:
+def test_limited_function_works_with_redis(redis_url: str) -> None:
     store = RedisStore(redis_url, timeout=5)
     limited = Limiter(store).limit("2/hour; 5/day", key=lambda user: ("mail", user))(send)
     assert [limited("bob"), limited("bob"), limited("eve")] == ["1 to bob", "1 to bob", "1 to eve"]
@@ -359,7 +359,7 @@ def test_over_redis(redis_url: str) -> None:
     store.close()
 
 
-def test_over_an_async_redis(redis_url: str) -> None:
+def test_limited_async_function_works_with_redis(redis_url: str) -> None:
     async def main() -> list[int]:
         store = AsyncRedisStore(redis_url, timeout=5)
 

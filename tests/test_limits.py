@@ -31,7 +31,7 @@ BUCKETS = [kind for kind in ALGORITHMS.values() if issubclass(kind, BucketLimit)
 DELAYING = [kind for kind in ALGORITHMS.values() if issubclass(kind, DelayableLimit)]
 WINDOWS = [kind for kind in ALGORITHMS.values() if not issubclass(kind, DelayableLimit)]
 
-# The fields exactly as section 5 of the design lists them.
+# The fields in section 5 of the design.
 FIELDS: dict[type[Struct], str] = {
     Limit: "quota window name",
     BucketLimit: "quota window name burst max_delay",
@@ -52,7 +52,7 @@ def test_fields_are_those_of_the_design(kind: type[Struct]) -> None:
     assert {field.name for field in fields(kind)} == set(FIELDS[kind].split())
 
 
-def test_fields_that_may_be_given_by_position_come_in_the_order_of_the_design() -> None:
+def test_positional_fields_have_the_order_of_the_design() -> None:
     for kind in ALGORITHMS.values():
         assert kind(10, 60) == kind(quota=10, window=60)
         with pytest.raises(TypeError):
@@ -77,7 +77,7 @@ def test_defaults_are_those_of_the_design() -> None:
     assert (charge.cost, charge.max_delay, charge.role, charge.at) == (1, None, "limit", None)
 
 
-def test_a_verdict_shows_what_the_design_names() -> None:
+def test_verdict_has_the_attributes_of_the_design() -> None:
     fields_of_its_own = {"allowed", "charges", "decisions", "rule", "source"}
     of_what_binds = {"limit", "remaining", "retry_after", "next_after", "reset_after", "delay"}
     names = {field.name for field in fields(Verdict)}
@@ -121,7 +121,7 @@ def shortened(value: object) -> str:
     ("kind", "field", "value", "allowed"),
     [pytest.param(*row, id=f"{row[0].algorithm}-{row[1]}-{shortened(row[2])}") for row in WRONG],
 )
-def test_a_wrong_number_is_an_error_that_names_field_found_and_allowed(
+def test_error_for_an_invalid_limit_names_field_value_and_allowed_values(
     kind: type[Limit], field: str, value: object, allowed: str
 ) -> None:
     given: dict[str, Any] = {"quota": 10, "window": 60, field: value}
@@ -154,7 +154,7 @@ def test_a_wrong_number_is_an_error_that_names_field_found_and_allowed(
         (lambda: Charge("k", TokenBucket(10**9, 0.000001), max_delay=7.0), "max_delay: got 7.0 seconds, expected"),
     ],
 )
-def test_what_cannot_be_counted_exactly_is_an_error(make: Any, message: str) -> None:
+def test_limits_with_incompatible_or_too_large_fields_raise_a_config_error(make: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
     assert str(caught.value).startswith(message)
@@ -171,20 +171,22 @@ def test_what_cannot_be_counted_exactly_is_an_error(make: Any, message: str) -> 
         *[("at", value, "") for value in (1.5, "1", True, 2**53)],
     ],
 )
-def test_a_wrong_charge_is_an_error_that_names_field_found_and_allowed(field: str, value: object, allowed: str) -> None:
+def test_error_for_an_invalid_charge_names_field_value_and_allowed_values(
+    field: str, value: object, allowed: str
+) -> None:
     given: dict[str, Any] = {"key": "k", "limit": BUCKET, field: value}
     with pytest.raises(ConfigError, match=rf"^{field}: got .*, expected .*{re.escape(allowed)}") as caught:
         Charge(**given)
     assert repr(value) in str(caught.value)
 
 
-def test_a_charge_gives_back_only_with_an_instant() -> None:
+def test_charge_with_an_instant_may_have_a_negative_cost() -> None:
     assert Charge("k", BUCKET, -5, at=0).cost == -5
     with pytest.raises(ConfigError, match="cost: got -9007199254740992"):
         Charge("k", BUCKET, -(2**53), at=0)
 
 
-def test_the_largest_numbers() -> None:
+def test_limits_accept_the_largest_allowed_numbers() -> None:
     assert FixedWindow(2**52 - 1, 1).numbers == (1_000_000, 2**52 - 1)
     assert SlidingWindowLog(100_000, 1).most == 1000
     assert LeakyBucket(10, 60, burst=20, at_once=20).at_once == 20
@@ -192,7 +194,7 @@ def test_the_largest_numbers() -> None:
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_max_delay_goes_with_buckets_only(kind: type[Limit]) -> None:
+def test_max_delay_is_rejected_for_window_algorithms(kind: type[Limit]) -> None:
     for max_delay in (0.0, 1.0):
         with pytest.raises(ConfigError, match=f"^max_delay: {kind.algorithm} cannot delay requests; a bucket "):
             Charge("k", kind(10, 60), max_delay=max_delay)
@@ -208,13 +210,13 @@ def test_max_delay_goes_with_buckets_only(kind: type[Limit]) -> None:
         (GCRA, "at_once"),
     ],
 )
-def test_what_another_algorithm_has_is_an_error_that_names_it(kind: type[Limit], field: str) -> None:
+def test_field_of_another_algorithm_raises_a_type_error(kind: type[Limit], field: str) -> None:
     given: dict[str, Any] = {field: 1}
     with pytest.raises(TypeError, match=f"'{field}'"):
         kind(10, 60, **given)
 
 
-def test_equal_limits_are_one_and_hash_alike() -> None:
+def test_limits_compare_and_hash_by_their_fields() -> None:
     assert TokenBucket(10, 60, burst=5) == TokenBucket(10, 60.0, burst=5)
     assert len({TokenBucket(10, 60), TokenBucket(10, 60), SlidingWindowCounter(10, 60)}) == 2
     different = [
@@ -241,7 +243,7 @@ def test_equal_limits_are_one_and_hash_alike() -> None:
         SlidingWindowCounter(10, 60, strict=True),
     ]
     assert len(set(different)) == len(different)
-    assert len({limit.notation for limit in different}) == len(different) - 3  # it lacks max_delay (two rows) and name
+    assert len({limit.notation for limit in different}) == len(different) - 3  # without max_delay (two rows) and name
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_equal_limits_are_one_and_hash_alike() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_values_do_not_change_and_can_be_keys(value: Struct) -> None:
+def test_values_are_immutable_and_hashable(value: Struct) -> None:
     for name in value.__struct_fields__:
         with pytest.raises(AttributeError):
             setattr(value, name, 1)
@@ -276,7 +278,7 @@ def test_values_do_not_change_and_can_be_keys(value: Struct) -> None:
         (LeakyBucket(10, 60, at_once=0), "10/60s_using_leaky_bucket"),
         (LeakyBucket(10, 60, burst=10, at_once=10), "10/60s_using_leaky_bucket"),
         (LeakyBucket(10, 60, burst=5, max_delay=5.0, at_once=3), "10/60s_burst_5_using_leaky_bucket"),
-        (Smooth(10, 60), "using_smooth"),  # without the rate: the stored units are kept when it changes
+        (Smooth(10, 60), "using_smooth"),  # without the rate: a change of the rate keeps the stored units
         (Smooth(7, 0.5, max_burst=1, max_delay=3), "using_smooth"),
         (Smooth(10, 60, max_burst=0, name="x"), "x:max_burst_0_using_smooth"),
         (Smooth(10, 60, max_burst=2.5), "max_burst_2.5_using_smooth"),
@@ -295,7 +297,7 @@ def test_values_do_not_change_and_can_be_keys(value: Struct) -> None:
         ),
     ],
 )
-def test_a_bucket_is_named_after_all_that_shapes_its_state(limit: Limit, bucket: str) -> None:
+def test_bucket_name_contains_every_field_that_affects_the_state(limit: Limit, bucket: str) -> None:
     assert limit.bucket == bucket
 
 
@@ -310,13 +312,13 @@ def test_a_bucket_is_named_after_all_that_shapes_its_state(limit: Limit, bucket:
         (SlidingWindowLog(1001, 60), 1000),
     ],
 )
-def test_the_largest_cost_that_can_pass(limit: Limit, most: int) -> None:
+def test_most_is_the_largest_cost_that_can_be_admitted(limit: Limit, most: int) -> None:
     assert limit.most == most
     assert limit.decide(None, 0, most, None)[0].allowed
     assert limit.decide(None, 0, most + 1, None)[0].retry_after == math.inf
 
 
-def test_a_limit_without_an_algorithm_says_what_is_missing() -> None:
+def test_limit_without_an_algorithm_names_the_missing_methods() -> None:
     class Mine(Limit, frozen=True, kw_only=True):
         pass
 

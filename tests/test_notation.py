@@ -1,4 +1,4 @@
-"""The notation of limits: what texts mean, which texts are errors, and that parsing a limit's notation restores it."""
+"""The notation of limits: valid texts, invalid texts, and that parsing a limit's notation restores the limit."""
 
 from typing import Any
 
@@ -159,45 +159,45 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", MEANS)
-def test_what_a_text_means(text: str) -> None:
+def test_parse_returns_the_limits_of_a_text(text: str) -> None:
     assert list(parse(text)) == MEANS[text]
 
 
 @pytest.mark.parametrize(("seconds", "words"), PERIODS.items())
-def test_periods(seconds: float, words: str) -> None:
+def test_all_spellings_of_periods_are_parsed(seconds: float, words: str) -> None:
     for word in words.split():
         assert parse(f"3/{word}; 3 per 2 {word}") == (DEFAULT(3, seconds), DEFAULT(3, 2 * seconds))
 
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_is_quoted_with_what_is_allowed(text: str) -> None:
+def test_error_for_invalid_text_quotes_the_text_and_describes_the_fix(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert str(caught.value).startswith(WRONG[text])
 
 
 @pytest.mark.parametrize("value", [None, 5, 1.5, b"10/minute", ["10/minute"], {"limit": "10/minute"}, object()])
-def test_what_is_no_text_is_an_error(value: Any) -> None:
+def test_values_other_than_text_raise_a_config_error(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"^got .*, expected text such as '100/minute'$"):
         parse(value)
 
 
-def test_text_without_end_is_an_error() -> None:
+def test_very_long_text_raises_a_config_error() -> None:
     for text in ("1/minute;" * 200, "9" * 5000, f"1/{'9' * 980} seconds", f"{'9' * 980}/second", " " * 100_000):
         with pytest.raises(ConfigError):
             parse(text)
 
 
 @given(st.one_of(*of_each_algorithm.values()))
-def test_a_limit_is_read_as_it_is_written(limit: Limit) -> None:
+def test_parsing_the_notation_of_a_limit_restores_it(limit: Limit) -> None:
     (read,) = parse(limit.notation)
     assert (type(read), read.notation, read.bucket) == (type(limit), limit.notation, limit.bucket)
     plain = replace(limit, max_delay=0.0) if isinstance(limit, DelayableLimit) else limit  # max_delay is never written
     assert (read.quota, read.window_us, read.numbers) == (limit.quota, limit.window_us, plain.numbers)
 
 
-def test_at_once_is_read_as_it_is_written() -> None:
+def test_parsing_a_notation_restores_at_once() -> None:
     (limit,) = parse("100/minute burst 20 using leaky_bucket at_once 8")
     assert limit.notation == "100/60s burst 20 at_once 8 using leaky_bucket"
     assert parse(limit.notation) == (limit,)
@@ -208,7 +208,7 @@ words = st.sampled_from([*WORDS.split(" "), *ALGORITHMS])
 
 
 @given(st.one_of(st.text(), st.lists(words).map(" ".join), st.lists(words).map("".join)))
-def test_any_text_is_limits_or_a_config_error(text: str) -> None:
+def test_parsing_any_text_returns_limits_or_raises_a_config_error(text: str) -> None:
     try:
         limits = parse(text)
     except ConfigError:

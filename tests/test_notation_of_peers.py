@@ -1,7 +1,8 @@
-"""`parse` reads the notations of django-ratelimit and of limits, which slowapi and flask-limiter use, as they do.
+"""`parse` reads the notations of django-ratelimit and of limits (used by slowapi and flask-limiter) as these do.
 
 The rows are the results of running limits 5.8.0 (`parse_many`) and django-ratelimit 4.1.0 (`core._split_rate`):
-(quota, seconds) of each limit. Where this package differs, the row has their result too, and a comment has the reason.
+(quota, seconds) of each limit. Where this package differs, the row also has the peer's result, and a comment has the
+reason.
 """
 
 from typing import NamedTuple
@@ -102,14 +103,14 @@ class Otherwise(NamedTuple):
     ours: Rates
 
 
-# In limits a year has twelve months of 30 days. Here it has 365 days; "360 days" means 360 days in both.
+# In limits a year has twelve months of 30 days. Here a year has 365 days. "360 days" means 360 days in both.
 YEARS = [
     Otherwise("100/year", [(100, 31104000)], [(100, 31536000)]),
     Otherwise("100 per 2 years", [(100, 62208000)], [(100, 63072000)]),
     Otherwise("1 per 100 years", [(1, 3110400000)], [(1, 3153600000)]),
 ]
 # django-ratelimit knows s, m, h and d. It reads only the first letter of a unit, and takes an unknown unit for seconds.
-# So these texts never had their obvious meaning there. Here they have it.
+# So these texts never had their obvious meaning there. In this package these texts have that meaning.
 HALF_READ = [
     Otherwise("100/month", [(100, 60)], [(100, 30 * 86400)]),
     Otherwise("100/2months", [(100, 120)], [(100, 60 * 86400)]),
@@ -122,13 +123,13 @@ HALF_READ = [
     Otherwise("100/H", [(100, 1)], [(100, 3600)]),
     Otherwise("100/M", [(100, 1)], [(100, 60)]),
     Otherwise("100/5M", [(100, 5)], [(100, 300)]),
-    Otherwise("10/5m;20/h", [(10, 300)], [(10, 300), (20, 3600)]),  # it also ignores the text after the first rate
+    Otherwise("10/5m;20/h", [(10, 300)], [(10, 300), (20, 3600)]),  # the text after the first rate is ignored there
     Otherwise("10/m,20/h", [(10, 60)], [(10, 60), (20, 3600)]),
 ]
 
 
 class Refused(NamedTuple):
-    """A text that the peer reads and that is a ConfigError here. `fix`: a part of the message that helps to fix it."""
+    """A text that the peer reads and that is a ConfigError here. `fix`: the part of the message with the fix."""
 
     text: str
     theirs: Rates
@@ -143,7 +144,7 @@ REFUSED = [
     Refused("0/s", [(0, 1)], NOTHING_ALLOWED),
     Refused("0/m", [(0, 60)], NOTHING_ALLOWED),
     Refused("0/60", [(0, 60)], NOTHING_ALLOWED),
-    # limits reads zero periods as one period, which hardly any user can mean.
+    # limits reads zero periods as one period, which hardly any user intends.
     Refused("10/0 minutes", [(10, 60)], "window: got 0 seconds, expected one microsecond to a hundred years"),
     Refused("5/0day", [(5, 86400)], "window: got 0 seconds, expected one microsecond to a hundred years"),
     # The pattern of limits accepts a stray colon.
@@ -155,7 +156,7 @@ REFUSED = [
     # django-ratelimit accepts the digits of all scripts.
     Refused("\u0661\u0660/m", [(10, 60)], "expected text such as '100/minute'"),
     Refused("10/\u0665m", [(10, 300)], "expected text such as '100/minute'"),
-    # Too large to be counted exactly, which this package promises and the peers do not.
+    # Too large to count exactly. This package promises exact counts; the peers do not.
     Refused("9007199254740991/day", [(2**53 - 1, 86400)], "it must stay below 2**52"),
     Refused("9007199254740992/s", [(2**53, 1)], "expected a whole number from 1 to"),
     Refused("99999999999999999999/day", [(99999999999999999999, 86400)], "expected a whole number from 1 to"),
@@ -163,9 +164,9 @@ REFUSED = [
     Refused("5/99999999999", [(5, 99999999999)], "expected at most a hundred years"),
 ]
 
-# Texts outside of the notation of a peer, so that its users have not written them.
+# Texts that a peer does not read, so that its users do not have such texts.
 ONLY_HERE: dict[str, Rates] = {
-    "10/s": [(10, 1)],  # limits does not read it
+    "10/s": [(10, 1)],  # limits does not read this text
     "10 per min": [(10, 60)],
     "10/week": [(10, 7 * 86400)],
     "10/1.5 minutes": [(10, 90)],
@@ -192,52 +193,52 @@ def rates(text: str) -> Rates:
     return [(limit.quota, limit.window) for limit in parse(text)]
 
 
-def test_there_are_enough_rows() -> None:
+def test_tables_have_more_than_a_hundred_rows() -> None:
     differing = [*YEARS, *HALF_READ, *REFUSED]
     assert len(SAME_AS_LIMITS) + len(SAME_AS_DJANGO_RATELIMIT) + len(differing) > 100
 
 
 @pytest.mark.parametrize("text", SAME_AS_LIMITS)
-def test_the_same_as_limits(text: str) -> None:
+def test_texts_of_limits_have_the_same_meaning(text: str) -> None:
     assert rates(text) == SAME_AS_LIMITS[text]
 
 
 @pytest.mark.parametrize("text", SAME_AS_DJANGO_RATELIMIT)
-def test_the_same_as_django_ratelimit(text: str) -> None:
+def test_texts_of_django_ratelimit_have_the_same_meaning(text: str) -> None:
     assert rates(text) == SAME_AS_DJANGO_RATELIMIT[text]
 
 
 @pytest.mark.parametrize("row", [*YEARS, *HALF_READ], ids=lambda row: f"{row.text} is not {row.theirs}")
-def test_read_otherwise(row: Otherwise) -> None:
+def test_some_texts_have_a_different_meaning_than_in_the_peer(row: Otherwise) -> None:
     assert rates(row.text) == row.ours != row.theirs
 
 
-def test_the_year_of_limits_has_a_name_here() -> None:
+def test_the_year_of_limits_can_be_written_as_360_days() -> None:
     assert rates("100/360 days") == YEARS[0].theirs
 
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: ascii(row.text))
-def test_refused_with_the_fix(row: Refused) -> None:
+def test_unsupported_texts_of_peers_raise_an_error_with_the_fix(row: Refused) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(row.text)
     assert row.fix in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ONLY_HERE)
-def test_only_here(text: str) -> None:
+def test_texts_outside_the_notation_of_a_peer_are_parsed(text: str) -> None:
     assert rates(text) == ONLY_HERE[text]
 
 
 @pytest.mark.parametrize("text", HALF_WRITTEN)
-def test_half_written(text: str) -> None:
+def test_mistakes_in_own_parts_of_the_notation_raise_a_config_error(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert HALF_WRITTEN[text] in str(caught.value)
 
 
-def test_no_limit_is_said_in_words() -> None:
-    """In django-ratelimit a rate of None means no limit. Here `limits = []` does."""
+def test_no_limit_is_written_as_an_empty_list() -> None:
+    """In django-ratelimit a rate of None means no limit. Here `limits = []` means no limit."""
     with pytest.raises(ConfigError, match=r"^limits: required, such as '100/minute'; \[\] means no limits$"):
         Settings(limits=None)
     assert Settings(limits=[]).limits == []

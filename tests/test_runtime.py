@@ -15,11 +15,11 @@ async def double_twice(number: int) -> int:
     return await double(await double(number))
 
 
-def test_the_result_of_a_coroutine_is_returned() -> None:
+def test_run_returns_the_result_of_a_coroutine() -> None:
     assert run(double_twice(3)) == 12
 
 
-def test_an_error_of_a_coroutine_is_raised() -> None:
+def test_run_raises_the_error_of_a_coroutine() -> None:
     async def fail() -> None:
         raise ValueError("no")
 
@@ -27,7 +27,7 @@ def test_an_error_of_a_coroutine_is_raised() -> None:
         run(fail())
 
 
-def test_a_coroutine_that_suspends_is_ended_and_is_an_error() -> None:
+def test_run_ends_a_coroutine_that_suspends_and_raises() -> None:
     ended = []
 
     async def wait() -> None:

@@ -1,4 +1,4 @@
-"""Slots without middleware: held while a block or a call runs, renewed meanwhile, and released however it ends."""
+"""Slots without middleware: a block or a call holds a slot, renews the slot while it runs, and always releases it."""
 
 import asyncio
 import gc
@@ -72,7 +72,7 @@ def test_a_block_holds_a_slot_until_it_ends(limiter: Limiter) -> None:
     assert left(limiter) == 2
 
 
-def test_other_limits_beside_it_stay_charged(limiter: Limiter) -> None:
+def test_rate_limits_beside_a_slot_stay_charged_after_the_block(limiter: Limiter) -> None:
     limits: list[str | Limit] = [TWO, "5/hour"]
     with limiter.slot(limits, "k"):
         assert [one.remaining for one in limiter.peek(limits, "k").decisions] == [1, 4]
@@ -86,30 +86,30 @@ def test_reset_frees_all_slots(limiter: Limiter) -> None:
     assert left(limiter) == 2
 
 
-def test_how_many_there_are_may_change_while_some_are_taken(limiter: Limiter) -> None:
+def test_number_of_slots_may_change_while_some_are_taken(limiter: Limiter) -> None:
     with limiter.slot(TWO, "k"):
         assert left(limiter, Concurrency(5)) == 4
         assert left(limiter, Concurrency(1)) == 0
         assert left(limiter, Concurrency(5, name="other")) == 5
 
 
-def test_where_no_slot_is_among_the_limits_there_is_none_to_hold() -> None:
+def test_slot_without_a_concurrency_limit_raises_a_config_error() -> None:
     for each in (Limiter(), AsyncLimiter()):
         with pytest.raises(ConfigError, match="limits: got no Concurrency, expected at least one"):
             each.slot("5/hour", "k")
 
 
 @pytest.mark.promise(9)
-def test_who_holds_holds_at_least_one() -> None:
+def test_slot_limit_with_a_cost_of_zero_raises_a_config_error() -> None:
     for each in (Limiter(), AsyncLimiter()):
         with pytest.raises(ConfigError, match="cost: got 0, which takes no slot; expected at least 1"):
             each.slot([TWO, "5/hour"], "k", cost=0)
         with pytest.raises(ConfigError, match="cost: got 0, which takes no slot of '2 at once'; expected at least 1"):
             each.limit(["5/hour", TWO], key="k", cost=0)
-        each.limit("5/hour", key="k", cost=0)  # a rate limit may cost nothing: the call only shows what is left
+        each.limit("5/hour", key="k", cost=0)  # a rate limit accepts cost 0: the call only shows the remaining units
 
 
-def test_a_call_that_costs_nothing_holds_nothing(limiter: Limiter) -> None:
+def test_call_with_a_computed_cost_of_zero_holds_no_slot(limiter: Limiter) -> None:
     @limiter.limit(TWO, key="k", cost=lambda units: units)
     def work(units: int) -> int:
         return left(limiter) + 10 * units
@@ -126,21 +126,21 @@ def test_a_call_that_costs_nothing_holds_nothing(limiter: Limiter) -> None:
 
 
 @pytest.mark.promise(9)
-def test_of_a_generator_no_slot_would_be_held() -> None:
+def test_slot_limit_on_a_generator_raises_a_config_error() -> None:
     def items() -> Iterator[int]:
         yield 1
 
     with pytest.raises(ConfigError) as error:
         Limiter().limit(["5/hour", TWO])(items)
     assert str(error.value) == (
-        "limit: got test_of_a_generator_no_slot_would_be_held.<locals>.items, a generator function, whose call "
-        "returns before its body runs; use `with limiter.slot(...)` in it"
+        "limit: got test_slot_limit_on_a_generator_raises_a_config_error.<locals>.items, a generator function, "
+        "whose call returns before its body runs; use `with limiter.slot(...)` in it"
     )
     assert list(Limiter().limit("5/hour")(items)()) == [1]  # a rate limit charges the call
 
 
-def test_a_block_is_entered_once(limiter: Limiter) -> None:
-    """A block cannot be entered inside itself or after its end. The attempt neither takes nor loses a slot."""
+def test_block_cannot_be_entered_twice(limiter: Limiter) -> None:
+    """A second `with` raises inside the block and after its end, and neither takes nor loses a slot."""
     for block, of in ((limiter.slot(TWO, "k"), "slot"), (limiter.turn("5/hour using gcra", "k"), "turn")):
         again = f"^{of}: this context manager was entered before; create one for each `with`$"
         with block, pytest.raises(RuntimeError, match=again), block:
@@ -150,7 +150,7 @@ def test_a_block_is_entered_once(limiter: Limiter) -> None:
     assert (left(limiter), limiter.peek("5/hour using gcra", "k").remaining) == (2, 4)
 
 
-def test_a_block_of_asyncio_is_entered_once() -> None:
+def test_async_block_cannot_be_entered_twice() -> None:
     async def run() -> None:
         limiter = AsyncLimiter()
         for block, of in ((limiter.slot(TWO, "k"), "slot"), (limiter.turn("5/hour using gcra", "k"), "turn")):
@@ -178,7 +178,7 @@ def test_a_block_of_asyncio_is_entered_once() -> None:
         ),
     ],
 )
-def test_nobody_waits_for_a_turn_of_slots(limits: Any, found: str, fix: str) -> None:
+def test_acquire_rejects_limits_that_cannot_delay_requests(limits: Any, found: str, fix: str) -> None:
     with pytest.raises(ConfigError) as error:
         Limiter().acquire(limits, "k")
     assert str(error.value) == (f"limits: got {found}, which cannot delay a request; {fix}")
@@ -196,7 +196,7 @@ def test_a_call_holds_a_slot_until_it_returns(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
-def test_tasks(kind: str, redis_url: str) -> None:
+def test_tasks_hold_slots_until_they_end_or_are_canceled(kind: str, redis_url: str) -> None:
     async def run() -> None:
         store = MemoryStore() if kind == "memory" else AsyncRedisStore(redis_url, timeout=PATIENCE)
         limiter, working, most = AsyncLimiter(store), 0, 0
@@ -240,8 +240,8 @@ def test_tasks(kind: str, redis_url: str) -> None:
     asyncio.run(run())
 
 
-def test_who_is_cancelled_while_other_units_are_not_due_takes_neither_units_nor_slots() -> None:
-    """As with `acquire`: the next call waits as long as the canceled one did."""
+def test_cancellation_during_a_delay_returns_units_and_slots() -> None:
+    """As with `acquire`, the next call waits as long as the canceled call."""
     limiter = AsyncLimiter(MemoryStore(clock=Clock()))
     limits = [TWO, GCRA(1, 10, max_delay=100)]
 
@@ -260,7 +260,7 @@ def test_who_is_cancelled_while_other_units_are_not_due_takes_neither_units_nor_
     assert asyncio.run(run()).delay == 10.0
 
 
-def test_who_is_cancelled_before_the_store_has_answered_holds_nothing() -> None:
+def test_cancellation_before_the_store_replies_releases_the_slot() -> None:
     """The store takes the slot nevertheless, and the limiter releases it."""
 
     async def run() -> None:
@@ -268,7 +268,7 @@ def test_who_is_cancelled_before_the_store_has_answered_holds_nothing() -> None:
         answer = asyncio.Event()
 
         class Slow:
-            """A store that returns the decisions of a take late."""
+            """A store that delays the decisions of a take."""
 
             async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
                 found = store.take(charges)
@@ -306,8 +306,8 @@ def until(holds: Callable[[], bool]) -> bool:
     return holds()
 
 
-def test_a_slot_is_renewed_while_its_thread_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread renews the slot, and ends when no slot is held any more. The test uses a renewer of its own."""
+def test_slot_is_renewed_while_its_thread_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread renews the slot, and ends after the release of the last slot. The test uses a renewer of its own."""
     keeper, before = SlotRenewer(), set(threading.enumerate())
     monkeypatch.setattr(ThreadRuntime, "slot_renewer", keeper)
     store = RecordingStore(clock=Clock())
@@ -325,7 +325,7 @@ def test_a_slot_is_renewed_while_its_thread_is_at_work(monkeypatch: pytest.Monke
     assert until(lambda: set(threading.enumerate()) <= before)
 
 
-def test_a_slot_is_renewed_while_its_task_is_at_work() -> None:
+def test_slot_is_renewed_while_its_task_works() -> None:
     async def run() -> None:
         store = RecordingStore(clock=Clock())
         limiter = AsyncLimiter(store)
@@ -337,7 +337,7 @@ def test_a_slot_is_renewed_while_its_task_is_at_work() -> None:
         assert [verb for verb, _ in store.calls[:4]] == ["take", "settle", "settle", "settle"]
         assert [charge.cost for _, (charge,) in store.calls[1:4]] == [1, 1, 1]
         async with asyncio.timeout(PATIENCE):
-            while store.calls[-1][1][0].cost != -1:  # noqa: ASYNC110  # if a renewal was in progress, it releases
+            while store.calls[-1][1][0].cost != -1:  # noqa: ASYNC110  # a renewal in progress releases the slot
                 await asyncio.sleep(0.005)
         count = len(store.calls)
         await asyncio.sleep(0.05)  # a released slot is not renewed
@@ -346,8 +346,8 @@ def test_a_slot_is_renewed_while_its_task_is_at_work() -> None:
     asyncio.run(run())
 
 
-def test_a_slot_that_is_due_sooner_than_others_is_renewed_in_time() -> None:
-    """The timer of the loop is set again although slots that are due later are held already."""
+def test_slot_with_a_shorter_lifetime_is_renewed_in_time() -> None:
+    """The renewer sets the loop's timer again, although it has slots that are due later."""
 
     async def run() -> None:
         store = RecordingStore(clock=Clock())
@@ -382,13 +382,14 @@ class Timed(asyncio.SelectorEventLoop):
         return [timer.cancelled() for timer in self.timers]
 
 
-def test_one_timer_while_something_is_held_and_none_after() -> None:
+def test_renewer_has_one_timer_while_slots_are_held_and_none_after() -> None:
     loop = Timed()
 
     async def run() -> None:
         keeper, store = AsyncSlotRenewer(), MemoryStore(clock=Clock())
         holds = [HeldSlots(store, [Charge("k", Concurrency(1, window), at=7)]) for window in (3600, 7200, 0.03)]
-        for hold, cancelled in zip(holds, ([False], [False], [True, False]), strict=True):  # the second is due later
+        # the second slot is due later than the first, the third sooner
+        for hold, cancelled in zip(holds, ([False], [False], [True, False]), strict=True):
             keeper.add(hold)
             assert loop.cancelled == cancelled
         for hold in holds:
@@ -402,7 +403,7 @@ def test_one_timer_while_something_is_held_and_none_after() -> None:
         runner.run(run())
 
 
-def test_a_store_that_fails_ends_no_block_and_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_renewal_is_repeated_and_does_not_end_the_block(caplog: pytest.LogCaptureFixture) -> None:
     store = RecordingStore(clock=Clock())
     with Limiter(store).slot(Concurrency(1, 0.03), "k"):
         store.error = StoreError("it is down")
@@ -418,8 +419,8 @@ def hold_of(window: float, charges: int = 1) -> HeldSlots:
     return HeldSlots(MemoryStore(), [Charge(f"k{n}", limit, at=7) for n in range(charges)])
 
 
-def test_what_is_due_and_when() -> None:
-    """Slots are renewed each third of their lifetime. Each call is to one store, with about five hundred charges."""
+def test_slots_are_due_after_a_third_of_their_lifetime() -> None:
+    """Each renewal is a call to one store, with about five hundred charges."""
     holds = SlotRegistry()
     assert holds.next_renewal(0) is None
     one, other = hold_of(9), hold_of(3)
@@ -441,7 +442,7 @@ def test_what_is_due_and_when() -> None:
     assert [len(call) for call in holds.due(201)] == [2, 2, 1]
 
 
-def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
+def test_slot_that_ends_during_its_renewal_is_released_afterwards() -> None:
     """Otherwise a renewal that the store receives after the release would take the slot again."""
     holds = SlotRegistry()
     one, other = hold_of(3), hold_of(3)
@@ -449,7 +450,7 @@ def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
         each.last_attempt_at = 0.0
         holds.add(each)
     assert holds.end(other) is True
-    assert holds.end(other) is False  # it was ended before
+    assert holds.end(other) is False  # `other` was ended before
     assert holds.due(1) == [[one]]
     assert holds.end(one) is False
     assert holds.finish([one], 1) == [one]
@@ -459,8 +460,8 @@ def test_what_ends_while_it_is_renewed_is_given_back_after_that() -> None:
 @pytest.mark.promise(7)
 @pytest.mark.parametrize("renewals", [0, 1])
 @pytest.mark.parametrize("keeper", [SLOT_RENEWER, ASYNC_SLOT_RENEWER])
-def test_what_nobody_refers_to_is_not_renewed(keeper: SlotRenewer | AsyncSlotRenewer, renewals: int) -> None:
-    """The renewer keeps no reference to it before the first renewal, nor afterwards while it waits for the next one."""
+def test_slot_without_references_is_not_renewed(keeper: SlotRenewer | AsyncSlotRenewer, renewals: int) -> None:
+    """The renewer keeps no reference to the slot before the first renewal, nor while it waits for the next renewal."""
 
     async def run() -> None:
         store = RecordingStore(clock=Clock())
@@ -473,7 +474,7 @@ def test_what_nobody_refers_to_is_not_renewed(keeper: SlotRenewer | AsyncSlotRen
             await asyncio.sleep(0.005)
         assert len(store.calls) >= renewals
         del hold
-        for _ in range(1000):  # a renewal in progress refers to it until it ends
+        for _ in range(1000):  # a renewal in progress refers to the slot
             gc.collect()
             if alive() is None:
                 break
@@ -486,8 +487,8 @@ def test_what_nobody_refers_to_is_not_renewed(keeper: SlotRenewer | AsyncSlotRen
     asyncio.run(run())
 
 
-def test_slots_of_a_group() -> None:
-    """`slot_charges` returns the slots that were taken. It adds up the charges of one bucket."""
+def test_slot_charges_returns_the_slots_that_a_group_took() -> None:
+    """The charges of one bucket are added up."""
     store, limit = MemoryStore(clock=Clock()), Concurrency(5)
     charges = [
         Charge("a", limit, 2),
@@ -505,8 +506,8 @@ def test_slots_of_a_group() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_child_process_renews_nothing_of_its_parents() -> None:
-    """A thread of the child renews the slots that the child holds itself."""
+def test_child_process_does_not_renew_slots_of_its_parent() -> None:
+    """A thread of the child renews the slots that the child took."""
     store = RecordingStore(clock=Clock())
     with Limiter(store).slot(Concurrency(1, 0.03), "k"):
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Which of several limits binds a request, and the attributes of its verdict."""
+"""The limit that binds a request, and the attributes of the verdict."""
 
 import math
 
@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[list[Row], int]] = {
 
 
 @pytest.mark.parametrize("what", ADMITTED)
-def test_admitted_what_binds_is(what: str) -> None:
+def test_admitted_request_is_bound_by_the_expected_limit(what: str) -> None:
     rows, binding = ADMITTED[what]
     verdict, bound = verdict_on(rows), rows[binding][1]
     assert (verdict.allowed, verdict.binding) == (True, binding)
@@ -71,7 +71,7 @@ def test_admitted_what_binds_is(what: str) -> None:
 
 @pytest.mark.promise(4)
 @pytest.mark.parametrize("what", REFUSED)
-def test_refused_what_binds_is(what: str) -> None:
+def test_refused_request_is_bound_by_the_expected_limit(what: str) -> None:
     rows, binding = REFUSED[what]
     verdict, bound = verdict_on(rows), rows[binding][1]
     assert (verdict.allowed, verdict.binding) == (False, binding)
@@ -80,7 +80,7 @@ def test_refused_what_binds_is(what: str) -> None:
     assert numbers(verdict) == expected
 
 
-def test_the_delay_is_the_longest_whatever_binds() -> None:
+def test_verdict_has_the_longest_delay_of_all_limits() -> None:
     rows: list[Row] = [
         ("limit", admits(1)),
         ("limit", admits(5, delay=0.5)),
@@ -91,7 +91,7 @@ def test_the_delay_is_the_longest_whatever_binds() -> None:
     assert (verdict.remaining, verdict.delay) == (1, 0.5)
 
 
-def test_a_refused_request_is_not_held_back() -> None:
+def test_refused_request_has_no_delay() -> None:
     assert verdict_on([("limit", admits(5, delay=0.5)), ("limit", refuses(5.0))]).delay == 0.0
 
 
@@ -100,18 +100,18 @@ def test_a_refused_request_is_not_held_back() -> None:
     [[], [("shadow", refuses(5.0))], [("shadow", admits(5)), ("shadow", refuses(5.0))]],
     ids=["none", "one", "two"],
 )
-def test_without_limits_and_with_shadows_only_nothing_binds(rows: list[Row]) -> None:
+def test_no_limit_binds_without_limits_or_with_shadows_only(rows: list[Row]) -> None:
     verdict = verdict_on(rows)
     assert (verdict.allowed, verdict.binding, numbers(verdict)) == (True, None, NOTHING)
 
 
 @pytest.mark.parametrize(("allowed", "source"), [(True, "allowed_on_error"), (False, "denied_on_error")])
-def test_on_an_error_there_are_charges_and_no_decisions(source: Source, *, allowed: bool) -> None:
+def test_verdict_on_a_store_error_has_charges_but_no_decisions(source: Source, *, allowed: bool) -> None:
     verdict = Verdict(allowed, [Charge("k", LIMIT), Charge("l", LIMIT)], [], "login", source)
     assert (verdict.allowed, verdict.source, verdict.binding, numbers(verdict)) == (allowed, source, None, NOTHING)
 
 
-def test_a_verdict_keeps_what_it_was_made_of() -> None:
+def test_verdict_is_immutable_and_keeps_charges_and_decisions() -> None:
     verdict = verdict_on([("limit", admits(5)), ("shadow", refuses(5.0))], "remembered")
     assert (verdict.rule, verdict.source) == ("login", "remembered")
     assert [charge.key for charge in verdict.charges] == ["k0", "k1"]
@@ -122,7 +122,7 @@ def test_a_verdict_keeps_what_it_was_made_of() -> None:
 
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("decisions", [[], [admits(5)], [admits(5)] * 3])
-def test_a_store_that_does_not_answer_every_charge_has_failed(decisions: list[Decision]) -> None:
+def test_wrong_number_of_decisions_raises_a_store_error(decisions: list[Decision]) -> None:
     with pytest.raises(StoreError, match=f"{len(decisions)} decisions on 2 charges"):
         verdict_of([Charge("k", LIMIT), Charge("l", LIMIT)], decisions)
 

@@ -1,4 +1,4 @@
-"""The `max_per_window` of a limit: a search finds no worse window, and the docs state the same number."""
+"""The `max_per_window` of a limit: a search finds no window with more units, and the docs state the same number."""
 
 import re
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ SMALL: Sequence[Limit] = [
 
 
 @pytest.mark.parametrize("limit", SMALL, ids=lambda limit: limit.notation.replace(" ", "_"))
-def test_no_window_holds_more_than_a_limit_says(limit: Limit) -> None:
+def test_no_window_admits_more_than_max_per_window(limit: Limit) -> None:
     assert limit.max_per_window is not None
     assert Adversary(limit).worst().units <= limit.max_per_window == bound(limit)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_worst_window_is_that_of_the_table(algorithm: str) -> None:
+def test_documented_worst_window_matches_max_per_window(algorithm: str) -> None:
     page = PAGE.read_text("utf-8")
     (row,) = re.findall(rf"^\| \[`{algorithm}`\]\(#{algorithm}\).*", page, re.MULTILINE)
     stated = row.split(" | ")[3].partition(",")[0].replace("\N{MINUS SIGN}", "-")
@@ -51,7 +51,7 @@ def test_the_worst_window_is_that_of_the_table(algorithm: str) -> None:
     assert limit.max_per_window == known[stated] == bound(limit)
 
 
-def test_whoever_does_not_say_is_not_spoken_for() -> None:
+def test_max_per_window_of_custom_limits_is_unknown() -> None:
     class Own(Limit, frozen=True, kw_only=True):
         """A user's limit."""
 
