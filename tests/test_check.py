@@ -1,4 +1,4 @@
-"""Tests what `python -m ratelimit_mw check` prints for broken files, and for files that cause startup warnings."""
+"""Tests the output of `python -m ratelimit_mw check` for broken files, and for files that cause startup warnings."""
 
 import os
 import subprocess
@@ -106,7 +106,7 @@ LINES = {  # lines of the mistakes in each file; 0 if none is shown
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in BROKEN.iterdir()))
-def test_a_broken_file(name: str) -> None:
+def test_check_prints_each_mistake_of_a_broken_file(name: str) -> None:
     done = command("check", name, folder=BROKEN)
     mistakes = MISTAKES[name]
     count = f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
@@ -117,12 +117,12 @@ def test_a_broken_file(name: str) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_there_are_ten_broken_files_or_more() -> None:
+def test_table_of_mistakes_covers_at_least_ten_broken_files() -> None:
     assert set(MISTAKES) == {path.name for path in BROKEN.iterdir()}
     assert len(MISTAKES) >= 10
 
 
-def test_a_file_that_is_not_there() -> None:
+def test_check_reports_a_missing_file() -> None:
     done = command("check", "nowhere.toml", folder=BROKEN)
     assert plain(done.stdout).splitlines()[0] == "nowhere.toml: [Errno 2] No such file or directory: 'nowhere.toml'"
     assert done.returncode == 1
@@ -166,7 +166,7 @@ def test_a_file_that_is_not_there() -> None:
         ),
     ],
 )
-def test_what_a_start_would_warn_of(settings: str, warnings: list[str], check: Check) -> None:
+def test_check_prints_startup_warnings(settings: str, warnings: list[str], check: Check) -> None:
     first, *lines = check(settings).splitlines()
     count = f"{len(warnings) or 'no'} warning{'' if len(warnings) == 1 else 's'}"
     assert first == f"limits.toml: no mistakes; {settings.count('[[rules]]') or 0} rules, {count}"
@@ -188,7 +188,7 @@ def test_what_a_start_would_warn_of(settings: str, warnings: list[str], check: C
         ('on_refused = "call:shop_of_check:nobody"', "on_refused: got 'call:shop_of_check:nobody', expected call:"),
     ],
 )
-def test_what_only_a_start_would_find(settings: str, mistake: str, check: Check) -> None:
+def test_check_finds_mistakes_that_otherwise_fail_at_startup(settings: str, mistake: str, check: Check) -> None:
     lines = check(f'limits = "5/minute"\n{settings}', code=1).splitlines()
     assert len(lines) == 2
     assert lines[0].partition(" ")[2].startswith(mistake)
@@ -196,18 +196,18 @@ def test_what_only_a_start_would_find(settings: str, mistake: str, check: Check)
 
 
 @pytest.mark.parametrize("call", ["wsgi_app", "plain"])
-def test_who_can_answer_refusals(call: str, check: Check) -> None:
+def test_on_refused_accepts_wsgi_apps_and_plain_functions(call: str, check: Check) -> None:
     assert "no mistakes" in check(f'limits = "5/minute"\non_refused = "call:shop_of_check:{call}"')
 
 
-def test_an_app_that_cannot_await(check: Check) -> None:
+def test_wsgi_option_rejects_async_callables(check: Check) -> None:
     settings = 'tier = "call:shop_of_check:plan"\nlimits = {free = "5/minute"}'
     assert "no mistakes" in check(settings)
     first = check(settings, "--wsgi", code=1).splitlines()[0]
     assert first == "limits.toml:1: tier: got plan, which is async; expected a plain function under WSGI"
 
 
-def test_messages_that_an_app_does_not_see(check: Check) -> None:
+def test_wsgi_option_warns_about_websocket_messages(check: Check) -> None:
     text = (
         "messages: a limiter under WSGI does not see messages of websockets, so they are not limited; limit them in "
         "the app, and remove this option"
@@ -218,7 +218,7 @@ def test_messages_that_an_app_does_not_see(check: Check) -> None:
     assert check(f"{settings}strict = true", "--wsgi", code=1).splitlines()[0] == f"limits.toml:2: {text}"
 
 
-def test_a_variable_that_goes_before_the_file(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_override_the_file(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_STORE", "reddis://")
     assert "RATELIMIT_MW_STORE: store: got the scheme 'reddis'" in check(
         'limits = "5/minute"\nstore = "memory://"', code=1
@@ -231,7 +231,7 @@ def test_a_variable_that_goes_before_the_file(check: Check, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("arguments", [["schema"], ["check", "limits.toml"]])
-def test_a_command_ends_quietly_when_its_reader_has_gone(arguments: list[str], tmp_path: Path) -> None:
+def test_commands_exit_silently_if_their_output_pipe_is_closed(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "limits.toml").write_text('limits = "5/minute"', "utf-8")
     reader, writer = os.pipe()
     os.close(reader)
@@ -252,7 +252,7 @@ def test_a_command_ends_quietly_when_its_reader_has_gone(arguments: list[str], t
     ("word", "end"),
     [("chek", ", did you mean 'check'?\n"), ("xyz", ")\n"), ("service", ", did you mean 'serve'?\n")],
 )
-def test_a_misspelled_command(word: str, end: str) -> None:
+def test_unknown_command_is_rejected_with_the_closest_match_if_any(word: str, end: str) -> None:
     done = command(word, folder=BROKEN)
     assert done.returncode == 2
     assert f"invalid choice: '{word}' (choose from " in done.stderr

@@ -1,4 +1,4 @@
-"""Tests what `python -m ratelimit_mw check --request` prints about a request."""
+"""Tests the output of `python -m ratelimit_mw check --request`."""
 
 import re
 import socket
@@ -70,7 +70,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return check_in(tmp_path, monkeypatch, capsys)
 
 
-def test_it_runs_as_a_command_and_imports_from_the_current_directory(tmp_path: Path) -> None:
+def test_command_imports_callables_from_the_current_directory(tmp_path: Path) -> None:
     (tmp_path / "shop_of_check.py").write_text(MODULE, "utf-8")
     (tmp_path / "limits.toml").write_text(SHOP, "utf-8")
     done = command("check", "limits.toml", "--request", "GET /", "--user", "bob", folder=tmp_path)
@@ -78,7 +78,7 @@ def test_it_runs_as_a_command_and_imports_from_the_current_directory(tmp_path: P
     assert done.stdout.startswith("limits.toml: no mistakes; 5 rules, no warnings\n\nGET / from 192.0.2.1, user bob\n")
 
 
-def test_it_does_not_connect_to_the_store(check: Check) -> None:
+def test_check_does_not_connect_to_the_store(check: Check) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"redis://127.0.0.1:{listening.getsockname()[1]}/0"
         assert "default" in check(f'limits = "5/minute"\nstore = "{url}"', "--request", "/")
@@ -107,7 +107,7 @@ def test_it_does_not_connect_to_the_store(check: Check) -> None:
         (["--request", "/", "--header", "X: a\tb"], "--header: got 'a\\tb', expected text without control"),
     ],
 )
-def test_a_request_that_is_none(
+def test_invalid_request_arguments_are_rejected(
     arguments: list[str], message: str, check: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (Path.cwd() / "limits.toml").write_text(SHOP, "utf-8")
@@ -203,11 +203,11 @@ def blocks(output: str) -> str:
     return output.partition("\n")[2]
 
 
-def test_a_login(check: Check) -> None:
+def test_check_prints_rules_and_limits_of_a_login_request(check: Check) -> None:
     assert blocks(check(SHOP, "--request", "POST /login", "--ip", "192.0.2.7")) == LOGIN
 
 
-def test_an_api_behind_a_proxy(check: Check) -> None:
+def test_check_prints_rules_and_limits_of_an_api_request_behind_a_proxy(check: Check) -> None:
     said = ["--host", "api.example.com", "--header", "X-Forwarded-For: 2001:db8::7", "--header", "X-Tenant: acme ltd"]
     assert blocks(check(SHOP, "--request", "/api//x?y=1", "--ip", "10.0.0.1", "--user", "bob", *said)) == API
 
@@ -230,7 +230,7 @@ def test_an_api_behind_a_proxy(check: Check) -> None:
         (["/%61pi/x"], "GET /api/x from 192.0.2.1, no user"),
     ],
 )  # fmt: skip
-def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
+def test_check_explains_requests_without_printing_the_secret(arguments: list[str], said: str, check: Check) -> None:
     lines = check(SHOP, "--request", *arguments).splitlines()
     assert said in lines
     assert not any("sesame" in line for line in lines)
@@ -288,7 +288,7 @@ def test_what_applies(arguments: list[str], said: str, check: Check) -> None:
         ),
     ],
 )
-def test_what_other_settings_say(settings: str, said: str, check: Check) -> None:
+def test_check_explains_the_effect_of_other_settings(settings: str, said: str, check: Check) -> None:
     assert said in check(settings, "--request", "/").splitlines()
 
 
@@ -310,12 +310,12 @@ SLOTS_SAY = """\
         ("queue = 5\nqueue_timeout = 2.5\n", "    queue     5 requests in each process, each for at most 2.5 s\n"),
     ],
 )
-def test_what_slots_say(more: str, says: str, check: Check) -> None:
+def test_check_explains_concurrency_slots_and_their_queue(more: str, says: str, check: Check) -> None:
     printed = check(f'limits = []\nconcurrent = 2\nkey = "ip"\n{more}', "--request", "/")
     assert printed.endswith(SLOTS_SAY + says)
 
 
-def test_a_limit_that_does_not_say_its_worst_window(check: Check, tmp_path: Path) -> None:
+def test_worst_window_of_a_custom_algorithm_is_unknown(check: Check, tmp_path: Path) -> None:
     own = (
         "from ratelimit_mw import Limit\nclass Own(Limit, frozen=True, kw_only=True):\n    algorithm = 'own_of_check'\n"
     )
@@ -334,7 +334,7 @@ ROW = re.compile(
     ("request_line", "user", "ip"),
     [*product(("POST /login", "GET /login", "GET /api/x", "GET /", "GET /open"), ("", "bob"), ("192.0.2.7", ""))],
 )
-def test_it_says_what_the_middleware_does(request_line: str, user: str, ip: str, check: Check) -> None:
+def test_printed_charges_match_those_of_the_middleware(request_line: str, user: str, ip: str, check: Check) -> None:
     shop = SHOP.replace('tier = "call:shop_of_check:plan"', 'tier = "user"')  # WSGI cannot await
     printed = check(shop, "--request", request_line, "--user", user, "--ip", ip, "--host", "api.example.com")
     store = RecordingStore()

@@ -1,4 +1,4 @@
-"""Tests `python -m ratelimit_mw demo`, which the README starts."""
+"""Tests `python -m ratelimit_mw demo`, which the README runs."""
 
 import re
 import signal
@@ -47,7 +47,7 @@ def shape(output: str) -> list[str]:
     return [re.sub(r"\d+", "N", line) for line in output.splitlines() if not re.match(r" +\d", line)]
 
 
-def test_on_memory() -> None:
+def test_demo_on_memory_prints_the_lines_of_the_screenshot() -> None:
     done = demo()
     check(done)
     screenshot = ET.parse(ROOT / "docs/_static/demo.svg").getroot()  # noqa: S314  # a trusted file
@@ -55,11 +55,11 @@ def test_on_memory() -> None:
     assert shape(done.stdout.replace(WITHOUT_THE_STORE, "")) == shape("\n".join(lines))
 
 
-def test_on_redis(redis_server: RedisServer) -> None:
+def test_demo_runs_on_redis(redis_server: RedisServer) -> None:
     check(demo("--store", redis_server.url))
 
 
-def test_it_serves_on_if_asked_to() -> None:
+def test_demo_keeps_serving_with_the_serve_option() -> None:
     # a job in the background of a shell ignores SIGINT, and so would the demo
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen([*DEMO, "--serve"], stdout=subprocess.PIPE, text=True) as running:
@@ -78,13 +78,13 @@ def test_it_serves_on_if_asked_to() -> None:
             running.kill()
 
 
-def test_a_wrong_store_ends_it_with_the_reason() -> None:
+def test_demo_rejects_an_invalid_store_url() -> None:
     done = demo("--store", "redi://localhost")
     assert done.returncode == 1
     assert "store: got the scheme 'redi'" in done.stderr
 
 
-def test_a_port_in_use_ends_it_with_the_reason(redis_server: RedisServer) -> None:
+def test_demo_reports_a_port_in_use(redis_server: RedisServer) -> None:
     done = demo("--port", str(redis_server.port))
     assert done.returncode == 1
     assert f"--port {redis_server.port}" in done.stderr

@@ -1,4 +1,4 @@
-"""The JSON Schema of a settings file is made from the types, and accepts and rejects the same files as the settings."""
+"""The JSON Schema of settings files is derived from the types, and accepts the same files as the settings."""
 
 import json
 import tomllib
@@ -123,13 +123,13 @@ def known(settings: Mapping[str, Any]) -> bool:
     return True
 
 
-def test_it_is_a_schema() -> None:
+def test_schema_is_valid() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_word_of_every_table_is_in_it_with_its_meaning(table: Any) -> None:
+def test_schema_describes_every_option_of_every_table(table: Any) -> None:
     found = SCHEMA if table is Options else SCHEMA["$defs"][NAMED[table]]
     meanings = {name: get_args(hint)[1] for name, hint in get_type_hints(table, include_extras=True).items()}
     assert {name: word["description"] for name, word in found["properties"].items()} == meanings
@@ -137,11 +137,11 @@ def test_every_word_of_every_table_is_in_it_with_its_meaning(table: Any) -> None
     assert found["description"] == table.__doc__.partition("\n")[0]
 
 
-def test_every_table_of_a_file_is_known() -> None:
+def test_tests_cover_every_table_of_the_schema() -> None:
     assert list(STRUCTS) == TABLES
 
 
-def test_defaults_are_those_of_the_settings() -> None:
+def test_schema_defaults_match_the_settings() -> None:
     settings = Settings(limits=[])
     for name, word in SCHEMA["properties"].items():
         default = getattr(settings, name)
@@ -149,7 +149,7 @@ def test_defaults_are_those_of_the_settings() -> None:
         assert word.get("default") == (None if name == "limits" else usual), name
 
 
-def test_what_is_required_is_what_cannot_be_left_out() -> None:
+def test_required_options_are_those_that_cannot_be_left_out() -> None:
     complete: dict[Any, Any] = {
         Options: {"limits": "5/minute"},
         RuleOptions: {"path": "/", "limits": []},
@@ -170,13 +170,13 @@ def test_what_is_required_is_what_cannot_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("validator", VALIDATORS, ids=["2020-12", "4"])
-def test_the_sample_is_right(validator: Any) -> None:
+def test_schema_accepts_the_sample_file(validator: Any) -> None:
     validator.validate(tomllib.loads(SAMPLE))
 
 
 @pytest.mark.parametrize("validator", VALIDATORS, ids=["2020-12", "4"])
 @pytest.mark.parametrize("settings", RIGHT, ids=str)
-def test_what_is_right(settings: dict[str, Any], validator: Any) -> None:
+def test_schema_and_middleware_accept_valid_settings(settings: dict[str, Any], validator: Any) -> None:
     settings = {"limits": "100/minute", **settings}
     assert known(settings)
     validator.validate(settings)
@@ -184,7 +184,7 @@ def test_what_is_right(settings: dict[str, Any], validator: Any) -> None:
 
 @pytest.mark.parametrize("validator", VALIDATORS, ids=["2020-12", "4"])
 @pytest.mark.parametrize("settings", WRONG, ids=str)
-def test_what_is_wrong(settings: dict[str, Any], validator: Any) -> None:
+def test_schema_and_middleware_reject_invalid_settings(settings: dict[str, Any], validator: Any) -> None:
     settings = {"limits": "100/minute", **settings} if "limit" not in settings else settings
     assert not known(settings)
     assert not validator.is_valid(settings)
@@ -200,14 +200,14 @@ def test_what_is_wrong(settings: dict[str, Any], validator: Any) -> None:
         ("rule_without_path.toml", "'path' is a required property"),
     ],
 )
-def test_what_it_can_see_of_the_broken_files(name: str, said: str) -> None:
+def test_schema_finds_mistakes_in_broken_files(name: str, said: str) -> None:
     found = [error.message for error in VALIDATORS[0].iter_errors(given(BROKEN / name))]
     assert [message for message in found if said in message]
 
 
 @pytest.mark.parametrize("validator", VALIDATORS, ids=["2020-12", "4"])
 @pytest.mark.parametrize("table", TABLES)
-def test_a_misspelt_word_is_seen_in_every_table(table: Any, validator: Any) -> None:
+def test_schema_and_middleware_reject_misspelled_options_in_every_table(table: Any, validator: Any) -> None:
     for word in options_of(table):
         misspelt = {f"{word.name}x": 1}
         places: dict[Any, dict[str, Any]] = {
@@ -220,7 +220,7 @@ def test_a_misspelt_word_is_seen_in_every_table(table: Any, validator: Any) -> N
         assert not validator.is_valid(places[table])
 
 
-def test_nothing_stands_beside_a_reference() -> None:
+def test_references_have_no_other_keywords() -> None:
     """Taplo would ignore other keywords beside a `$ref`."""
     for part in objects(SCHEMA):
         assert "$ref" not in part or set(part) == {"$ref"}
@@ -228,17 +228,17 @@ def test_nothing_stands_beside_a_reference() -> None:
     assert named == {f"#/$defs/{name}" for name in SCHEMA["$defs"]}
 
 
-def test_objects_are_no_part_of_a_file() -> None:
+def test_schema_omits_types_that_a_file_cannot_contain() -> None:
     assert alternatives(str | Limit) == [str]
     assert alternatives(str | Mapping[str, Any]) == [str]
 
 
-def test_a_type_that_nobody_knows_is_told() -> None:
+def test_unknown_type_raises_a_type_error() -> None:
     with pytest.raises(TypeError, match="got <class 'bytes'>, which has no schema"):
         _schema(bytes)
 
 
-def test_the_command_prints_it(tmp_path: Path) -> None:
+def test_command_prints_the_schema(tmp_path: Path) -> None:
     done = command("schema", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == SCHEMA

@@ -15,20 +15,20 @@ PAGE = DOCS / "reference" / "settings.md"
 TABLE = r"<!-- table {}: [^\n]*-->\n(.*?)<!-- end -->"
 
 
-def test_the_page_is_as_the_types_say() -> None:
+def test_page_matches_the_types() -> None:
     done = python(str(DOCS / "settings_tables.py"), "--check")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("table", STRUCTS)
-def test_every_word_has_a_row(table: Any) -> None:
+def test_every_option_has_a_row(table: Any) -> None:
     found = re.search(TABLE.format(table.__name__), PAGE.read_text("utf-8"), re.DOTALL)
     assert found is not None
     assert re.findall(r"^\| `(\w+)` \|", found[1], re.MULTILINE) == [word.name for word in options_of(table)]
     assert {word.name for word in options_of(table)} == set(get_type_hints(table))
 
 
-def test_a_stale_page_is_shown_with_what_renews_it(tmp_path: Path) -> None:
+def test_check_of_a_stale_page_prints_the_difference_and_the_fix(tmp_path: Path) -> None:
     (tmp_path / "reference").mkdir()
     script, page = tmp_path / "settings_tables.py", tmp_path / "reference" / "settings.md"
     script.write_text((DOCS / script.name).read_text("utf-8"), "utf-8")

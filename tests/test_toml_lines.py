@@ -1,4 +1,4 @@
-"""`find_line` finds the line in a TOML file that a problem is about."""
+"""`find_line` finds the line of a problem in a TOML file."""
 
 import pytest
 
@@ -56,15 +56,15 @@ x = 1
         ("", None),
     ],
 )
-def test_a_line(problem: str, line: int | None) -> None:
+def test_find_line_returns_the_line_of_a_problem(problem: str, line: int | None) -> None:
     assert find_line(TEXT, problem) == line
 
 
-def test_rules_in_one_list() -> None:
+def test_find_line_returns_the_start_of_an_inline_list_of_rules() -> None:
     assert find_line('limits = []\nrules = [\n  {path = "x"},\n]\n', "rules[0].path: got 'x'") == 2
 
 
-def test_one_group_of_settings_hides_no_other() -> None:
+def test_error_lists_mistakes_of_all_groups_of_settings() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(limits="9/hour", trusted_proxies=["*"], proxy_header="x y", ipv6_prefix=1)
     assert [problem.split(":")[0] for problem in caught.value.problems] == [
@@ -74,7 +74,7 @@ def test_one_group_of_settings_hides_no_other() -> None:
     ]
 
 
-def test_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATELIMIT_MW_HEADERS", "some")
     with pytest.raises(ConfigError) as caught:
         asgi.RateLimitMiddleware(App200(), limits="lots")
@@ -83,6 +83,6 @@ def test_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     asgi.RateLimitMiddleware(App200(), limits="9/hour", headers="both")  # an option takes precedence over the variable
 
 
-def test_a_named_rule() -> None:
+def test_error_names_the_index_and_name_of_the_rule() -> None:
     with pytest.raises(ConfigError, match=r"^rules\[1\] \(login\)\.limits: 'lots': got no rate"):
         Settings(limits=[], rules=[{"path": "/", "limits": []}, {"path": "/", "limits": "lots", "name": "login"}])
