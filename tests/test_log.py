@@ -1,4 +1,4 @@
-"""Log lines that clients can cause: throttled, one line each, with escaped and shortened values."""
+"""Log lines that clients can cause: they are throttled, and their values are escaped and shortened."""
 
 import logging
 
@@ -41,19 +41,19 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
         ("x" * 501, "x" * 500 + "... (501 characters)"),
         ("\n" * 10_000_000, "\\n" * 500 + "... (10000000 characters)"),
     ],
-    ids=lambda text: ascii(text[:30]),  # a process of pytest-xdist sends ids to others, and a failure prints them
+    ids=lambda text: ascii(text[:30]),  # pytest-xdist sends ids between processes, and a failure prints the ids
 )
-def test_a_line_is_one_line_and_not_long(text: str, shown: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_logged_values_are_escaped_and_shortened(text: str, shown: str, caplog: pytest.LogCaptureFixture) -> None:
     warn_throttled("store", "failed: %s", ValueError(text), code="RL-201")
     assert lines(caplog) == [f"ratelimit_mw: store: failed: {shown}"]
 
 
-def test_a_place_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_topic_of_a_log_line_is_escaped(caplog: pytest.LogCaptureFixture) -> None:
     warn_throttled("call\nforged", "%d keys", 7, code="RL-201")
     assert lines(caplog) == ["ratelimit_mw: call\\nforged: 7 keys"]
 
 
-def test_one_line_a_minute_for_each_place(caplog: pytest.LogCaptureFixture, now: list[float]) -> None:
+def test_each_topic_logs_at_most_one_line_per_minute(caplog: pytest.LogCaptureFixture, now: list[float]) -> None:
     for second in range(121):
         now[0] = 1000.0 + second
         warn_throttled("store", "failed at %s", second, code="RL-201")
@@ -63,16 +63,14 @@ def test_one_line_a_minute_for_each_place(caplog: pytest.LogCaptureFixture, now:
     ]
 
 
-def test_places_are_forgotten_before_they_fill_the_memory(
-    caplog: pytest.LogCaptureFixture, said: dict[str, float]
-) -> None:
+def test_record_of_logged_topics_is_bounded(caplog: pytest.LogCaptureFixture, said: dict[str, float]) -> None:
     for number in range(2500):
         warn_throttled(f"place {number}", "said", code="RL-201")
     assert len(said) == 500
     assert len(caplog.records) == 2500
 
 
-def test_the_text_of_an_error_with_a_traceback_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_traceback_is_logged_without_the_text_of_the_error(caplog: pytest.LogCaptureFixture) -> None:
     known: dict[str, str] = {}
 
     def asks() -> None:

@@ -26,7 +26,7 @@ LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 CODE = re.compile(r"RL-\d{3}")
 MAX_LENGTH = 300  # characters, not counting values: two lines of a wide terminal
 
-# calls without a code: their texts have one already, or a caller passes the code
+# calls without a code: the text already has a code, or a caller passes the code
 UNCODED = {
     "admin/buckets.py": 1,  # messages about missing keys, which have codes
     "admin/commands.py": 1,
@@ -99,7 +99,7 @@ def test_the_page_explains_each_code_once() -> None:
     assert all(re.fullmatch(r"RL-\d{3}: .+", heading) for heading in HEADINGS)
 
 
-def test_codes_are_in_order_and_none_is_given_away_again() -> None:
+def test_codes_are_in_order_without_gaps() -> None:
     """A gap means that a code was removed from the page, and another message could get the same code."""
     numbers = [int(code[3:]) for code in EXPLAINED]
     assert numbers[0] == 1
@@ -107,7 +107,7 @@ def test_codes_are_in_order_and_none_is_given_away_again() -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_a_code_belongs_to_one_time() -> None:
+def test_first_digit_of_a_code_matches_the_kind_of_message() -> None:
     """Errors are below RL-100, warnings at start-up below RL-200."""
     for use in USES:
         kind, code = name_of(use.call), use.code or ""
@@ -117,7 +117,7 @@ def test_a_code_belongs_to_one_time() -> None:
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: f"{use.path}:{use.call.lineno}")
-def test_a_message_has_at_most_two_lines(use: Use) -> None:
+def test_message_texts_are_single_lines_of_limited_length(use: Use) -> None:
     texts = [
         node.value
         for argument in use.call.args
@@ -128,7 +128,7 @@ def test_a_message_has_at_most_two_lines(use: Use) -> None:
     assert sum(map(len, texts)) <= MAX_LENGTH
 
 
-def test_the_texts_of_an_error_end_with_their_codes() -> None:
+def test_each_problem_of_an_error_ends_with_its_code() -> None:
     mistakes = ErrorCollector()
     with mistakes.collect("rules[0]"):
         raise ConfigError("path: required", code="RL-026")
@@ -143,16 +143,14 @@ def test_the_texts_of_an_error_end_with_their_codes() -> None:
     )
 
 
-def test_a_mistake_inside_a_text_keeps_its_code() -> None:
+def test_error_with_a_nested_mistake_has_only_the_inner_code() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(limits="5/minut")
     assert str(caught.value).endswith("month, year) [RL-011]")
     assert str(caught.value).count("[RL-") == 1
 
 
-def test_lines_of_the_log_end_with_their_codes(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_lines_end_with_their_codes(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
     caplog.set_level(logging.WARNING)
     warn("store: back after %.1f seconds", 1.5, code="RL-203")

@@ -1,4 +1,4 @@
-"""The counts of a process and of a folder of count files, and how a scrape shows them."""
+"""Counts of a process and of a folder of count files, and their output in a scrape."""
 
 import errno
 import fcntl
@@ -60,7 +60,7 @@ def in_child(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_count_is_shown_with_its_labels(counts: Registry) -> None:
+def test_scrape_shows_counts_with_their_labels(counts: Registry) -> None:
     counts.add(REQUESTS, ADMITTED, 3)
     counts.add(REFUSALS, ("login", "login-2", "true"))
     counts.add(DELAY_SECONDS, ("login",), 1_500_000)
@@ -75,7 +75,7 @@ def test_a_count_is_shown_with_its_labels(counts: Registry) -> None:
     }
 
 
-def test_calls_of_a_server_are_a_histogram(counts: Registry) -> None:
+def test_scrape_shows_store_calls_as_a_histogram_and_errors_by_kind(counts: Registry) -> None:
     for seconds in (0.0001, 0.0002, 3.0):
         STORE_CALLS.record("take", seconds)
     for error in (TimeoutError(), ConnectionError("connection refused"), ValueError("what is that")):
@@ -94,14 +94,14 @@ def test_calls_of_a_server_are_a_histogram(counts: Registry) -> None:
     assert counts.own_counts()[STORE_ERRORS.name, ("settle", "reply")] == 1
 
 
-def test_a_registry_refuses_a_second_collector() -> None:
+def test_prometheus_registry_rejects_a_second_collector() -> None:
     shown = CollectorRegistry()
     shown.register(PrometheusCollector())
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         shown.register(PrometheusCollector())
 
 
-def test_without_its_library_the_collector_says_what_to_install() -> None:
+def test_collector_without_its_library_names_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from ratelimit_mw.metrics import PrometheusCollector\nPrometheusCollector()"
@@ -112,7 +112,7 @@ def test_without_its_library_the_collector_says_what_to_install() -> None:
     )
 
 
-def test_beyond_the_most_series_rules_count_as_other(counts: Registry, caplog: pytest.LogCaptureFixture) -> None:
+def test_rules_over_the_series_limit_count_as_other(counts: Registry, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(5000):
         counts.add(REQUESTS, (f"rule-{number}", "admitted", "store"))
         counts.add(REFUSALS, (f"rule-{number}", f"rule-{number}", "false"))
@@ -136,14 +136,14 @@ def test_beyond_the_most_series_rules_count_as_other(counts: Registry, caplog: p
     assert record.getMessage() == f"ratelimit_mw: metrics: {most}"
 
 
-def test_what_has_no_room_at_all_is_dropped(counts: Registry) -> None:
+def test_store_error_series_over_the_limit_are_dropped(counts: Registry) -> None:
     for number in range(2000):
         counts.add(STORE_ERRORS, ("take", f"kind-{number}"))
     assert len(samples()) <= MAX_SERIES + 1  # plus `ratelimit_store_keys`
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_threads_lose_no_count(counts: Registry, tmp_path: Path, *, shared: bool) -> None:
+def test_concurrent_threads_lose_no_counts(counts: Registry, tmp_path: Path, *, shared: bool) -> None:
     counts.open(str(tmp_path) if shared else None)
     index = counts.cell(REQUESTS, ADMITTED)
     before = sys.getswitchinterval()
@@ -164,7 +164,7 @@ def test_threads_lose_no_count(counts: Registry, tmp_path: Path, *, shared: bool
     assert counts.own_counts()[REQUESTS.name, ADMITTED] == 160_000
 
 
-def test_a_child_begins_at_zero(counts: Registry) -> None:
+def test_forked_child_starts_its_counts_at_zero(counts: Registry) -> None:
     counts.add(REQUESTS, ADMITTED, 5)
     counts.set_policy("abc")
 
@@ -178,27 +178,27 @@ def test_a_child_begins_at_zero(counts: Registry) -> None:
     assert counts.own_counts()[REQUESTS.name, ADMITTED] == 5
 
 
-def test_children_have_their_own_files_which_add_up(counts: Registry, tmp_path: Path) -> None:
+def test_counts_of_parent_and_children_are_added_up(counts: Registry, tmp_path: Path) -> None:
     counts.add(REQUESTS, ADMITTED)
-    counts.open(str(tmp_path))  # keeps what was counted before
+    counts.open(str(tmp_path))  # keeps earlier counts
     counts.add(REQUESTS, ADMITTED)
 
     def work() -> None:
         counts.add(REQUESTS, ADMITTED, 10)
         counts.add(WAITING, ("login",))
         assert in_child(lambda: counts.add(REQUESTS, ADMITTED, 100)) == 0
-        assert counts.counts()[REQUESTS.name, ADMITTED] == 112  # of the parent, this process and its dead child
+        assert counts.counts()[REQUESTS.name, ADMITTED] == 112  # counts of the parent, this process and its dead child
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert in_child(work) == -signal.SIGKILL
     for _ in range(3):
         assert counts.counts()[REQUESTS.name, ADMITTED] == 112
-        assert counts.counts().get((WAITING.name, ("login",)), 0) == 0  # nothing waits in a process that has ended
+        assert counts.counts().get((WAITING.name, ("login",)), 0) == 0  # no request waits in a dead process
     assert len(list(tmp_path.glob("*.counts"))) == 1
 
 
-def test_the_parent_keeps_its_file_while_a_child_lives(counts: Registry, tmp_path: Path) -> None:
-    """A lock belongs to an open file, which parent and child share: the child must close it, but not unlock it."""
+def test_exit_of_a_child_does_not_unlock_the_count_file_of_its_parent(counts: Registry, tmp_path: Path) -> None:
+    """Parent and child share the open file and its lock. The child must close the file, but not unlock it."""
     counts.open(str(tmp_path))
     counts.add(REQUESTS, ADMITTED)
     assert in_child(lambda: None) == 0
@@ -207,7 +207,7 @@ def test_the_parent_keeps_its_file_while_a_child_lives(counts: Registry, tmp_pat
     assert counts.counts()[REQUESTS.name, ADMITTED] == 2
 
 
-def test_a_parent_that_has_ended_is_folded_while_its_child_lives(tmp_path: Path) -> None:
+def test_count_file_of_an_ended_parent_is_folded_while_its_child_runs(tmp_path: Path) -> None:
     code = (
         "import os, sys, time\nfrom ratelimit_mw.metrics.registry import COUNTS\n"
         "from ratelimit_mw.metrics.families import REQUESTS\n"
@@ -220,7 +220,7 @@ def test_a_parent_that_has_ended_is_folded_while_its_child_lives(tmp_path: Path)
         assert process.stdout.readline() == b"counted\n"
         process.wait()
         assert read_folder(tmp_path)[0] == {(REQUESTS.name, ("a", "admitted", "store")): 2}
-        assert len(list(tmp_path.glob("*.counts"))) == 1  # that of the child
+        assert len(list(tmp_path.glob("*.counts"))) == 1  # the file of the child
         assert process.stdin is not None
         process.stdin.close()
 
@@ -237,9 +237,7 @@ def dead_file(where: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("step", ["_replace", "unlink first", "unlink second"])
-def test_a_crash_while_files_are_folded_counts_nothing_twice(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crash_during_folding_counts_nothing_twice(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(tmp_path)
     dead_file(tmp_path, 3)
     dead_file(tmp_path, 4)
@@ -267,7 +265,7 @@ def test_a_crash_while_files_are_folded_counts_nothing_twice(
         assert read_folder(tmp_path)[0] == {(REQUESTS.name, ADMITTED): 7}
     for _ in range(3):
         assert read_folder(tmp_path)[0] == {(REQUESTS.name, ADMITTED): 7}
-        dead_file(tmp_path, 0)  # so that each time there is something to fold
+        dead_file(tmp_path, 0)  # gives the next round a file to fold
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *sorted(path.name for path in tmp_path.glob("*.counts")),
         "folded.json",
@@ -275,14 +273,14 @@ def test_a_crash_while_files_are_folded_counts_nothing_twice(
     ]
 
 
-def test_who_reads_while_another_folds_reads_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_reads_again_if_another_process_folds_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(tmp_path)
     dead_file(tmp_path, 5)
     read = folder._read
     folds: list[Path] = []
 
     def read_late(path: Path) -> dict[Series, int]:
-        if not folds:  # another process folds after the folder was listed and before this file is read
+        if not folds:  # another process folds between the listing of the folder and the reading of this file
             folds.append(path)
             monkeypatch.setattr(folder, "fold", fold)
             fold(path.parent)
@@ -293,7 +291,7 @@ def test_who_reads_while_another_folds_reads_again(tmp_path: Path, monkeypatch: 
     assert read_folder(tmp_path)[0] == {(REQUESTS.name, ADMITTED): 5}
 
 
-def test_folded_rules_are_bounded(tmp_path: Path) -> None:
+def test_number_of_folded_series_is_bounded(tmp_path: Path) -> None:
     prepare(tmp_path)
     for start in (0, 800):
         series: dict[Series, int] = {
@@ -306,7 +304,7 @@ def test_folded_rules_are_bounded(tmp_path: Path) -> None:
     assert found[REQUESTS.name, ("other", "admitted", "store")] == 700
 
 
-def test_foreign_and_torn_files_count_nothing(tmp_path: Path) -> None:
+def test_foreign_and_torn_files_in_the_folder_are_ignored(tmp_path: Path) -> None:
     prepare(tmp_path)
     dead_file(tmp_path, 2)
     (tmp_path / "foreign.counts").write_bytes(b"x" * 10_000)
@@ -319,7 +317,7 @@ def test_foreign_and_torn_files_count_nothing(tmp_path: Path) -> None:
     assert read_folder(tmp_path)[0] == {}
 
 
-def test_a_file_in_the_making_is_deleted_after_a_minute(tmp_path: Path) -> None:
+def test_only_old_unfinished_count_files_are_deleted(tmp_path: Path) -> None:
     prepare(tmp_path)
     new, old = tmp_path / "1-a.new", tmp_path / "1-b.new"
     new.write_bytes(b"")
@@ -329,7 +327,7 @@ def test_a_file_in_the_making_is_deleted_after_a_minute(tmp_path: Path) -> None:
     assert (new.exists(), old.exists()) == (True, False)
 
 
-def test_a_file_that_was_deleted_is_counted_where_it_was_kept(counts: Registry, tmp_path: Path) -> None:
+def test_process_keeps_its_counts_if_its_file_is_deleted(counts: Registry, tmp_path: Path) -> None:
     counts.open(str(tmp_path))
     counts.add(REQUESTS, ADMITTED, 2)
     for path in tmp_path.glob("*.counts"):
@@ -338,7 +336,7 @@ def test_a_file_that_was_deleted_is_counted_where_it_was_kept(counts: Registry, 
 
 
 @pytest.mark.parametrize("change", ["it is deleted", "its disk is full"])
-def test_a_folder_that_cannot_be_written_after_the_start_fails_no_fork(
+def test_fork_works_if_the_folder_can_no_longer_be_written(
     counts: Registry, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     own = tmp_path / "own"
@@ -363,13 +361,13 @@ def test_a_folder_that_cannot_be_written_after_the_start_fails_no_fork(
 
 
 class TestFolder:
-    """Tests which folders can be used, and the messages for the others."""
+    """Tests the folders that can be used, and the messages for other folders."""
 
-    def test_it_is_created(self, tmp_path: Path) -> None:
+    def test_folder_is_created(self, tmp_path: Path) -> None:
         prepare(tmp_path / "a" / "b")
         assert (tmp_path / "a" / "b" / "folding.lock").exists()
 
-    def test_a_file_in_its_place(self, tmp_path: Path) -> None:
+    def test_file_in_place_of_the_folder_raises_a_config_error(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_text("")
         with pytest.raises(ConfigError) as error:
             prepare(tmp_path / "a")
@@ -379,7 +377,9 @@ class TestFolder:
         )
 
     @pytest.mark.parametrize("name", ["", "folding.lock"], ids=["the folder", "a file in it"])
-    def test_another_owner(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def test_folder_of_another_owner_raises_a_config_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
         prepare(tmp_path)
         opens = os.open
 
@@ -396,13 +396,13 @@ class TestFolder:
             f"permissions of {tmp_path / name}"
         )
 
-    def test_locks_that_others_do_not_see(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ineffective_file_locks_raise_a_config_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fcntl, "flock", lambda *_: None)
         with pytest.raises(ConfigError, match="where file locks have no effect, as on network disks; choose a folder"):
             prepare(tmp_path)
         assert list(tmp_path.iterdir()) == []
 
-    def test_no_locks_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_file_locks_raise_a_config_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def flock(*_: object) -> NoReturn:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -410,13 +410,13 @@ class TestFolder:
         with pytest.raises(ConfigError, match="which cannot be used: No locks available; choose a folder"):
             prepare(tmp_path)
 
-    def test_a_second_one_in_a_process(self, counts: Registry, tmp_path: Path) -> None:
+    def test_second_folder_in_a_process_raises_a_config_error(self, counts: Registry, tmp_path: Path) -> None:
         counts.open(str(tmp_path / "a"))
         counts.open(str(tmp_path / "a"))
         with pytest.raises(ConfigError, match=r"metrics_folder: got .*b', but this process keeps its counts in .*a' "):
             counts.open(str(tmp_path / "b"))
 
-    def test_the_environment_of_prometheus_client(
+    def test_folder_defaults_to_a_subfolder_of_prometheus_multiproc_dir(
         self, counts: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
@@ -428,7 +428,7 @@ class TestFolder:
         shown.register(PrometheusCollector())
         assert b'ratelimit_requests_total{outcome="admitted",rule="login",source="store"} 1.0' in generate_latest(shown)
 
-    def test_a_process_that_serves_metrics_only(
+    def test_metrics_only_process_shows_the_counts_of_other_processes(
         self, counts: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         own = tmp_path / "ratelimit_mw"
@@ -442,7 +442,7 @@ class TestFolder:
         assert counts.folder is None
 
 
-def test_a_scrape_that_can_have_no_counts_is_told(
+def test_scrape_that_cannot_have_counts_logs_a_warning(
     counts: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(log, "_quiet_until", {})
@@ -474,14 +474,14 @@ def test_a_scrape_that_can_have_no_counts_is_told(
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    """Return the path of promtool, the checker of Prometheus, which its Debian package contains."""
+    """Return the path of promtool, which checks metrics. The Debian package of Prometheus contains it."""
     found = shutil.which("promtool")
     if found is None:
         pytest.skip(NO_PROMTOOL)
     return found
 
 
-def test_promtool_finds_nothing_to_say(promtool: str, counts: Registry) -> None:
+def test_promtool_reports_no_problems(promtool: str, counts: Registry) -> None:
     for family in FAMILIES:
         if family.kind != "histogram":
             counts.add(family, tuple(f"a-{label}" for label in family.labels))
@@ -504,7 +504,7 @@ def test_promtool_accepts_the_alerts(promtool: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_dashboard_and_the_alerts_name_metrics_that_exist() -> None:
+def test_dashboard_and_alerts_use_existing_metrics() -> None:
     known = {family.name for family in FAMILIES} | {f"ratelimit_store_seconds_{part}" for part in ("bucket", "count")}
     board = json.loads((EXAMPLES / "dashboard.json").read_text("utf-8"))
     queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
