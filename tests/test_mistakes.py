@@ -1,4 +1,4 @@
-"""The public laws and the public store suite find mistakes that are easily made in an algorithm or a store."""
+"""The public laws and the public store suite find typical mistakes in an algorithm or a store."""
 
 import contextlib
 import inspect
@@ -126,7 +126,7 @@ class Says(Rounded, frozen=True, kw_only=True):
 
 
 class Impure(Limit, frozen=True):
-    """Keeps the instant of each unit in a list, and changes that list in place."""
+    """Stores the instant of each unit in a list, and changes that list in place."""
 
     algorithm: ClassVar[str] = "impure"
 
@@ -146,7 +146,7 @@ class Impure(Limit, frozen=True):
 def later(decision: Decision, name: str, by: int) -> Decision:
     """Return the decision with the time `name` moved by `by` microseconds.
 
-    A time stays as it is if it is 0 or infinite, or would become 0.
+    A time of 0 or infinity, or one that would become 0, does not change.
     """
     seconds = (microseconds(getattr(decision, name)) + by) / 1e6
     return replace(decision, **{name: seconds}) if 0.0 < getattr(decision, name) < math.inf and seconds else decision
@@ -177,7 +177,7 @@ MISTAKES: list[tuple[Limit, Law]] = [
 
 
 @pytest.mark.parametrize(("limit", "law"), MISTAKES, ids=lambda value: type(value).__name__)
-def test_a_mistake_in_an_algorithm_is_found_and_named(limit: Limit, law: Law) -> None:
+def test_check_laws_names_the_law_that_an_algorithm_breaks(limit: Limit, law: Law) -> None:
     with pytest.raises(AssertionError) as found:
         check_laws(limit, seed=3)
     text = str(found.value)
@@ -199,13 +199,13 @@ def test_a_walk_that_breaks_a_law_is_shortened() -> None:
     assert str(found.value).count("Step(") == 1
 
 
-def test_an_algorithm_that_raises_is_told_how() -> None:
+def test_error_of_an_algorithm_is_reported_with_its_cause() -> None:
     with pytest.raises(AssertionError, match=r"peeks_what_the_next_hit_answers: ZeroDivisionError\(") as found:
         check_laws(Raises(5, 10))
     assert isinstance(found.value.__cause__, ZeroDivisionError)
 
 
-def test_times_may_be_coarser_if_the_limit_says_so() -> None:
+def test_times_may_be_rounded_to_the_tick_of_the_limit() -> None:
     check_laws(Says(7, 0.1))
     with pytest.raises(AssertionError, match=laws.refuses_until_retry_after_and_admits_at_it.__name__):
         check_laws(Rounded(7, 0.1))
@@ -220,13 +220,13 @@ class Namesake(TokenBucket, frozen=True, kw_only=True):
 
 
 @pytest.mark.parametrize("limit", [Nameless(5, 10), Namesake(5, 10)], ids=lambda limit: type(limit).__name__)
-def test_an_algorithm_has_a_name_of_its_own(limit: Limit) -> None:
+def test_algorithm_without_a_name_of_its_own_is_rejected(limit: Limit) -> None:
     with pytest.raises(AssertionError, match="expected a name of its own"):
         check_laws(limit)
 
 
 class Each(DictStore):
-    """Takes each charge alone, so that it is charged although another charge of the group is refused."""
+    """Takes each charge alone, even if the store refuses another charge of the group."""
 
     def take(self, charges: Sequence[Charge], *, commit: bool = True) -> Sequence[Decision]:
         return [super(Each, self).take([charge], commit=commit)[0] for charge in charges]
@@ -267,7 +267,7 @@ class Roleless(DictStore):
 
 
 class SettlesNow(DictStore):
-    """Ignores when the units were taken: settles all of them with `at` 0."""
+    """Ignores the instant of the charge: settles with `at` 0."""
 
     def settle(self, charges: Sequence[Charge]) -> None:
         super().settle([replace(one, at=0) for one in charges])
@@ -318,10 +318,10 @@ def failing(make: type[DictStore]) -> set[str]:
     return failed
 
 
-def test_no_mistake_is_found_in_the_store_of_the_example() -> None:
+def test_example_store_passes_the_store_suite() -> None:
     assert failing(DictStore) == set()
 
 
 @pytest.mark.parametrize(("wrong", "name"), WRONG, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_mistake_in_a_store_is_found(wrong: type[DictStore], name: str) -> None:
+def test_store_suite_finds_each_mistake(wrong: type[DictStore], name: str) -> None:
     assert name in failing(wrong)

@@ -27,17 +27,17 @@ class TestDictStore(StoreSuite):
 
 
 @pytest.mark.parametrize(("quota", "window"), [(1, 1), (7, 60), (1000, DAY), (10**9, 0.5)])
-def test_the_algorithm_of_the_example_keeps_the_laws(quota: int, window: float) -> None:
+def test_example_algorithm_keeps_the_laws(quota: int, window: float) -> None:
     check_laws(ByTheClock(quota, window))
 
 
-def test_the_algorithm_of_the_example_prints_what_it_does() -> None:
+def test_example_algorithm_prints_its_decisions() -> None:
     command = [sys.executable, str(EXAMPLES / "own_algorithm.py")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[True, True, False]\n"
 
 
 @pytest.mark.parametrize("make", [DictStore, lambda clock: MemoryStore(clock=clock)], ids=["own store", "memory"])
-def test_own_parts_go_with_each_other_and_with_those_of_the_package(make: Callable[[Clock], Store]) -> None:
+def test_example_algorithm_works_with_the_example_store_and_memory(make: Callable[[Clock], Store]) -> None:
     clock = Clock(10 * DAY - 90)
     limiter = Limiter(make(clock))
     limits = [ByTheClock(3, DAY), *parse("2/minute using token_bucket")]

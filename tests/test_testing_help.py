@@ -32,7 +32,7 @@ def allowed(limiter: Limiter, count: int = 1, limit: str = LIMIT) -> list[bool]:
     return [limiter.hit(limit, "k").allowed for _ in range(count)]
 
 
-def test_time_stands_until_it_is_moved(ratelimit: Control) -> None:
+def test_freeze_stops_time_until_it_is_advanced(ratelimit: Control) -> None:
     limiter = Limiter()
     ratelimit.freeze()
     assert allowed(limiter, 3, "2/10 seconds using token_bucket") == [True, True, False]
@@ -43,14 +43,14 @@ def test_time_stands_until_it_is_moved(ratelimit: Control) -> None:
     assert allowed(limiter, 2, "2/10 seconds using token_bucket") == [True, False]
 
 
-def test_to_advance_stops_the_time(ratelimit: Control) -> None:
+def test_advance_stops_time(ratelimit: Control) -> None:
     limiter = Limiter()
     ratelimit.advance(0)
     verdicts = [limiter.hit("1/minute using token_bucket", "k") for _ in range(100)]
     assert {verdict.retry_after for verdict in verdicts[1:]} == {60.0}
 
 
-def test_what_was_counted_before_still_counts(ratelimit: Control) -> None:
+def test_charges_from_before_freeze_still_count(ratelimit: Control) -> None:
     limiter = Limiter()
     assert allowed(limiter, 2) == [True, True]
     ratelimit.freeze()
@@ -59,7 +59,7 @@ def test_what_was_counted_before_still_counts(ratelimit: Control) -> None:
     assert allowed(limiter, 3) == [True, True, False]
 
 
-def test_to_freeze_again_changes_nothing(ratelimit: Control) -> None:
+def test_second_freeze_changes_nothing(ratelimit: Control) -> None:
     limiter = Limiter()
     ratelimit.advance(10)
     verdict = limiter.hit("1/minute using token_bucket", "k")
@@ -68,7 +68,7 @@ def test_to_freeze_again_changes_nothing(ratelimit: Control) -> None:
     assert again.decisions[0].reset_after == verdict.decisions[0].reset_after == 60.0
 
 
-def test_stores_that_are_made_meanwhile_are_among_them(ratelimit: Control) -> None:
+def test_time_control_includes_stores_created_later(ratelimit: Control) -> None:
     ratelimit.advance(0)
     limiter = Limiter()
     assert allowed(limiter, 3) == [True, True, False]
@@ -76,7 +76,7 @@ def test_stores_that_are_made_meanwhile_are_among_them(ratelimit: Control) -> No
     assert allowed(limiter) == [True]
 
 
-def test_a_store_with_a_clock_goes_by_that_alone(ratelimit: Control) -> None:
+def test_memory_store_with_a_clock_uses_only_that_clock(ratelimit: Control) -> None:
     clock = Clock()
     limiter = Limiter(MemoryStore(clock=clock))
     ratelimit.advance(0)
@@ -87,7 +87,7 @@ def test_a_store_with_a_clock_goes_by_that_alone(ratelimit: Control) -> None:
     assert allowed(limiter) == [True]
 
 
-def test_to_reset_forgets_everything_and_leaves_time_as_it_is(ratelimit: Control) -> None:
+def test_reset_clears_all_stores_and_does_not_restart_time(ratelimit: Control) -> None:
     limiters = [Limiter(), Limiter(MemoryStore(clock=Clock()))]
     for limiter in limiters:
         assert allowed(limiter, 3) == [True, True, False]
@@ -100,7 +100,7 @@ def test_to_reset_forgets_everything_and_leaves_time_as_it_is(ratelimit: Control
     assert {verdict.retry_after for verdict in verdicts[1:]} == {60.0}
 
 
-def test_in_the_end_nobody_is_locked_out_and_time_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stores_are_empty_and_time_runs_after_freeze(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = Limiter()
     with freeze() as clock:
         clock.advance(10**6)
@@ -110,7 +110,7 @@ def test_in_the_end_nobody_is_locked_out_and_time_runs(monkeypatch: pytest.Monke
     assert allowed(limiter) == [True]
 
 
-def test_what_fails_inside_is_undone_too() -> None:
+def test_freeze_is_undone_after_an_exception() -> None:
     limiter = Limiter()
 
     def fail() -> None:
@@ -124,7 +124,7 @@ def test_what_fails_inside_is_undone_too() -> None:
         assert allowed(limiter, 3) == [True, True, False]
 
 
-def test_memory_keeps_what_it_has_when_time_is_stopped_without_the_fixture() -> None:
+def test_freeze_keeps_states_of_memory_stores_until_reset() -> None:
     limiter = Limiter()
     assert allowed(limiter, 2) == [True, True]
     with freeze() as clock:
@@ -133,13 +133,13 @@ def test_memory_keeps_what_it_has_when_time_is_stopped_without_the_fixture() -> 
         assert allowed(limiter) == [True]
 
 
-def test_only_one_has_the_stores_in_hand(ratelimit: Control) -> None:
+def test_freeze_raises_while_the_fixture_controls_the_stores(ratelimit: Control) -> None:
     with pytest.raises(RuntimeError, match="controlled already, by freeze"), freeze():
         pass
     ratelimit.freeze()
 
 
-def test_when_it_is_over_it_moves_nothing() -> None:
+def test_control_raises_after_its_end() -> None:
     with freeze() as clock:
         pass
     for call in (clock.freeze, clock.reset, lambda: clock.advance(1)):
@@ -150,12 +150,12 @@ def test_when_it_is_over_it_moves_nothing() -> None:
 
 
 @pytest.mark.parametrize("by", [-1, float("inf"), None, "1"])
-def test_time_moves_by_seconds_and_never_back(ratelimit: Control, by: Any) -> None:
+def test_advance_rejects_invalid_times(ratelimit: Control, by: Any) -> None:
     with pytest.raises(ConfigError, match=r"^by: got "):
         ratelimit.advance(by)
 
 
-def test_a_store_that_is_gone_is_not_kept() -> None:
+def test_freeze_keeps_no_reference_to_a_store() -> None:
     class Unhashable(MemoryStore):
         __hash__ = None  # type: ignore[assignment]  # a user's store may be unhashable
 
@@ -184,7 +184,7 @@ class Down:
     def close(self) -> None: ...
 
 
-def test_what_decides_while_the_store_cannot_is_among_them(ratelimit: Control) -> None:
+def test_time_control_includes_the_fallback_store(ratelimit: Control) -> None:
     app = Flask("app")
     app.add_url_rule("/", view_func=lambda: "hello")
     app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limits=LIMIT, store=Down())  # type: ignore[method-assign]  # as documented
@@ -195,7 +195,7 @@ def test_what_decides_while_the_store_cannot_is_among_them(ratelimit: Control) -
     assert client.get("/").status_code == 200
 
 
-def test_the_store_that_records_is_among_them(ratelimit: Control) -> None:
+def test_time_control_includes_recording_stores(ratelimit: Control) -> None:
     store = RecordingStore()
     ratelimit.freeze()
     assert allowed(Limiter(store), 3) == [True, True, False]
@@ -222,14 +222,14 @@ def check_on_a_server(store: Store, client: Any) -> None:
     assert all(client.pttl(key) > 0 for key in added)
 
 
-def test_redis_goes_by_the_same_time_and_keeps_what_is_there(redis_url: str) -> None:
+def test_freeze_controls_redis_and_keeps_existing_states(redis_url: str) -> None:
     store = RedisStore(redis_url, timeout=5)
     with Redis.from_url(redis_url) as client:
         check_on_a_server(store, client)
     store.close()
 
 
-def test_a_cluster_does_so_too(redis_cluster: RedisCluster) -> None:
+def test_freeze_controls_a_cluster_and_keeps_existing_states(redis_cluster: RedisCluster) -> None:
     store = RedisStore(redis_cluster.url, timeout=5)
     limiter = Limiter(store)
     two = f"{LIMIT}; 5/day"
@@ -242,12 +242,12 @@ def test_a_cluster_does_so_too(redis_cluster: RedisCluster) -> None:
     store.close()
 
 
-def test_a_client_that_was_handed_in_does_so_too() -> None:
+def test_freeze_controls_a_redis_client_passed_in_and_keeps_existing_states() -> None:
     client = fakeredis.FakeRedis(socket_timeout=0.05)
     check_on_a_server(RedisStore(client), client)
 
 
-def test_redis_continues_from_where_it_is_in_the_test(ratelimit: Control, redis_url: str) -> None:
+def test_charges_in_redis_from_before_the_fixture_freezes_still_count(ratelimit: Control, redis_url: str) -> None:
     store = RedisStore(redis_url, timeout=5)
     limiter = Limiter(store)
     assert allowed(limiter, 2) == [True, True]
@@ -258,7 +258,7 @@ def test_redis_continues_from_where_it_is_in_the_test(ratelimit: Control, redis_
     store.close()
 
 
-def test_redis_with_a_clock_goes_by_that_alone(ratelimit: Control, redis_url: str) -> None:
+def test_redis_store_with_a_clock_uses_only_that_clock(ratelimit: Control, redis_url: str) -> None:
     clock = Clock()
     store = RedisStore(redis_url, timeout=5, clock=clock)
     limiter = Limiter(store)
@@ -271,7 +271,7 @@ def test_redis_with_a_clock_goes_by_that_alone(ratelimit: Control, redis_url: st
     store.close()
 
 
-def test_an_async_redis_does_so_too(redis_url: str) -> None:
+def test_freeze_controls_an_async_redis_store_and_keeps_existing_states(redis_url: str) -> None:
     async def main() -> list[bool]:
         store = AsyncRedisStore(redis_url, timeout=5)
         limiter = AsyncLimiter(store)
@@ -287,7 +287,7 @@ def test_an_async_redis_does_so_too(redis_url: str) -> None:
     assert asyncio.run(main()) == [True, True, True, True, False, True, False]
 
 
-# A user's project: two apps, created once, and tests that run one after the other in one process.
+# A user's project: two apps, created once, and tests that run in sequence in one process.
 APPS = """
 import os
 
@@ -394,7 +394,7 @@ def run_pytest(folder: Path, *options: str, **environment: str) -> "subprocess.C
 
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
-def test_the_suite_of_a_user(tmp_path: Path, redis_url: str, kind: str) -> None:
+def test_fixture_isolates_the_tests_of_a_users_suite(tmp_path: Path, redis_url: str, kind: str) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n", "utf-8")
     (tmp_path / "apps.py").write_text(APPS, "utf-8")
     (tmp_path / "test_apps.py").write_text(TESTS, "utf-8")
@@ -404,19 +404,19 @@ def test_the_suite_of_a_user(tmp_path: Path, redis_url: str, kind: str) -> None:
     assert re.search(r"^2 failed, 6 passed in ", done.stdout, re.MULTILINE)
 
 
-def test_the_first_test_of_the_docs_is_one_for_pytest(tmp_path: Path) -> None:
+def test_first_test_in_the_docs_passes_under_pytest(tmp_path: Path) -> None:
     app, test = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)[:2]
     (tmp_path / "test_shop.py").write_text(f"{app}\n\n{test}", "utf-8")
     done = run_pytest(tmp_path)
     assert re.search(r"^1 passed in ", done.stdout, re.MULTILINE), done.stdout
 
 
-def test_pytest_finds_the_fixture_where_the_package_is_installed() -> None:
+def test_package_registers_its_pytest_plugin() -> None:
     found = [entry.value for entry in entry_points(group="pytest11", name="ratelimit_mw")]
     assert found == ["ratelimit_mw.testing.plugin"]
 
 
-def test_the_plugin_brings_in_no_client_and_no_framework_and_no_warning(tmp_path: Path) -> None:
+def test_plugin_imports_no_client_or_framework_and_causes_no_warnings(tmp_path: Path) -> None:
     (tmp_path / "test_modules.py").write_text(
         "import sys\n\ndef test_modules():\n"
         "    assert 'ratelimit_mw.testing.plugin' in sys.modules\n"
