@@ -29,12 +29,12 @@ def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return python(str(script), *arguments)
 
 
-def test_the_diagrams_are_as_the_code_says(url: str) -> None:
+def test_diagrams_match_the_code(url: str) -> None:
     done = run(SCRIPT, "--check", "--redis", url)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
-def test_a_stale_page_is_shown_with_what_renews_it(url: str, tmp_path: Path) -> None:
+def test_check_of_a_stale_page_prints_the_difference_and_the_fix(url: str, tmp_path: Path) -> None:
     script, page = tmp_path / "docs" / SCRIPT.name, tmp_path / "docs" / "explanation" / PAGE.name
     page.parent.mkdir(parents=True)
     (tmp_path / "tests").symlink_to(ROOT / "tests")
@@ -52,7 +52,7 @@ def test_a_stale_page_is_shown_with_what_renews_it(url: str, tmp_path: Path) -> 
     assert page.read_text("utf-8") == PAGE.read_text("utf-8")
 
 
-def test_the_arrows_between_packages_lead_where_the_imports_lead() -> None:
+def test_arrows_between_packages_match_the_imports() -> None:
     arrows: dict[str, set[str]] = {package: set() for package in RANK}
     for source, target in re.findall(r"(\w+) --> (\w+)", DIAGRAMS["flowchart"]):
         arrows[source].add(target)
@@ -68,7 +68,7 @@ def test_the_arrows_between_packages_lead_where_the_imports_lead() -> None:
         assert not targets & {far for near in targets for far in reached(arrows, near)}
 
 
-def test_the_request_goes_from_the_server_and_back_in_few_steps() -> None:
+def test_request_diagram_starts_and_ends_at_the_server_in_few_steps() -> None:
     steps = re.findall(r"(\w+)->>(\w+): (.+)", DIAGRAMS["sequenceDiagram"])
     assert len(steps) < LONGEST
     assert steps[0][0] == steps[-1][1] == "server"

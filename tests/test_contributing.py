@@ -1,4 +1,4 @@
-"""Tests the tables of CONTRIBUTING.md: a new part works with all files of its table, and fails without any one."""
+"""Tests the tables of CONTRIBUTING.md: a new part works with all files of its table, and fails if one is missing."""
 
 import json
 import os
@@ -26,7 +26,7 @@ Edit = Callable[[str], str]  # from the text of a file, empty if it does not exi
 
 
 class Recipe(NamedTuple):
-    """One new part: the section of the page, what NAME means there, how each file changes, and code that uses it."""
+    """One new part: the section of the page, the value of NAME, the change to each file, and code that uses it."""
 
     section: str
     name: str
@@ -86,7 +86,7 @@ def as_steady(text: str) -> str:
 
 
 def twice(pattern: str) -> Edit:
-    """Return an edit that repeats what a pattern finds for fixed_window, renamed to the new algorithm."""
+    """Return an edit that repeats the match of a pattern for fixed_window, renamed to the new algorithm."""
 
     def edit(given: str) -> str:
         found = re.search(pattern, given, re.MULTILINE | re.DOTALL)
@@ -390,13 +390,13 @@ def test_a_new_part_needs_each_file_of_its_table_and_no_other(recipe: Recipe, tm
     assert passing == []
 
 
-def test_the_table_of_packages_has_each_of_them() -> None:
+def test_table_of_packages_lists_every_package() -> None:
     table = PAGE.partition("\n## Where things are\n")[2].partition("\n## ")[0]
     packages = re.findall(r"^\| `ratelimit_mw/(\w+)[^`]*` \|", table, re.MULTILINE)
     assert packages == list(RANK)
 
 
-def test_every_file_that_the_page_names_is_there() -> None:
+def test_every_file_named_on_the_page_exists() -> None:
     named = {
         one for one in re.findall(r"`((?:ratelimit_mw|tests|docs|benchmarks)/[^`\s:]*)", PAGE) if "NAME" not in one
     }

@@ -1,4 +1,4 @@
-"""Every code block of the README and the docs is run here, or is covered by another test."""
+"""Runs every code block of the README and the docs, except those that another test covers."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from ratelimit_mw.testing import control
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
-pytestmark = pytest.mark.usefixtures("with_codes")  # users see the codes, too
+pytestmark = pytest.mark.usefixtures("with_codes")  # users see messages with codes
 
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = sorted((ROOT / "docs/tutorial").glob("*.md"))  # tests/tutorials follows their steps
@@ -38,7 +38,7 @@ ON_ALGORITHMS = ROOT / "docs/reference/algorithms.md"
 FENCE = re.compile(r"^```([a-z{}-]*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^(?:Write )?`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-# Shell lines are not run here; each names the test, the tox environment or the CI step that runs it.
+# Shell lines are not run here; the value names the test, the tox environment or the CI step that runs the line.
 SHELL = {
     "python3 -m venv .venv && . .venv/bin/activate": ".ci/run",
     'python3 -m pip install ".[demo]"': "tox -e demo",
@@ -95,7 +95,7 @@ INCLUDED = {
     **{ROOT / f"ratelimit_mw/algorithms/{name}.py": "tests/algorithms" for name in SCRIPTED},
     **{ROOT / f"ratelimit_mw/algorithms/{name}.lua": "tests/stores" for name in SCRIPTED},
 }
-# commands that are run here, with the settings shown before them
+# Commands that are run here, with the settings that the page shows before.
 RUN = ("check", "peek", "reset", "keys", "top")
 CHECK = tuple(f"python -m ratelimit_mw {name} limits.toml " for name in RUN)
 PROXIES = ("nginx", "caddyfile", "haproxy", "lua", "yaml")
@@ -125,7 +125,7 @@ def name_of(page: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
-    """Reset the log of refusals, because a page may turn it on, and other tests must not get it."""
+    """Reset the log of refusals, because a page may turn it on, and other tests need it off."""
     yield
     log = logging.getLogger("ratelimit_mw.refusals")
     log.setLevel(logging.NOTSET)
@@ -157,7 +157,7 @@ def run(page: Path, urls: dict[str, str]) -> None:
         for named, real in urls.items():
             text = text.replace(named, real)
         if language == "python":
-            if page not in ON_DJANGO:  # test_the_projects_of_django_refuse runs those
+            if page not in ON_DJANGO:  # test_django_projects_of_the_docs_refuse_excess_requests runs those
                 printed = run_python(page, text, names)
         elif language == "text":
             assert printed == text
@@ -173,12 +173,12 @@ def run(page: Path, urls: dict[str, str]) -> None:
 
 
 def run_python(page: Path, text: str, names: dict[str, Any]) -> str:
-    """Run a block, and return what it prints. Calls its tests, and checks that its app refuses in the end."""
+    """Run a block, and return its output. Calls its tests, and checks that its app refuses in the end."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(compile(text, str(page), "exec"), names)  # noqa: S102  # the point of this test
     for name in [name for name in names if name.startswith("test_")]:
-        with control(empty=True) as ratelimit:  # as the fixture does it
+        with control(empty=True) as ratelimit:  # like the fixture
             names.pop(name)(ratelimit)
     if "app" in names:
         assert 429 in call_often(names.pop("app"))
@@ -186,7 +186,7 @@ def run_python(page: Path, text: str, names: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
-def test_a_tutorial_is_python(page: Path) -> None:
+def test_python_blocks_of_tutorials_compile(page: Path) -> None:
     for block in blocks(page):
         assert block.language in ("sh", "python")
         if block.language == "python":
@@ -212,7 +212,7 @@ def check_what_is_not_run(page: Path, block: Block) -> None:
     elif block.language == "{include}":
         assert shown(page, block) == ROOT / "CHANGELOG.md"
     elif block.language == "{eval-rst}":
-        assert page == ROOT / "docs/reference/python.md"  # tox -e docs imports what it names
+        assert page == ROOT / "docs/reference/python.md"  # tox -e docs imports the objects that it names
     else:
         assert block.language == "{toctree}"
 
@@ -235,7 +235,7 @@ MOST_CALLS = 1_000
 def call_often(app: Any) -> list[int]:
     """Call an app until it refuses, and return the statuses. Apps of the docs refuse after about a hundred calls.
 
-    On a busy machine it may be more: any call may be counted in this process, if Redis does not reply in time.
+    A busy machine may need more calls: this process counts a call if Redis does not reply in time.
     """
     statuses: list[int] = []
     if hasattr(app, "wsgi_app"):
@@ -268,7 +268,9 @@ async def serving(app: Any) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("page", ON_DJANGO, ids=name_of)
-def test_the_projects_of_django_refuse(page: Path, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_django_projects_of_the_docs_refuse_excess_requests(
+    page: Path, redis_server: RedisServer, tmp_path: Path
+) -> None:
     files = dict(FILE.findall(page.read_text("utf-8")))
     assert len(files) == sum(block.language == "python" for block in blocks(page))
     for name, text in files.items():
@@ -289,11 +291,11 @@ def test_the_readme_shows_how_to_start() -> None:
     ]
 
 
-def test_the_drawn_algorithms_decide_as_python_does() -> None:
+def test_javascript_algorithms_of_the_docs_decide_like_python() -> None:
     check = [sys.executable, "docs/algorithm_answers.py", "--check"]
     done = subprocess.run(check, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "")
-    if node := shutil.which("node"):  # tests/browser/test_site.py compares them in Chromium
+    if node := shutil.which("node"):  # tests/browser/test_site.py compares the decisions in Chromium
         files = [str(ROOT / f"docs/_static/{name}.js") for name in ("algorithms-answers", "algorithms")]
         code = "process.argv.slice(1).map(require); console.log(ratelimitAnswers.map(ratelimitAlgorithms.agreement))"
         counts = subprocess.run([node, "-e", code, *files], capture_output=True, text=True, check=True).stdout
@@ -302,19 +304,19 @@ def test_the_drawn_algorithms_decide_as_python_does() -> None:
         assert [pair for pair in pairs if pair[0] != pair[1]] == []
 
 
-def test_the_readme_has_the_stored_answers_and_figures() -> None:
+def test_readme_matches_the_stored_answers_and_figures() -> None:
     command = [sys.executable, "docs/readme_parts.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_picture_of_a_report_is_that_of_today() -> None:
+def test_picture_of_the_replay_report_is_up_to_date() -> None:
     command = [sys.executable, "docs/replay_picture.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_readme_is_short_and_its_own_row_is_the_best() -> None:
+def test_readme_is_short_and_shows_the_comparison_and_measured_speed() -> None:
     readme = PAGES[0].read_text("utf-8")
     assert len(readme.splitlines()) <= 160
     ours = {
@@ -362,7 +364,7 @@ def test_every_algorithm_is_documented(name: str) -> None:
     assert redis.isdigit()
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_are_not_broken() -> None:
     for page in [*PAGES, *TUTORIALS]:
         for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text("utf-8")):
             assert (page.parent / target).is_file(), f"{page.name}: {target}"

@@ -1,6 +1,6 @@
 """The package is small enough to learn: few packages, in layers that import lower ones only, and short modules.
 
-No modules import each other in a circle, and each framework is imported in one place.
+Imports have no cycles, and each framework is imported in one place.
 """
 
 import ast
@@ -40,7 +40,7 @@ MAX_ENTRIES = 16  # packages that the middleware consists of, so all but `USED`
 MAX_LAYERS = 10
 MAX_LINES = 400  # of a module
 
-NEVER = {  # besides the layers: what a module or package must not import, not even through another module
+NEVER = {  # besides the layers: imports that a module or package must not have, not even through another module
     "engine.limiter": ["http", "rules"],  # a Limiter works without the web
     "engine.acquire": ["http", "rules"],
     "engine.slots": ["http", "rules"],
@@ -102,7 +102,7 @@ def graph(sources: dict[str, str]) -> dict[str, set[str]]:
 
 
 def cycle(sources: dict[str, str]) -> list[str]:
-    """Return modules that import each other in a circle, if there are any."""
+    """Return the modules of an import cycle, if there is any."""
     try:
         TopologicalSorter(graph(sources)).prepare()
     except CycleError as error:
@@ -111,7 +111,7 @@ def cycle(sources: dict[str, str]) -> list[str]:
 
 
 def reached(edges: dict[str, set[str]], start: str) -> set[str]:
-    """Return every module that an import of one module imports, directly or through others."""
+    """Return every module that a module imports, directly or through others."""
     found, waiting = {start}, [start]
     while waiting:
         new = edges[waiting.pop()] - found
@@ -152,7 +152,7 @@ def violations(sources: dict[str, str]) -> list[str]:
 SOURCES = read(PACKAGE)
 
 
-def test_every_package_has_its_layer() -> None:
+def test_every_package_has_a_layer() -> None:
     assert {module.partition(".")[0] for module in SOURCES} - ROOT == set(RANK)
     assert max(RANK.values()) < MAX_LAYERS
     assert set(RANK) > USED
@@ -173,7 +173,7 @@ def test_imports_follow_the_layers() -> None:
     assert violations(SOURCES) == []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_modules_have_no_import_cycles() -> None:
     assert cycle(SOURCES) == []
 
 

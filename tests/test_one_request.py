@@ -47,7 +47,7 @@ STEPS = re.split(r"^\d\. ", SECTION, flags=re.MULTILINE)[1:]
 
 
 def found(name: str, modules: Collection[str] = MODULES) -> Any:
-    """Return the object of a dotted name. It starts with a module: its path in the package, or a unique end of that."""
+    """Return the object of a dotted name, which starts with the path of a module, or with a unique end of that path."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         path = ".".join(parts[:length])
@@ -67,7 +67,7 @@ def code_of(function: Any) -> CodeType:
 
 
 def codes_of(name: str) -> set[CodeType]:
-    """Return the code of a function; of a method also where subclasses override it; nothing for other names."""
+    """Return the code of a function, or of a method and its overrides in subclasses. Other names have no code."""
     value = found(name)
     if not inspect.isfunction(value):
         return set()
@@ -105,7 +105,7 @@ def tracing() -> Iterator[list[str]]:
 
 
 def traced(count: int = 1, **settings: Any) -> tuple[int, list[str]]:
-    """Send requests to an app with the middleware. Return the status of the last one, and the functions it called."""
+    """Send requests to an app with the middleware. Return the status and the functions of the last request."""
     app = RateLimitMiddleware(App200(), **settings)
     for _ in range(count - 1):
         talk(app, HTTP)
@@ -138,7 +138,9 @@ def of_kind(kind: str, redis_url: str, failing: RecordingStore) -> tuple[int, li
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_a_request_goes_through_the_steps_of_the_page(kind: str, redis_url: str, failing: RecordingStore) -> None:
+def test_requests_call_the_functions_in_the_order_of_the_page(
+    kind: str, redis_url: str, failing: RecordingStore
+) -> None:
     status, called = of_kind(kind, redis_url, failing)
     assert status == REQUESTS[kind][0]
     steps = [STEP[name] for name in called]
@@ -152,17 +154,17 @@ def test_requests_call_every_function_of_the_page(redis_url: str, failing: Recor
 
 
 @pytest.mark.parametrize("name", DOTTED)
-def test_a_dotted_name_is_there(name: str) -> None:
+def test_dotted_name_on_the_page_exists(name: str) -> None:
     found(name)  # raises an error if nothing has this name
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_class_is_there(name: str) -> None:
+def test_class_on_the_page_exists(name: str) -> None:
     assert any(f"\nclass {name}" in path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_there(name: str) -> None:
+def test_file_on_the_page_exists(name: str) -> None:
     assert (PACKAGE / name).is_file()
 
 
@@ -172,12 +174,12 @@ def test_a_word_is_a_module_a_setting_or_a_function_in_lua(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["policy.plann", "polici.plan", "zzz.plan"])
-def test_a_name_that_is_not_there_is_noticed(name: str) -> None:
+def test_unknown_names_are_detected(name: str) -> None:
     with pytest.raises((AttributeError, AssertionError)):
         found(name)
 
 
-def test_a_module_may_be_named_by_the_end_of_its_path_if_no_other_ends_so() -> None:
+def test_module_may_be_named_by_a_unique_end_of_its_path() -> None:
     assert found("memory.MemoryStore") is found("stores.memory.MemoryStore")
     with pytest.raises(AssertionError, match=r"limit may be core[.]limit or engine[.]limit"):
         found("limit.Limit", {"core.limit", "engine.limit"})

@@ -30,18 +30,18 @@ MODULES = ("", ".asgi", ".wsgi", ".testing", ".testing.blocking", ".testing.laws
 def test_the_list_has_every_client_and_framework() -> None:
     assert set(THIRD_PARTY) - {"msgspec", "asgiref", "click"} <= set(
         OPTIONAL
-    )  # required; the others come with Django and Flask
+    )  # msgspec is required; Django and Flask install the others
 
 
 @pytest.mark.promise(12)
 @pytest.mark.parametrize("module", [f"ratelimit_mw{name}" for name in MODULES])
-def test_importing_brings_in_no_client_and_no_framework(module: str) -> None:
+def test_importing_the_package_imports_no_client_or_framework(module: str) -> None:
     code = f"import sys, {module}; print(sorted(set(sys.modules) & set({OPTIONAL!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_help_for_tests_is_imported_only_by_tests() -> None:
+def test_middleware_does_not_import_the_testing_package() -> None:
     code = (
         "import sys, ratelimit_mw, ratelimit_mw.asgi, ratelimit_mw.wsgi; print('ratelimit_mw.testing' in sys.modules)"
     )
@@ -49,7 +49,7 @@ def test_help_for_tests_is_imported_only_by_tests() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_redis_without_its_client_says_what_to_install() -> None:
+def test_redis_url_without_the_client_names_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['redis'] = None\n"
         "from ratelimit_mw.asgi import RateLimitMiddleware\n"
@@ -61,7 +61,7 @@ def test_redis_without_its_client_says_what_to_install() -> None:
 
 
 @pytest.mark.parametrize("module", ["flask", "starlette", "fastapi", "django"])
-def test_a_face_without_its_framework_says_what_to_install(module: str) -> None:
+def test_integration_without_its_framework_names_the_package_to_install(module: str) -> None:
     code = f"import sys; sys.modules[{module!r}] = None; import ratelimit_mw.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -69,30 +69,30 @@ def test_a_face_without_its_framework_says_what_to_install(module: str) -> None:
     assert last == f"ImportError: this part of ratelimit_mw needs {module}: pip install {module}"
 
 
-def test_fastapi_is_named_before_what_it_needs() -> None:
+def test_missing_fastapi_is_reported_before_missing_starlette() -> None:
     code = "import sys; sys.modules['fastapi'] = sys.modules['starlette'] = None; import ratelimit_mw.fastapi"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == "ImportError: this part of ratelimit_mw needs fastapi: pip install fastapi"
 
 
-def test_what_a_framework_itself_lacks_is_its_own_to_tell() -> None:
+def test_missing_dependency_of_a_framework_raises_the_original_error() -> None:
     code = "import sys; sys.modules['blinker'] = None; import ratelimit_mw.flask"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: import of blinker")
 
 
-def test_the_flask_face_leaves_flask_login_alone() -> None:
+def test_flask_integration_does_not_import_flask_login() -> None:
     code = "import sys, ratelimit_mw.flask; print('flask_login' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
-def test_the_face_of_starlette_brings_in_no_other_framework() -> None:
+def test_starlette_integration_imports_no_other_framework() -> None:
     code = "import sys, ratelimit_mw.starlette; print(sorted(set(sys.modules) & {'fastapi', 'flask', 'django'}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_the_face_for_django_does_without_rest_framework() -> None:
+def test_django_integration_works_without_rest_framework() -> None:
     code = "import sys; sys.modules['rest_framework'] = None; from ratelimit_mw.django import Throttle; Throttle()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""The tests run against the package as a user installs it, and it is complete."""
+"""The tests run against the package as a user installs it, and the package is complete."""
 
 import os
 import re
@@ -21,14 +21,14 @@ INSTALLED = bool(os.environ.get("TEST_INSTALLED"))  # set by tox
 of_the_wheel = pytest.mark.skipif(not INSTALLED, reason="needs the metadata of the built wheel; type: tox")
 
 
-def test_the_package_under_test_is_the_installed_one() -> None:
+def test_tests_run_against_the_installed_package_or_the_checkout() -> None:
     if INSTALLED:
         assert PACKAGE.is_relative_to(Path(sys.prefix).resolve())
     else:
         assert PACKAGE == CHECKOUT / "ratelimit_mw"
 
 
-def test_all_files_are_there() -> None:
+def test_package_contains_all_files() -> None:
     source = CHECKOUT / "ratelimit_mw"
     kinds = ("*.py", "*.lua", "py.typed", "assets/**/*")
     wanted = {path.relative_to(source) for kind in kinds for path in source.rglob(kind) if path.is_file()}
@@ -57,19 +57,19 @@ def test_the_version_is_the_same_everywhere() -> None:
         assert done.stdout == f"ratelimit-mw {installed}\n"
 
 
-def test_security_fixes_are_for_this_version() -> None:
+def test_security_policy_lists_this_version() -> None:
     minor = ratelimit_mw.__version__.rpartition(".")[0]
     assert f"\n| {minor}.x | yes |\n" in (CHECKOUT / "SECURITY.md").read_text("utf-8")
 
 
 @of_the_wheel
-def test_an_index_shows_the_readme_without_dead_links() -> None:
+def test_metadata_contains_the_readme_without_relative_links() -> None:
     shown = str(metadata("ratelimit-mw"))
     assert "\n# ratelimit_mw\n" in shown
     assert re.findall(r"\]\((?!https:)[^)]*\)", shown) == []
 
 
-def test_importing_reads_no_metadata() -> None:
+def test_importing_the_package_reads_no_metadata() -> None:
     code = "import sys, ratelimit_mw; print(ratelimit_mw.__version__, 'importlib.metadata' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [ratelimit_mw.__version__, "False"]
@@ -89,7 +89,7 @@ def test_every_client_and_framework_with_a_module_of_its_own_has_an_extra() -> N
 
 
 @of_the_wheel
-def test_what_is_required() -> None:
+def test_metadata_requires_only_msgspec_without_upper_pins() -> None:
     needs = [need for need in requires("ratelimit-mw") or [] if "extra ==" not in need]
     assert [need.partition(">")[0] for need in needs] == ["msgspec"]
     extras = metadata("ratelimit-mw").get_all("Provides-Extra") or []

@@ -1,4 +1,4 @@
-"""Every promise has tests that are marked with its number, and the page of promises lists them."""
+"""Every promise has tests that are marked with its number, and the page of promises lists these tests."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ class TestThem:
 FOUND = {1: 3, 2: 2, 3: 2, 4: 1}
 
 
-def test_every_promise_has_a_test_and_says_why() -> None:
+def test_every_promise_has_a_test_and_a_reason() -> None:
     page = PAGE.read_text("utf-8")
     sections = re.findall(r"^## (\d+)\. (.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
     assert [int(number) for number, _ in sections] == list(range(1, 13))
@@ -47,7 +47,7 @@ def test_every_promise_has_a_test_and_says_why() -> None:
         assert int(tests) >= 1
 
 
-def test_the_page_is_as_the_marks_say() -> None:
+def test_page_matches_the_markers() -> None:
     done = python(str(SCRIPT), "--check")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
@@ -65,7 +65,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_tests_are_counted_by_their_marks(copy: Path) -> None:
+def test_script_counts_tests_by_their_markers(copy: Path) -> None:
     assert python(str(copy / "docs" / SCRIPT.name)).returncode == 0
     page = (copy / "docs" / "explanation" / "promises.md").read_text("utf-8")
     listed = dict(re.findall(r"<!-- tests (\d): how -->\n(.*)\n<!-- end -->", page))
@@ -73,7 +73,7 @@ def test_tests_are_counted_by_their_marks(copy: Path) -> None:
     assert listed == {**wanted, "5": "**Its tests**: 0, in 0 files. "}
 
 
-def test_a_stale_page_is_shown_with_what_renews_it(copy: Path) -> None:
+def test_check_of_a_stale_page_prints_the_difference_and_the_fix(copy: Path) -> None:
     script = str(copy / "docs" / SCRIPT.name)
     stale = python(script, "--check")
     assert stale.returncode == 1

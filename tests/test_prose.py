@@ -1,4 +1,4 @@
-"""The package's docstrings, comments, messages and names keep to the guide to prose, as `docs/prose.py` has it."""
+"""The package's docstrings, comments, messages and names follow the guide to prose in `docs/prose.py`."""
 
 import ast
 import io
@@ -32,7 +32,7 @@ def texts(source: str, suffix: str) -> Iterator[tuple[int, str]]:
 
 
 def findings(source: str, suffix: str = ".py") -> list[str]:
-    """Return the line and the words that are ruled out, and the names that are only a participle or a pronoun."""
+    """Return the forbidden words with their lines, and the names that are only a participle or a pronoun."""
     found = [
         f"{number}: {match[0]}"
         for number, text in texts(source, suffix)
@@ -48,7 +48,7 @@ def findings(source: str, suffix: str = ".py") -> list[str]:
     return found
 
 
-def test_the_package_keeps_to_the_guide() -> None:
+def test_package_follows_the_prose_guide() -> None:
     files = [path for path in sorted(PACKAGE.rglob("*")) if path.suffix in (".py", ".lua")]
     assert {path.suffix for path in files} == {".py", ".lua"}
     found = {
@@ -69,9 +69,9 @@ def test_the_package_keeps_to_the_guide() -> None:
         ("KNOWN = nobody = 1  # `nobody` is a name", []),
     ],
 )
-def test_a_finding_has_its_line(source: str, found: list[str]) -> None:
+def test_findings_have_line_numbers(source: str, found: list[str]) -> None:
     assert findings(source) == found
 
 
-def test_comments_of_lua_are_prose() -> None:
+def test_lua_comments_are_checked_but_not_lua_code() -> None:
     assert findings("local anew = 1 -- begins anew\nreturn anew", ".lua") == ["1: anew"]

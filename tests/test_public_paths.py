@@ -97,7 +97,7 @@ NAMES = {
     ".testing": ["Clock", "Control", "RecordingStore", "freeze"],
     ".testing.blocking": ["blocking"],
     ".testing.laws": ["LAWS", "check_laws"],
-    ".testing.plugin": [],  # pytest loads it by its entry point
+    ".testing.plugin": [],  # pytest loads the plugin by its entry point
     ".testing.store_suite": ["StoreSuite"],
     ".testing.walks": ["Step", "Walk"],
     ".wsgi": ["RateLimitMiddleware"],
@@ -105,7 +105,7 @@ NAMES = {
 PATHS = {f"ratelimit_mw{path}": names for path, names in NAMES.items()}
 NO_PATHS = {"ratelimit_mw.refusals", "ratelimit_mw.__version__"}  # a logger's name; a string
 USER_FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
-INSIDE = ROOT / "docs/explanation"  # these pages explain the code and mention names that are not public
+INSIDE = ROOT / "docs/explanation"  # pages that explain the code mention names that are not public
 IMPORT = re.compile(
     r"^[> \t]*(?:from (ratelimit_mw(?:\.\w+)*) import (\([^)]*\)|[^\n#]*)|import (ratelimit_mw(?:\.\w+)*)\b)",
     re.MULTILINE,
@@ -199,7 +199,7 @@ def signature(function: Any) -> str:
 
 
 def documented(thing: Any) -> bool:
-    """Return whether an object has a docstring of its own, not that of a base class."""
+    """Return whether an object has its own docstring, not that of a base class."""
     return bool(thing.__doc__) and thing.__doc__ not in {base.__doc__ for base in getattr(thing, "__mro__", ())[1:]}
 
 
@@ -244,14 +244,14 @@ def test_each_path_can_be_imported(path: str) -> None:
     assert set(getattr(module, "__all__", PATHS[path])) == set(PATHS[path])
 
 
-def test_what_pytest_loads_is_a_path() -> None:
+def test_pytest_plugin_is_a_public_path() -> None:
     loaded = {point.value for point in entry_points(group="pytest11") if point.name == "ratelimit_mw"}
     assert loaded == {"ratelimit_mw.testing.plugin"}
     assert loaded <= set(PATHS)
 
 
 @pytest.mark.parametrize("file", USER_FILES, ids=name_of)
-def test_docs_and_examples_import_what_is_listed(file: Path) -> None:
+def test_docs_and_examples_use_only_public_names(file: Path) -> None:
     text = file.read_text("utf-8")
     assert unlisted(imported(text)) == []
     if not file.is_relative_to(INSIDE):
@@ -290,14 +290,14 @@ from ratelimit_mw_more import Thing
     assert {name: is_public(f"ratelimit_mw.{name}") for name in mentions} == mentions
 
 
-def test_all_is_what_can_be_imported() -> None:
+def test_all_lists_every_public_name() -> None:
     named = {name for name, value in vars(ratelimit_mw).items() if not isinstance(value, ModuleType)}
     assert {name for name in named if not name.startswith("_")} == set(ratelimit_mw.__all__)
     assert len(set(ratelimit_mw.__all__)) == len(ratelimit_mw.__all__)
 
 
 @pytest.mark.parametrize("thing", THINGS, ids=lambda thing: thing.__name__)
-def test_everything_public_says_what_it_is(thing: Any) -> None:
+def test_every_public_object_has_a_docstring(thing: Any) -> None:
     assert documented(thing)
     for name, member in vars(thing).items() if isinstance(thing, type) else ():
         if not name.startswith(("_", "test_")) and (inspect.isfunction(member) or isinstance(member, property)):
@@ -306,16 +306,16 @@ def test_everything_public_says_what_it_is(thing: Any) -> None:
 
 
 @pytest.mark.parametrize(("thing", "expected"), SIGNATURES, ids=lambda value: getattr(value, "__name__", ""))
-def test_signatures(thing: Any, expected: str) -> None:
+def test_signatures_match_the_list(thing: Any, expected: str) -> None:
     assert signature(thing) == expected
 
 
 @pytest.mark.parametrize(("thing", "methods"), METHODS, ids=lambda value: getattr(value, "__name__", ""))
-def test_methods(thing: Any, methods: dict[str, str]) -> None:
+def test_method_signatures_match_the_list(thing: Any, methods: dict[str, str]) -> None:
     assert {name: signature(getattr(thing, name)) for name in methods} == methods
 
 
-def test_what_awaits_has_an_a_in_front_and_the_same_arguments() -> None:
+def test_async_methods_have_the_same_arguments_as_sync_methods() -> None:
     for name in ("take", "peek", "settle", "reset", "close"):
         assert signature(getattr(AsyncStore, f"a{name}")) == signature(getattr(Store, name))
         assert inspect.iscoroutinefunction(getattr(AsyncStore, f"a{name}"))
@@ -337,11 +337,11 @@ def test_what_awaits_has_an_a_in_front_and_the_same_arguments() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_protocols(made: Any, *, is_store: bool, is_async_store: bool) -> None:
+def test_stores_implement_the_expected_protocols(made: Any, *, is_store: bool, is_async_store: bool) -> None:
     assert (isinstance(made, Store), isinstance(made, AsyncStore)) == (is_store, is_async_store)
 
 
-def test_errors_are_of_one_family() -> None:
+def test_errors_share_a_base_class() -> None:
     assert issubclass(ConfigError, ratelimit_mw.RateLimitError)
     assert issubclass(ConfigError, ValueError)
     assert issubclass(StoreError, ratelimit_mw.RateLimitError)
@@ -349,11 +349,11 @@ def test_errors_are_of_one_family() -> None:
     assert not issubclass(StoreError, ValueError)
 
 
-def test_the_words_of_a_verdict_and_of_a_charge() -> None:
+def test_source_and_role_have_the_expected_values() -> None:
     assert get_args(Source) == ("store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease")
     assert get_args(Role) == ("limit", "shadow", "penalty")
 
 
-def test_the_faces_of_frameworks() -> None:
+def test_starlette_and_fastapi_share_middleware_and_decorators() -> None:
     assert starlette.RateLimitMiddleware is fastapi.RateLimitMiddleware is AsgiMiddleware
     assert (starlette.limit, starlette.exempt) == (fastapi.limit, fastapi.exempt)

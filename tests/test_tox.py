@@ -12,13 +12,13 @@ LISTS = ["quick", "once", "faces", "redis", "faults"]
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_every_file_of_a_list_is_there(name: str) -> None:
+def test_every_file_of_a_list_exists(name: str) -> None:
     named = [word for option in TOX[name] for word in TOX[name][option].split() if word != "--ignore"]
     assert named
     assert [word for word in named if not (ROOT / word).exists()] == []
 
 
-def test_what_runs_once_is_what_the_interpreters_leave_out() -> None:
+def test_files_ignored_per_interpreter_are_those_run_once() -> None:
     assert TOX["once"]["ignored"].replace("--ignore ", "").split() == TOX["once"]["tests"].split()
 
 

@@ -1,4 +1,4 @@
-"""The environment of `tox -e oldest` has the versions that it is made for."""
+"""The environment of `tox -e oldest` has the versions that it requests."""
 
 import os
 from importlib.metadata import version
@@ -10,15 +10,15 @@ PACKAGES = ("starlette", "fastapi", "flask", "django", "redis")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_it_is_the_version_that_was_meant(package: str) -> None:
+def test_installed_version_matches_the_requested_version(package: str) -> None:
     meant = dict(pair.split() for pair in TOLD.split(",")).get(package, "") if TOLD else ""
     assert f"{version(package)}.".startswith(f"{meant}." if meant else "")
 
 
-def test_all_of_them_are_told_or_none() -> None:
+def test_requested_versions_cover_all_packages_or_none() -> None:
     assert [pair.split()[0] for pair in TOLD.split(",") if pair] in ([], list(PACKAGES))
 
 
-def test_the_oldest_fastapi_is_from_before_its_routes_became_a_tree() -> None:
+def test_only_the_oldest_fastapi_predates_its_tree_of_routes() -> None:
     is_older = tuple(int(part) for part in version("fastapi").split(".")[:2]) < (0, 137)
     assert is_older is bool(TOLD)
