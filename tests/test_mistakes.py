@@ -291,16 +291,16 @@ class Overdue(DictStore):
 
 
 WRONG: list[tuple[type[DictStore], str]] = [
-    (Each, "test_all_or_nothing_over_three_keys"),
-    (CountsRefusals, "test_take_until_refused_and_again_when_the_wait_is_over"),
-    (Peeks, "test_peek_answers_as_take_would_and_changes_nothing"),
-    (Unlocked, "test_threads_that_ask_at_once_get_exactly_what_there_is"),
-    (OtherClock, "test_take_until_refused_and_again_when_the_wait_is_over"),
-    (Caseless, "test_keys_of_any_characters_are_told_apart"),
+    (Each, "test_take_charges_three_keys_all_or_nothing"),
+    (CountsRefusals, "test_take_admits_the_quota_and_again_after_retry_after"),
+    (Peeks, "test_peek_returns_the_decision_of_take_and_charges_nothing"),
+    (Unlocked, "test_concurrent_threads_are_admitted_exactly_the_quota"),
+    (OtherClock, "test_take_admits_the_quota_and_again_after_retry_after"),
+    (Caseless, "test_keys_with_any_characters_are_distinct"),
     (Roleless, "test_a_shadow_never_refuses"),
-    (SettlesNow, "test_settle_gives_back_and_takes_more"),
-    (ForgetsAll, "test_reset_forgets_these_buckets_and_no_others"),
-    (Overdue, "test_take_until_refused_and_again_when_the_wait_is_over"),
+    (SettlesNow, "test_settle_refunds_and_charges_units"),
+    (ForgetsAll, "test_reset_deletes_only_the_given_buckets"),
+    (Overdue, "test_take_admits_the_quota_and_again_after_retry_after"),
 ]
 
 

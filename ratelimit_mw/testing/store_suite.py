@@ -63,7 +63,7 @@ class StoreSuite:
         """The clock of the store under test."""
         return Clock()
 
-    def test_take_until_refused_and_again_when_the_wait_is_over(self, store: Store, clock: Clock) -> None:
+    def test_take_admits_the_quota_and_again_after_retry_after(self, store: Store, clock: Clock) -> None:
         at = 1_000_000_000_000_000
         for taken in range(1, 6):
             expected = Decision(True, 5, 5 - taken, 0.0, 1.0, float(taken), 0.0, at + taken * 1_000_000)
@@ -75,14 +75,14 @@ class StoreSuite:
         clock.advance(0.000001)
         _same(_outcomes(store.take([Charge("k", BUCKET)])), [(True, 0)])
 
-    def test_peek_answers_as_take_would_and_changes_nothing(self, store: Store) -> None:
+    def test_peek_returns_the_decision_of_take_and_charges_nothing(self, store: Store) -> None:
         charges = [Charge("k", WINDOW, 4), Charge("k", BUCKET, 4)]
         for _ in range(3):
             _same(_outcomes(store.peek(charges)), [(True, 6), (True, 1)])
         _same(_outcomes(store.take(charges)), [(True, 6), (True, 1)])
         _same(_outcomes(store.peek(charges)), [(True, 6), (False, 1)])
 
-    def test_settle_gives_back_and_takes_more(self, store: Store) -> None:
+    def test_settle_refunds_and_charges_units(self, store: Store) -> None:
         (decision,) = store.take([Charge("k", WINDOW, 8)])
         store.settle([Charge("k", WINDOW, -5, at=decision.at)])
         _same(_left(store, Charge("k", WINDOW)), [7])
@@ -91,13 +91,13 @@ class StoreSuite:
         store.settle([Charge("k", WINDOW, -6, at=decision.at)])
         _same(list(store.peek([Charge("k", WINDOW, 0)])), [UNTOUCHED])
 
-    def test_settle_without_an_instant_takes_now(self, store: Store, clock: Clock) -> None:
+    def test_settle_without_an_instant_charges_now(self, store: Store, clock: Clock) -> None:
         store.settle([Charge("k", WINDOW, 30)])  # the debt is at most one quota
         _same(_outcomes(store.take([Charge("k", WINDOW)])), [(False, 0)])
         clock.advance(15)
         _same(_outcomes(store.take([Charge("k", WINDOW)])), [(True, 0)])
 
-    def test_reset_forgets_these_buckets_and_no_others(self, store: Store) -> None:
+    def test_reset_deletes_only_the_given_buckets(self, store: Store) -> None:
         a, b, c = Charge("a", WINDOW, 3), Charge("b", WINDOW, 3), Charge("a", BUCKET, 3)
         store.take([a, b, c])
         store.reset([a, c])
@@ -109,25 +109,27 @@ class StoreSuite:
         store.settle([])
         store.reset([])
 
-    def test_all_or_nothing_over_three_keys(self, store: Store) -> None:
+    def test_take_charges_three_keys_all_or_nothing(self, store: Store) -> None:
         a, b, c = Charge("a", WINDOW, 3), Charge("b", BUCKET, 2), Charge("c", ONE)
         store.take([a, c])
         _same(_outcomes(store.take([a, b, c])), [(True, 7), (True, 5), (False, 0)])  # room, but not charged
         _same(_left(store, a, b, c), [7, 5, 0])
 
-    def test_charges_of_one_bucket_are_added_up(self, store: Store) -> None:
+    def test_charges_of_one_bucket_are_summed(self, store: Store) -> None:
         decisions = store.take([Charge("k", WINDOW, 3), Charge("o", BUCKET), Charge("k", WINDOW, 4)])
         _same(_outcomes(decisions), [(True, 3), (True, 4), (True, 3)])
         _same(_outcomes(store.take([Charge("k", WINDOW, 2), Charge("k", WINDOW, 2)])), [(False, 3), (False, 3)])
         _same(_left(store, Charge("k", WINDOW), Charge("o", BUCKET)), [3, 4])
 
     @pytest.mark.parametrize("other", [Charge("k", BUCKET, role="shadow"), Charge("k", BUCKET, max_delay=1.0)])
-    def test_the_same_bucket_twice_in_different_ways_is_an_error(self, store: Store, other: Charge) -> None:
+    def test_charges_of_one_bucket_with_different_roles_or_delays_are_an_error(
+        self, store: Store, other: Charge
+    ) -> None:
         with pytest.raises(ConfigError):
             store.take([Charge("k", BUCKET), other])
         _same(_left(store, other), [5])
 
-    def test_limits_that_differ_only_in_max_delay_are_the_same_bucket_in_different_ways(self, store: Store) -> None:
+    def test_limits_that_differ_only_in_max_delay_share_a_bucket(self, store: Store) -> None:
         patient = TokenBucket(10, 10, burst=5, max_delay=1.0)
         with pytest.raises(ConfigError):
             store.take([Charge("k", BUCKET), Charge("k", patient)])
@@ -138,14 +140,14 @@ class StoreSuite:
         _same(_outcomes(store.take([limit, shadow])), [(True, 9), (True, 0)])
         _same(_outcomes(store.take([shadow, limit])), [(False, 0), (True, 8)])
 
-    def test_shadows_are_charged_only_if_the_request_passes_and_all_of_them_would(self, store: Store) -> None:
+    def test_shadows_are_charged_only_if_all_charges_are_admitted(self, store: Store) -> None:
         limit, one, many = Charge("k", ONE), Charge("s", ONE, role="shadow"), Charge("s", WINDOW, role="shadow")
         _same(_outcomes(store.take([one])), [(True, 0)])
         _same(_outcomes(store.take([limit, one, many])), [(True, 0), (False, 0), (True, 10)])
         _same(_outcomes(store.take([limit, many])), [(False, 0), (True, 10)])
         _same(_outcomes(store.take([many])), [(True, 9)])
 
-    def test_a_penalty_counts_refusals_and_then_refuses(self, store: Store, clock: Clock) -> None:
+    def test_a_penalty_counts_refusals_until_it_refuses(self, store: Store, clock: Clock) -> None:
         limit, penalty = Charge("k", ONE), Charge("p", SlidingWindowCounter(2, 600), role="penalty")
         group = [limit, penalty]
         _same(_outcomes(store.take(group)), [(True, 0), (True, 2)])  # admitted: not counted
@@ -157,7 +159,7 @@ class StoreSuite:
         _same(_outcomes(store.take(group)), [(True, 1), (False, 0)])  # room, but the penalty refuses
         _same(_left(store, limit, penalty), [1, 0])
 
-    def test_a_penalty_of_cost_0_counts_nothing_and_refuses_all_the_same(self, store: Store) -> None:
+    def test_a_penalty_of_cost_0_refuses_but_counts_nothing(self, store: Store) -> None:
         limit, penalty = Charge("k", ONE), Charge("p", SlidingWindowCounter(1, 600), role="penalty")
         look = [limit, Charge("p", SlidingWindowCounter(1, 600), 0, role="penalty")]
         _same(_outcomes(store.take(look)), [(True, 0), (True, 1)])
@@ -169,7 +171,7 @@ class StoreSuite:
         _same(_outcomes(store.peek(look)), [(True, 1), (False, 0)])
         _same(_outcomes(store.take(look)), [(True, 1), (False, 0)])  # room, but the penalty refuses
 
-    def test_a_penalty_counts_what_limits_of_its_own_identity_refuse(self, store: Store) -> None:
+    def test_a_penalty_counts_refusals_by_limits_of_its_client_only(self, store: Store) -> None:
         everybody, own = Charge("{all}:r", ONE), Charge("{ann}:r", ONE)
         penalty = Charge("{ann}:p", SlidingWindowCounter(2, 600), role="penalty")
         _same(_outcomes(store.take([everybody])), [(True, 0)])
@@ -177,7 +179,7 @@ class StoreSuite:
         _same(_outcomes(store.take([own, penalty])), [(True, 0), (True, 2)])
         _same(_outcomes(store.take([everybody, own, penalty])), [(False, 0), (False, 0), (True, 1)])
 
-    def test_the_last_braces_of_a_key_identify_its_client(self, store: Store) -> None:
+    def test_the_last_braces_of_a_key_contain_its_client(self, store: Store) -> None:
         own = ["{ann}:other", "{x}{ann}:r"]
         for limited in [*own, "{ann}{x}:r", "{ann", "ann}", "{ann}}", "ann"]:
             penalty = Charge("{ann}:p", SlidingWindowCounter(2, 600), role="penalty")
@@ -186,31 +188,31 @@ class StoreSuite:
             store.reset([penalty])
             _same(_outcomes(store.take(group)), [(False, 0), (True, 1 if limited in own else 2)])
 
-    def test_a_shadow_that_refuses_does_not_count_as_a_refusal(self, store: Store) -> None:
+    def test_a_penalty_does_not_count_refusals_by_shadows(self, store: Store) -> None:
         group = [Charge("k", ONE, role="shadow"), Charge("p", ONE, role="penalty")]
         _same(_outcomes(store.take(group)), [(True, 0), (True, 1)])
         _same(_outcomes(store.take(group)), [(False, 0), (True, 1)])
 
-    def test_a_limit_that_changed_or_has_a_name_starts_fresh(self, store: Store) -> None:
+    def test_a_changed_or_named_limit_has_its_own_bucket(self, store: Store) -> None:
         store.take([Charge("k", WINDOW, 10), Charge("k", BUCKET, 5)])
         others = [SlidingWindowCounter(10, 10, buckets=2), SlidingWindowCounter(10, 10, name="x"), TokenBucket(10, 10)]
         _same(_left(store, *[Charge("k", limit) for limit in others]), [10, 10, 10])
         patient = TokenBucket(10, 10, burst=5, max_delay=3.0)  # max_delay is not part of the state: the same bucket
         _same(_left(store, Charge("k", patient)), [0])
 
-    def test_a_negative_cost_is_an_error_and_takes_nothing(self, store: Store) -> None:
+    def test_a_negative_cost_is_an_error_and_charges_nothing(self, store: Store) -> None:
         for verb in (store.take, store.peek):
             with pytest.raises(ConfigError):
                 verb([Charge("a", WINDOW), Charge("b", WINDOW, -3, at=1)])
         _same(_left(store, Charge("a", WINDOW), Charge("b", WINDOW)), [10, 10])
 
-    def test_keys_of_any_characters_are_told_apart(self, store: Store) -> None:
+    def test_keys_with_any_characters_are_distinct(self, store: Store) -> None:
         keys = ["a", "A", "a ", "a:b", "ü", "\x00", "\n", "\udcff", "*", "{x}:y", "x" * 5000]
         charges = [Charge(key, SlidingWindowCounter(100, 10), number) for number, key in enumerate(keys)]
         store.take(charges)
         _same(_left(store, *charges), [100 - number for number in range(len(keys))])
 
-    def test_a_clock_that_steps_back_refills_nothing(self, store: Store, clock: Clock) -> None:
+    def test_a_clock_that_steps_back_refunds_no_units(self, store: Store, clock: Clock) -> None:
         store.take([Charge("k", BUCKET, 5), Charge("k", WINDOW, 10)])
         clock.now -= 1000
         _same(_outcomes(store.take([Charge("k", BUCKET)])), [(False, 0)])
@@ -218,7 +220,7 @@ class StoreSuite:
         clock.advance(10)
         _same(_outcomes(store.take([Charge("k", BUCKET, 5), Charge("k", WINDOW)])), [(True, 0), (True, 0)])
 
-    def test_threads_that_ask_at_once_get_exactly_what_there_is(self, store: Store) -> None:
+    def test_concurrent_threads_are_admitted_exactly_the_quota(self, store: Store) -> None:
         many, few = Charge("k", SlidingWindowCounter(100, 600)), Charge("k", TokenBucket(60, 600))
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(8) as threads:
             patch.setattr(TokenBucket, "decide", _slow_decide)
@@ -226,7 +228,7 @@ class StoreSuite:
         _same(sum(answers), 60)
         _same(_left(store, many, few), [40, 0])
 
-    def test_goes_with_a_limiter(self, store: Store, clock: Clock) -> None:
+    def test_the_store_works_with_a_limiter(self, store: Store, clock: Clock) -> None:
         limiter = Limiter(store)
         limits = ["3/minute", "2 per 10 seconds using token_bucket"]
         verdicts = [limiter.hit(limits, ("user", "7")) for _ in range(3)]

@@ -30,7 +30,7 @@ DECIDING += [
     if path.stem in ("bucket", "head", "take", "settle")  # shared by algorithms and stores
 ]
 DECIDING += [f"algorithms/{name}{suffix}" for name in SCRIPTED for suffix in (".py", ".lua")]
-TEST = "tests/stores/test_suite.py::TestMemoryStore::test_a_clock_that_steps_back_refills_nothing"
+TEST = "tests/stores/test_suite.py::TestMemoryStore::test_a_clock_that_steps_back_refunds_no_units"
 REFILLS = Mutation(
     1,
     "algorithms/token_bucket.py",
