@@ -1,8 +1,8 @@
 """Finds the worst window of a limit by trying everything that clients can do.
 
-It finds every reachable state, and then the most units that pass in one window from each of them. This is exact, and
-works only for small limits, of a few units per few microseconds. `climb` searches for bad windows of realistic limits,
-and may miss the worst one.
+The search finds every reachable state, and then the most units that pass in one window from each state. This is exact,
+and works only for small limits, of a few units per few microseconds. `climb` searches for bad windows of realistic
+limits, and may miss the worst one.
 """
 
 import math
@@ -237,7 +237,7 @@ def _charges(limit: Limit, moves: Sequence[Move]) -> Passed:
         now = move.time(now, limit, last)
         left = limit.decide(state, now, 0, None)[0].remaining
         if limit.borrows and not move.part % 2:
-            left = limit.most  # whatever remains, this much passes if anything does
+            left = limit.most  # a charge may borrow: if any charge passes, this one does
         cost = max(1, left * move.share // 100)
         last, state = limit.decide(state, now, cost, None)
         charges.append((now, cost))

@@ -7,7 +7,10 @@ from ratelimit_mw import Concurrency, Limit, Smooth
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.core.limit import MICROSECONDS
 
-TAKEN: Final[dict[str, type[Limit]]] = {**ALGORITHMS, "concurrency": Concurrency}  # all kinds that requests take from
+TAKEN: Final[dict[str, type[Limit]]] = {
+    **ALGORITHMS,
+    "concurrency": Concurrency,
+}  # all kinds of limits that are charged
 
 
 def stored(quota: int, window: float) -> float:
@@ -22,5 +25,5 @@ def at_once(kind: type[Limit], quota: int, window: float) -> Limit:
 
 
 def written_at_once(algorithm: str, quota: int, days: int) -> str:
-    """Return the notation of such a limit, with a window of `days`."""
+    """Return the notation of a limit that admits `quota` single units at once, with a window of `days`."""
     return at_once(ALGORITHMS[algorithm], quota, days * 24 * 3600).notation

@@ -73,24 +73,24 @@ def of_a_bucket(limit: BucketLimit) -> int:
     return math.ceil(limit.window_us / math.ceil(limit.window_us / limit.quota))
 
 
-def test_fixed_window() -> None:
+def test_fixed_window_reaches_exactly_its_bound() -> None:
     same([FixedWindow(*rate) for rate in RATES], bound)
 
 
-def test_sliding_window_log() -> None:
+def test_sliding_window_log_reaches_exactly_its_bound() -> None:
     small = [(quota, window) for quota, window in RATES if math.comb(quota + microseconds(window), quota) < 20_000]
     same([SlidingWindowLog(*rate) for rate in small], bound)
 
 
 @pytest.mark.parametrize("buckets", BUCKETS)
-def test_sliding_window_counter(buckets: int) -> None:
+def test_worst_window_of_a_sliding_window_counter_matches_its_formula(buckets: int) -> None:
     limits = [SlidingWindowCounter(*rate, buckets=buckets) for rate in RATES if buckets <= microseconds(rate[1])]
     same(limits, of_a_counter)
     assert all(of_a_counter(limit) <= bound(limit) for limit in limits)
 
 
 @pytest.mark.parametrize("buckets", BUCKETS)
-def test_sliding_window_counter_strict(buckets: int) -> None:
+def test_strict_sliding_window_counter_reaches_exactly_its_bound(buckets: int) -> None:
     rates = [rate for rate in RATES if buckets <= microseconds(rate[1])]
     same([SlidingWindowCounter(*rate, buckets=buckets, strict=True) for rate in rates], bound)
 
@@ -112,14 +112,14 @@ def test_sliding_window_counter_strict(buckets: int) -> None:
         (999, 1_000_000, 1000, 1998),
     ],
 )
-def test_where_a_counter_reaches_twice_its_quota(quota: int, window: int, buckets: int, most: int) -> None:
+def test_counter_formula_gives_known_worst_windows(quota: int, window: int, buckets: int, most: int) -> None:
     limit = SlidingWindowCounter(quota, window / 1e6, buckets=buckets)
     assert of_a_counter(limit) == most
     assert window > 100 or worst(limit) == most
 
 
 @pytest.mark.parametrize("algorithm", OF_A_BUCKET)
-def test_buckets(algorithm: type[BucketLimit]) -> None:
+def test_worst_window_of_a_bucket_has_burst_plus_quota_less_one_unit(algorithm: type[BucketLimit]) -> None:
     same([algorithm(*rate, burst=burst) for rate, burst in product(SLOW, BURSTS)], of_a_bucket)
 
 
@@ -127,7 +127,7 @@ def test_buckets(algorithm: type[BucketLimit]) -> None:
 @pytest.mark.parametrize(
     ("quota", "window", "burst", "most"), [(5, 4, 1, 4), (5, 4, 3, 6), (5, 4, 5, 8), (6, 2, 2, 4), (6, 2, 5, 8)]
 )
-def test_buckets_that_get_more_than_a_unit_back_in_a_microsecond(
+def test_bucket_refilling_over_a_unit_per_microsecond_stays_below_its_bound(
     algorithm: type[BucketLimit], quota: int, window: int, burst: int, most: int
 ) -> None:
     limit = algorithm(quota, window / 1e6, burst=burst)
@@ -136,8 +136,8 @@ def test_buckets_that_get_more_than_a_unit_back_in_a_microsecond(
 
 @pytest.mark.parametrize("algorithm", [TokenBucket, GCRA])
 @pytest.mark.parametrize("delay", DELAYS)
-def test_requests_that_are_held_back_leave_within_the_bound(algorithm: type[BucketLimit], delay: int) -> None:
-    """Units that end their delay in a window stay within the bound. Those refilled in `max_delay` are admitted too."""
+def test_delayed_requests_leave_within_the_bound(algorithm: type[BucketLimit], delay: int) -> None:
+    """Units that end their delay in a window stay within the bound. Units refilled in `max_delay` are admitted too."""
 
     def admitted(limit: BucketLimit) -> int:
         back = Fraction(limit.quota * (delay + limit.window_us - 1), limit.window_us)
@@ -150,7 +150,7 @@ def test_requests_that_are_held_back_leave_within_the_bound(algorithm: type[Buck
 
 @pytest.mark.parametrize("at_once", [0, 1, 2])
 @pytest.mark.parametrize("delay", DELAYS)
-def test_a_queue_holds_no_more_and_leaves_within_the_bound(delay: int, at_once: int) -> None:
+def test_queued_requests_are_admitted_and_leave_within_the_bound(delay: int, at_once: int) -> None:
     bursts = [burst for burst in BURSTS if burst >= at_once]
     limits = [
         LeakyBucket(*rate, burst=burst, max_delay=delay / 1e6, at_once=at_once) for rate, burst in product(SLOW, bursts)
@@ -160,7 +160,7 @@ def test_a_queue_holds_no_more_and_leaves_within_the_bound(delay: int, at_once: 
 
 
 @pytest.mark.parametrize("stored", [0, 1, 3, 8])  # microseconds
-def test_smooth(stored: int) -> None:
+def test_worst_window_of_smooth_ends_with_a_charge_of_a_quota(stored: int) -> None:
     """The worst window has the stored units, those of a window less a microsecond, and a last charge of a quota."""
 
     def exactly(limit: Smooth) -> int:
@@ -176,8 +176,7 @@ def test_smooth(stored: int) -> None:
 
 @pytest.mark.parametrize("cold_factor", [1, 3, 10])
 @pytest.mark.parametrize("warmup", [2, 6])  # microseconds
-def test_smooth_warming_up(warmup: int, cold_factor: int) -> None:
-    """A warm limit admits as much as one that stores nothing."""
+def test_smooth_with_a_warm_up_admits_as_much_as_without_stored_units(warmup: int, cold_factor: int) -> None:
     limits = [Smooth(*rate, warmup=warmup / 1e6, cold_factor=cold_factor) for rate in SLOW if rate[0] < 4]
     same(limits, bound)
     same([Smooth(limit.quota, limit.window, max_burst=0) for limit in limits], bound)
@@ -237,7 +236,7 @@ class LongLog(SlidingWindowLog, frozen=True, kw_only=True):
     ],
     ids=lambda param: type(param).__name__,
 )
-def test_a_planted_mistake_is_found(wrong: Limit, found: int, right: Limit) -> None:
+def test_search_finds_each_planted_mistake(wrong: Limit, found: int, right: Limit) -> None:
     assert worst(wrong) == found > worst(right)
 
 
@@ -256,7 +255,7 @@ def test_a_planted_mistake_is_found(wrong: Limit, found: int, right: Limit) -> N
     ),
     st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), max_size=40),
 )
-def test_no_schedule_is_worse_than_the_worst(limit: Limit, moves: list[tuple[int, int]]) -> None:
+def test_random_schedules_never_exceed_the_worst_window(limit: Limit, moves: list[tuple[int, int]]) -> None:
     """The search is complete: random schedules, some with long waits, never exceed its result."""
     now, charges = NOW, []
     for wait, cost in moves:
@@ -286,5 +285,5 @@ def test_no_schedule_is_worse_than_the_worst(limit: Limit, moves: list[tuple[int
     ],
     ids=repr,
 )
-def test_realistic_limits_reach_the_bound_too(limit: Limit) -> None:
+def test_hill_climbing_reaches_the_bound_of_realistic_limits(limit: Limit) -> None:
     assert climb(limit, Random(1)) == bound(limit)  # noqa: S311  # a test needs no secret

@@ -74,13 +74,13 @@ def test_steady_traffic_at_the_rate_is_admitted_all_day(text: str, phase: int) -
 @pytest.mark.parametrize(
     ("buckets", "count"), [(1, 7_200), (2, 9_600), (3, 10_800), (7, 12_240), (10, 13_091), (60, 13_091)]
 )
-def test_strict_admits_less_than_steady_traffic_at_the_rate(buckets: int, count: int) -> None:
+def test_strict_counter_refuses_part_of_steady_traffic_at_the_rate(buckets: int, count: int) -> None:
     """Ten units pass in `buckets` + 1 sub-windows, rounded up to the next request. With 10 or more buckets: in 66 s."""
     limit = SlidingWindowCounter(10, 60, buckets=buckets, strict=True)
     assert admitted(limit, range(START, START + DAY, 6 * SECOND)) == count
 
 
-def test_sub_windows_that_do_not_divide_the_window_make_it_microseconds_longer() -> None:
+def test_uneven_sub_windows_lengthen_the_window_by_microseconds() -> None:
     """7 sub-windows of 8.571429 s are 60.000003 s. Steady traffic is refused once because of the 3 us."""
     limit = SlidingWindowCounter(10, 60, buckets=7)
     passed = passing(limit, range(START, START + DAY, 6 * SECOND))
@@ -90,7 +90,7 @@ def test_sub_windows_that_do_not_divide_the_window_make_it_microseconds_longer()
 
 
 @pytest.mark.parametrize("algorithm", OF_A_BUCKET)
-def test_a_microsecond_faster_than_the_rate_every_second_one_waits(algorithm: type[BucketLimit]) -> None:
+def test_every_second_request_is_refused_a_microsecond_above_the_rate(algorithm: type[BucketLimit]) -> None:
     instants = range(START, START + DAY, 6 * SECOND - 1)
     assert (len(instants), admitted(algorithm(10, 60, burst=1), instants)) == (14_401, 7_201)
 
@@ -103,14 +103,14 @@ def test_a_microsecond_faster_than_the_rate_every_second_one_waits(algorithm: ty
         ("token_bucket", [0, 0, 1, 6, 7]),
         ("gcra", [0, 0, 1, 6, 7]),
         ("leaky_bucket", [0, 0, 1, 6, 7]),
-        ("sliding_window_counter", [0, 0, 0, 0, 1]),  # all but a microsecond of the oldest counts: 6
+        ("sliding_window_counter", [0, 0, 0, 0, 1]),  # all but a microsecond of the oldest sub-window counts: 6
         ("sliding_window_counter buckets 2", [0, 0, 0, 0, 1]),
         ("sliding_window_counter buckets 10", [0, 0, 0, 0, 1]),
-        ("sliding_window_counter buckets 7", [0, 0, 0, 0, 0]),  # its sub-windows end at 1.000006 s
+        ("sliding_window_counter buckets 7", [0, 0, 0, 0, 0]),  # the sub-windows end at 1.000006 s
         ("sliding_window_counter strict", [0, 0, 0, 0, 0]),
     ],
 )
-def test_7_per_second(algorithm: str, units: list[int]) -> None:
+def test_limit_of_7_per_second_refills_at_exact_instants(algorithm: str, units: list[int]) -> None:
     limit = parse(f"7/second using {algorithm}")[0]
     decision, state = limit.decide(None, START, 7, None)
     assert decision.allowed
@@ -138,7 +138,7 @@ def admitted_of(limit: Limit, state: State, now: int) -> int:
         ("sliding_window_counter buckets 7 strict", 1.142864),
     ],
 )
-def test_7_per_second_are_whole_again_later_in_a_counter(algorithm: str, whole: float) -> None:
+def test_counter_of_7_per_second_resets_at_exact_instants(algorithm: str, whole: float) -> None:
     limit = parse(f"7/second using {algorithm}")[0]
     decision, state = limit.decide(None, START, 7, None)
     assert decision.reset_after == whole
@@ -148,7 +148,7 @@ def test_7_per_second_are_whole_again_later_in_a_counter(algorithm: str, whole: 
 
 @pytest.mark.parametrize("algorithm", OF_A_BUCKET)
 @pytest.mark.parametrize(("quota", "seconds"), [(7, 1), (3, 7), (BILLION, 24 * 3600), (999_983, 60)])
-def test_no_fraction_is_lost_over_many_waits(algorithm: type[BucketLimit], quota: int, seconds: int) -> None:
+def test_bucket_loses_no_fraction_over_many_waits(algorithm: type[BucketLimit], quota: int, seconds: int) -> None:
     limit = algorithm(quota, seconds, burst=2)
     now = START
     decision, state = limit.decide(None, now, 2, None)
@@ -160,7 +160,7 @@ def test_no_fraction_is_lost_over_many_waits(algorithm: type[BucketLimit], quota
 
 
 @pytest.mark.parametrize("algorithm", OF_A_BUCKET)
-def test_10_to_the_9_per_day_passes_to_the_unit(algorithm: type[BucketLimit]) -> None:
+def test_bucket_admits_10_to_the_9_units_per_day_exactly(algorithm: type[BucketLimit]) -> None:
     limit = algorithm(BILLION, 24 * 3600, burst=10**6)
     instants = range(START, START + DAY + 1, DAY // 1000)  # a million units are refilled 1000 times
     assert admitted(limit, instants, 10**6) == 1001
@@ -180,7 +180,7 @@ def test_10_to_the_9_per_day_passes_to_the_unit(algorithm: type[BucketLimit]) ->
         ("sliding_window_counter strict", [0, 0, 0, 0, 0, BILLION]),
     ],
 )
-def test_10_to_the_9_at_once(algorithm: str, units: list[int]) -> None:
+def test_limit_refills_exactly_after_10_to_the_9_units_at_once(algorithm: str, units: list[int]) -> None:
     limit = parse(f"1000000000/day using {algorithm}")[0]
     decision, state = limit.decide(None, START, BILLION, None)
     assert (decision.allowed, decision.remaining) == (True, 0)
@@ -191,14 +191,14 @@ def test_10_to_the_9_at_once(algorithm: str, units: list[int]) -> None:
         assert passes == [True, False]
 
 
-def test_a_log_does_not_keep_10_to_the_9_units() -> None:
+def test_log_rejects_a_quota_of_10_to_the_9_units() -> None:
     with pytest.raises(ConfigError, match=r"quota: got 1000000000, expected at most 100000: sliding_window_log"):
         parse("1000000000/day using sliding_window_log")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("rate", ["7/second", "999983/86399.9s", f"{BILLION}/day", "7 per 36500 days"])
-def test_after_200_years_all_is_as_on_the_first_day(algorithm: str, rate: str) -> None:
+def test_decisions_after_200_years_equal_those_of_the_first_day(algorithm: str, rate: str) -> None:
     if algorithm == "sliding_window_log":
         rate = rate.replace("999983", "99983").replace(str(BILLION), "100000")
     (limit,) = parse(f"{rate} using {algorithm}")
@@ -230,32 +230,32 @@ def units_within(limit: Limit, steps: list[Step], greedy: set[int]) -> int:
 
 
 @given(st.one_of(*of_each_algorithm.values()), forward, st.sets(st.integers(0, 29)))
-def test_no_window_ever_holds_more_than_the_worst(limit: Limit, steps: list[Step], greedy: set[int]) -> None:
+def test_no_window_exceeds_the_bound(limit: Limit, steps: list[Step], greedy: set[int]) -> None:
     assert units_within(limit, steps, greedy) <= bound(limit)
 
 
 @pytest.mark.parametrize("algorithm", OF_A_BUCKET)
-def test_the_worst_window_of_a_bucket_is_reached(algorithm: type[BucketLimit]) -> None:
+def test_bucket_reaches_its_bound(algorithm: type[BucketLimit]) -> None:
     limit = algorithm(100, 60, burst=20)
     instants = [START] * 20 + list(range(START, START + 60 * SECOND, 600_000))[1:]
     assert admitted(limit, instants) == bound(limit) == 119
     assert admitted(limit, [*instants, START + 60 * SECOND - 1]) == 119
 
 
-def test_the_worst_window_of_a_counter_is_reached_and_strict_allows_half() -> None:
+def test_counter_admits_twice_its_quota_in_a_window_unless_strict() -> None:
     instants = [START] + [START + 19_999_999] * 10 + [START + 29_000_000] * 10
-    assert admitted(SlidingWindowCounter(10, 10), instants) == 21  # 20 of them within 9.000001 s
+    assert admitted(SlidingWindowCounter(10, 10), instants) == 21  # 20 units within 9.000001 s
     assert admitted(SlidingWindowCounter(10, 10, strict=True), instants) == 11
 
 
-def test_the_worst_window_of_a_fixed_window_is_around_its_edge() -> None:
+def test_fixed_window_reaches_its_bound_around_its_edge() -> None:
     limit = FixedWindow(10, 60)
     instants = [START] + [START + 60 * SECOND - 1] * 9 + [START + 60 * SECOND] * 10
     assert admitted(limit, instants) == 20
     assert bound(limit) == 19  # all but the first, within a microsecond
 
 
-def test_a_log_admits_its_quota_and_no_more() -> None:
+def test_log_admits_exactly_its_quota_per_window() -> None:
     limit = SlidingWindowLog(10, 60)
     instants = [START] + [START + 60 * SECOND - 1] * 10 + [START + 60 * SECOND] * 10
     assert passing(limit, instants) == [True] * 10 + [False] + [True] + [False] * 9
@@ -263,7 +263,7 @@ def test_a_log_admits_its_quota_and_no_more() -> None:
 
 
 @given(of_each_algorithm["sliding_window_counter"])
-def test_finer_buckets_follow_the_window_more_closely(limit: Limit) -> None:
+def test_counter_resets_at_most_one_sub_window_after_the_window(limit: Limit) -> None:
     """A quota taken at once is available again at most one sub-window later than after the window."""
     model = model_of(limit)
     assert isinstance(model, SubWindows)
@@ -281,7 +281,7 @@ def test_finer_buckets_follow_the_window_more_closely(limit: Limit) -> None:
         LeakyBucket(10, 1, burst=51, max_delay=5.0),
     ],
 )
-def test_delayed_requests_leave_evenly(limit: BucketLimit) -> None:
+def test_delayed_requests_leave_at_even_intervals(limit: BucketLimit) -> None:
     state, leave = None, []
     for _ in range(51):
         decision, state = limit.decide(state, START, 1, None)

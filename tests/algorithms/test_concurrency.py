@@ -1,4 +1,4 @@
-"""Tests `Concurrency` with a small model and some of the laws. Those about waits do not apply, as no wait is known."""
+"""Tests `Concurrency` with a small model and the laws that do not concern waits, as no wait is known."""
 
 import math
 from typing import Any
@@ -29,7 +29,7 @@ limits = st.builds(Concurrency, st.integers(1, 12), st.sampled_from([0.5, 1, 10,
 @pytest.mark.parametrize("law", LAWS)
 @settings(suppress_health_check=[HealthCheck.filter_too_much])  # some laws do not apply to most walks
 @given(limits, walks)
-def test_law(law: Law, limit: Concurrency, walk: Walk) -> None:
+def test_concurrency_obeys_each_law(law: Law, limit: Concurrency, walk: Walk) -> None:
     assume(law(limit, walk))
 
 
@@ -40,8 +40,8 @@ moves = st.lists(
 
 @pytest.mark.promise(3)
 @given(st.integers(1, 6), moves)
-def test_admits_what_a_list_of_holders_admits(quota: int, steps: list[tuple[str, int, int]]) -> None:
-    """The limit decides as a model does: a list of holders, with their slots and the times at which they expire."""
+def test_decisions_match_a_list_of_holders(quota: int, steps: list[tuple[str, int, int]]) -> None:
+    """The list is a model: it has the slots of each holder, and the time at which they expire."""
     limit, now, state = Concurrency(quota, 10), START, None
     holders: list[dict[str, int]] = []
     for move, which, number in steps:
@@ -75,20 +75,20 @@ def test_admits_what_a_list_of_holders_admits(quota: int, steps: list[tuple[str,
         ({"quota": 1, "retry": math.inf}, "retry: got inf, expected a finite number of seconds, 0 or more"),
     ],
 )
-def test_what_cannot_be(options: dict[str, Any], says: str) -> None:
+def test_invalid_options_raise_a_config_error(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         Concurrency(**options)
     assert str(error.value) == says
 
 
-def test_what_it_is_called() -> None:
+def test_limit_has_a_notation_a_bucket_and_numbers() -> None:
     limit = Concurrency(20, 30, name="reports", retry=2)
     assert (limit.notation, limit.bucket) == ("20 at once", "reports:30s_using_concurrency")
     assert (limit.most, limit.max_per_window, limit.max_wait) == (20, None, 2)
     assert limit.numbers == (30_000_000, 20, 2_000_000)
 
 
-def test_slots_are_not_taken_ahead() -> None:
+def test_charge_rejects_a_lease_of_slots() -> None:
     with pytest.raises(
         ConfigError, match="lease: slots of 20 at once are held by requests in progress, and cannot be taken in advance"
     ):
@@ -97,8 +97,8 @@ def test_slots_are_not_taken_ahead() -> None:
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize(("cost", "remembered"), [(1, False), (3, True)])
-def test_a_refusal_is_not_remembered_unless_it_is_for_ever(cost: int, *, remembered: bool) -> None:
-    """The deny cache must not keep it, because another process may release a slot at any time."""
+def test_deny_cache_keeps_only_permanent_refusals_of_slots(cost: int, *, remembered: bool) -> None:
+    """Another process may release a slot at any time."""
     clock, cache = Clock(), DenyCache(1.0)
     store, limit = MemoryStore(clock=clock), Concurrency(2)
     store.take([Charge("k", limit, 2)])
@@ -108,7 +108,7 @@ def test_a_refusal_is_not_remembered_unless_it_is_for_ever(cost: int, *, remembe
 
 
 @pytest.mark.promise(3)
-def test_a_refusal_that_a_rate_shares_is_remembered_for_as_long_as_the_rate_refuses() -> None:
+def test_deny_cache_keeps_a_refusal_shared_with_a_rate_until_the_rate_admits() -> None:
     clock, cache = Clock(), DenyCache(60.0)
     store, (rate,) = MemoryStore(clock=clock), parse("1 per 10 seconds using fixed_window")
     charges = [Charge("k", Concurrency(1)), Charge("k", rate)]

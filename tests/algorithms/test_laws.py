@@ -36,7 +36,7 @@ KEPT = [
 ]
 
 
-def test_every_algorithm_is_walked() -> None:
+def test_every_algorithm_has_a_strategy() -> None:
     assert set(of_each_algorithm) == set(ALGORITHMS)
 
 
@@ -44,14 +44,14 @@ def test_every_algorithm_has_a_model() -> None:
     assert {kind.algorithm for kind in MODELS} == set(ALGORITHMS)
 
 
-def test_every_law_is_tried() -> None:
+def test_every_public_law_is_tested() -> None:
     assert [param.values[0] for param in KEPT] == list(LAWS)
 
 
 @pytest.mark.parametrize("law", KEPT)
 @settings(suppress_health_check=[HealthCheck.filter_too_much])  # some laws do not apply to most walks
 @given(limits, walks)
-def test_law(law: Law, limit: Limit, walk: Walk) -> None:
+def test_every_algorithm_obeys_each_law(law: Law, limit: Limit, walk: Walk) -> None:
     assume(law(limit, walk))
 
 
@@ -62,7 +62,7 @@ def test_every_algorithm_passes_the_public_check(algorithm: str) -> None:
 
 @pytest.mark.promise(3)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_states_with_the_same_past_go_on_apart(algorithm: str) -> None:
+def test_states_with_the_same_past_change_independently(algorithm: str) -> None:
     """A later change of one state does not affect the other."""
     limit = ALGORITHMS[algorithm](5, 60)
 
@@ -82,7 +82,7 @@ def test_states_with_the_same_past_go_on_apart(algorithm: str) -> None:
 
 @pytest.mark.promise(3)
 @given(limits, both_ways)
-def test_decides_what_the_exact_model_decides(limit: Limit, steps: list[Step]) -> None:
+def test_decisions_match_the_exact_model(limit: Limit, steps: list[Step]) -> None:
     model, state, now, last = model_of(limit), None, START, None
     for step in steps:
         now = step.time(now, limit, last)
@@ -98,7 +98,7 @@ def test_decides_what_the_exact_model_decides(limit: Limit, steps: list[Step]) -
     [Step("same", 0, 1), Step("same", 0, 1), Step("same", 0, 0), Step("same", 0, 0)],
     [(0, 0, False), (0, 1, True), (0, 1, False), (1, 1, True)],
 )
-def test_settles_as_the_exact_model_does(limit: Limit, steps: list[Step], given_back: list[Correction]) -> None:
+def test_settlements_match_the_exact_model(limit: Limit, steps: list[Step], given_back: list[Correction]) -> None:
     model, state, now, given_at = model_of(limit), None, START, [START]
     for step, (which, size, back) in zip(steps, given_back, strict=False):
         now = step.time(now, limit, None)

@@ -36,7 +36,7 @@ def seconds_to_wait(limit: Smooth, state: SmoothState | None, now: int) -> Fract
 
 
 @given(st.sampled_from(IDLE), rates, rates, forward)
-def test_another_rate_finds_the_same_part_stored_and_the_same_next_ticket(
+def test_rate_change_keeps_the_stored_part_and_the_next_ticket(
     idle: dict[str, Any], first: tuple[int, int], second: tuple[int, int], steps: list[Step]
 ) -> None:
     before, after = Smooth(*first, **idle), Smooth(*second, **idle)
@@ -63,15 +63,17 @@ def test_another_rate_finds_the_same_part_stored_and_the_same_next_ticket(
     ("first", "second", "remaining"),
     [((10, 1), (1, 1), 1), ((10, 1), (20, 1), 11), ((10, 1), (7, 1), 4), ((7, 1), (10, 1), 8), ((3, 1), (9, 1), 4)],
 )
-def test_half_of_ten_is_half_of_any(first: tuple[int, int], second: tuple[int, int], remaining: int) -> None:
-    """Worked out by hand: 5 of 10, 5 of 7 or 1 of 3 units stay stored. `remaining` is one more than the new number."""
+def test_rate_change_keeps_the_stored_fraction_in_known_examples(
+    first: tuple[int, int], second: tuple[int, int], remaining: int
+) -> None:
+    """First 5 of 10, 5 of 7 or 1 of 3 units are stored. `remaining` is one more than the new number of stored units."""
     before, after = Smooth(*first), Smooth(*second)
     taken = {10: 5, 7: 2, 3: 2}[before.quota]
     _, state = before.decide(None, START, taken, None)
     assert after.decide(state, START, 0, None)[0].remaining == remaining
 
 
-def test_a_wait_does_not_change_with_the_rate() -> None:
+def test_rate_change_keeps_the_wait() -> None:
     slow, fast = Smooth(7, 60, max_burst=0), Smooth(1000, 1, max_burst=0)
     _, state = slow.decide(None, START, 7, None)
     assert slow.decide(state, START, 1, None)[0].retry_after == 60.0
@@ -79,14 +81,14 @@ def test_a_wait_does_not_change_with_the_rate() -> None:
     assert fast.decide(state, START + 60_000_000, 1, None)[0].allowed
 
 
-def test_nothing_is_given_back_once_all_whole_units_are_stored_again() -> None:
-    """Waits are rounded up by much: a second stores 258352.47 of these units, so one is stored in less than 4 us."""
+def test_refund_frees_nothing_after_reset_despite_rounded_waits() -> None:
+    """Rounding adds much to a wait: a second stores 258352.47 of these units, so a unit is stored in less than 4 us."""
     assert restores_what_is_given_back_at_once(Smooth(5421, 0.020983), Walk((), 1, 0))
 
 
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("place", ["memory", "redis"])
-def test_in_a_store_the_rate_may_change_too(place: str, redis_url: str) -> None:
+def test_rate_change_in_a_store_keeps_stored_units_and_waits(place: str, redis_url: str) -> None:
     clock = Clock()
     store: Store = MemoryStore(clock=clock)
     if place == "redis":
@@ -103,8 +105,8 @@ def test_in_a_store_the_rate_may_change_too(place: str, redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("idle", [{"max_burst": 0}, {"max_burst": 2}, {"warmup": 4}])
-def test_what_was_taken_last_and_is_given_back_is_as_if_it_had_never_been(idle: dict[str, Any]) -> None:
-    """Otherwise it would count as delayed forever, and later refunds would be too small."""
+def test_refund_of_the_last_charge_restores_the_state_before_it(idle: dict[str, Any]) -> None:
+    """Otherwise the charge would count as delayed forever, and later refunds would be too small."""
     limit = Smooth(1, 1, max_delay=60, **idle)
     states: list[SmoothState | None] = [None]
     ends = [0]

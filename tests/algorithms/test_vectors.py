@@ -36,7 +36,7 @@ def limit_of(written: "str | dict[str, Any]") -> Limit:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_is_of_its_algorithm(name: str) -> None:
+def test_each_table_has_limits_of_its_algorithm_only(name: str) -> None:
     assert {limit_of(case["limit"]).algorithm for case in TABLES[name]["cases"]} == {name}
 
 
@@ -70,13 +70,13 @@ def replay(case: dict[str, Any], store: Store, clock: Clock) -> None:
 
 
 @each_case
-def test_in_memory(case: dict[str, Any]) -> None:
+def test_memory_store_decides_as_the_tables(case: dict[str, Any]) -> None:
     clock = Clock()
     replay(case, MemoryStore(clock=clock), clock)
 
 
 @each_case
-def test_on_a_real_server(case: dict[str, Any], redis_url: str) -> None:
+def test_redis_store_decides_as_the_tables(case: dict[str, Any], redis_url: str) -> None:
     clock = Clock()
     store = RedisStore(redis_url, clock=clock, timeout=5)
     replay(case, store, clock)
@@ -84,7 +84,7 @@ def test_on_a_real_server(case: dict[str, Any], redis_url: str) -> None:
 
 
 @each_case
-def test_on_fakeredis(case: dict[str, Any]) -> None:
+def test_fakeredis_store_decides_as_the_tables(case: dict[str, Any]) -> None:
     clock = Clock()
     with fakeredis.FakeRedis() as client:
         replay(case, RedisStore(client, clock=clock, timeout=5), clock)

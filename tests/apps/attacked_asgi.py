@@ -14,7 +14,7 @@ WAYS = ["POST", "OPTIONS"]  # an endpoint that answers preflights itself
 
 
 async def answer() -> str:
-    """What the endpoints below say."""
+    """Return the response of the endpoints below."""
     return "done"
 
 

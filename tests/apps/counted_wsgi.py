@@ -23,6 +23,6 @@ def site(environ: "WSGIEnvironment", start_response: "StartResponse") -> list[by
     return [generate_latest(registry)]
 
 
-app = RateLimitMiddleware(  # it uses the folder of prometheus_client
+app = RateLimitMiddleware(  # the metrics use the folder of prometheus_client
     site, limits="2/hour using fixed_window", key="ip", exempt=["/metrics"], metrics=True
 )

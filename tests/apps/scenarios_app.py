@@ -1,7 +1,7 @@
 """Serves the table of scenarios on a real server, with an app per scenario, made when its first step is requested.
 
 `X-Step` of a request specifies the scenario and the step, and the parts of the step that could not be sent. These
-parts, and what a client on loopback cannot send, are put into the scope or environ before the middleware sees it.
+parts, and values that no client on loopback can send, are put into the scope or environ before the middleware.
 
 With METRICS_FOLDER, requests are counted there, and several workers run a scenario together, each with its own store.
 `X-Step: metrics` returns the counts of all workers, and `X-Worker` is the process that answers.
@@ -61,13 +61,13 @@ class Table:
                 self.store = memory()
             self.app = self._make({"store": self.store, **COUNTED, **row.settings})
         step = row.steps[int(number)]
-        self.due = 0 if COUNTED else step.settled  # a worker without the earlier steps may have nothing to settle
+        self.due = 0 if COUNTED else step.settled  # a worker that skipped the earlier steps may have nothing to settle
         begin(self.store, clock, step)
         return step, unsent
 
     @property
     def settled(self) -> int:
-        """How many settlements the last step has sent after its response."""
+        """The number of settlements that the last step has sent after its response."""
         return [verb for verb, _ in self.store.calls].count("settle") if self.due else 0
 
 

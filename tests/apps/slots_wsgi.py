@@ -24,7 +24,7 @@ def answers(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iter
         return parts()
     if path == "/file":
         file = Path(__file__).open("rb")  # noqa: SIM115  # the server closes it
-        wrapped: Iterable[bytes] = environ.get("wsgi.file_wrapper", FileWrapper)(file)  # granian has none
+        wrapped: Iterable[bytes] = environ.get("wsgi.file_wrapper", FileWrapper)(file)  # granian has no file wrapper
         return wrapped
     return [b"hello"]
 

@@ -25,7 +25,7 @@ def answers(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iter
     if path == "/file":
         start_response("200 OK", [PLAIN])
         file = Path(__file__).open("rb")  # noqa: SIM115  # the server closes it
-        wrapped: Iterable[bytes] = environ.get("wsgi.file_wrapper", FileWrapper)(file)  # granian has none
+        wrapped: Iterable[bytes] = environ.get("wsgi.file_wrapper", FileWrapper)(file)  # granian has no file wrapper
         return wrapped
     body = b"hello"
     if path == "/length":
