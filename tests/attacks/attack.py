@@ -53,7 +53,7 @@ class Target:
         return f"127.77.{number >> 8}.{number & 255}"
 
     def client(self) -> str:
-        """Return an unused public address. It is not reserved for documentation, as some libraries reject those."""
+        """Return an unused public address. Some libraries reject addresses that are reserved for documentation."""
         number = next(self._numbers)
         return f"11.77.{number >> 8}.{number & 255}"
 
@@ -84,7 +84,7 @@ Play = Callable[[Target], Seen]
 class Attack:
     """One attack.
 
-    `known`: where it is known from. `exact`: all statuses of this package's app. `most`, `least`: how many requests
+    `known`: the source of the attack. `exact`: all statuses of this package's app. `most`, `least`: how many requests
     may and must pass in any app. `passes`: the statuses of requests that pass. `route`: the app must have it.
     """
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
 STANDS = [("memory", "h11"), ("redis", "h11"), ("memory", "httptools")]  # the store, and uvicorn's parser
 
-BY_HTTPTOOLS = {"a whole URL as the path": (200, 200, 200, 429, 404, 429)}  # it reads the path out of the URL
+BY_HTTPTOOLS = {"a whole URL as the path": (200, 200, 200, 429, 404, 429)}  # httptools reads the path out of the URL
 
 
 @pytest.fixture(scope="module", params=STANDS, ids="-".join)
@@ -40,13 +40,13 @@ def target(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServ
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_attack(target: Target, attack: Attack) -> None:
+def test_middleware_withstands_each_attack(target: Target, attack: Attack) -> None:
     seen = attack.play(target)
     assert (seen.statuses, seen.forged) == ([*target.exact.get(attack.name, attack.exact)], 0)
     assert attack.held(seen)
 
 
-def test_what_is_logged_of_attacks_is_limited(target: Target) -> None:
+def test_attacks_are_logged_once_per_cause(target: Target) -> None:
     """Costs that raise and untrusted proxy headers are logged once per cause, whatever values the client sends."""
     me = target.address()
     for each in range(30):
@@ -58,5 +58,5 @@ def test_what_is_logged_of_attacks_is_limited(target: Target) -> None:
     assert "no number" not in target.direct.output()
 
 
-def test_an_attack_has_a_name_of_its_own() -> None:
+def test_attacks_have_unique_names() -> None:
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) > 30

@@ -1,4 +1,4 @@
-"""Tests a page in a real browser that receives a 429 from another origin: it reads Retry-After, waits and goes on.
+"""Tests that a page in a real browser reads Retry-After of a 429 from another origin, waits and continues.
 
 Run by `tox -e browser`. Needs Chromium, which no wheel contains.
 """
@@ -83,7 +83,7 @@ def chromium(url: str, folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.promise(4)
-def test_a_page_of_another_origin_recovers_from_a_429(tmp_path: Path) -> None:
+def test_page_of_another_origin_recovers_from_a_429(tmp_path: Path) -> None:
     seen: SimpleQueue[Any] = SimpleQueue()
     with (
         serve_uvicorn("cors_asgi:app", APPS) as api,

@@ -39,13 +39,13 @@ def page(tmp_path: Path) -> Iterator[Page]:
         yield page
 
 
-def test_a_day_has_at_most_250_kilobytes(report: Path) -> None:
+def test_report_of_a_day_has_at_most_250_kilobytes(report: Path) -> None:
     assert report.stat().st_size <= 250_000
 
 
 @pytest.mark.parametrize("width", [390, 1300])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_report_needs_nothing_but_itself(page: Page, report: Path, width: int, scheme: str) -> None:
+def test_report_loads_no_other_file_and_fits_the_window(page: Page, report: Path, width: int, scheme: str) -> None:
     page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     page.open(report.as_uri(), width)
     page.until("document.querySelectorAll('canvas').length >= 8")
@@ -71,7 +71,7 @@ def test_the_report_needs_nothing_but_itself(page: Page, report: Path, width: in
     page.save(SCREENSHOTS / f"replay-suggestions-{scheme}-{width}.png")
 
 
-def test_a_narrow_window_shows_rows_as_cards(page: Page, report: Path) -> None:
+def test_narrow_window_shows_rows_as_cards(page: Page, report: Path) -> None:
     page.open(report.as_uri(), 1300)
     rules = page.value(ROWS)[0]
     login = ["login", "6,618", "2,445", "36.9 %", "2"]
@@ -97,7 +97,7 @@ def test_a_narrow_window_shows_rows_as_cards(page: Page, report: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [390, 1300])
-def test_legends_have_the_sums_or_the_values_at_the_pointer(page: Page, report: Path, width: int) -> None:
+def test_legends_show_the_sums_or_the_values_at_the_pointer(page: Page, report: Path, width: int) -> None:
     page.open(report.as_uri(), width)
     legends = page.value(LEGENDS)
     assert len(legends) == 8

@@ -61,7 +61,7 @@ def keep(page: Page, name: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_front_page(page: Page, site: str, width: int) -> None:
+def test_front_page_shows_six_cards(page: Page, site: str, width: int) -> None:
     look(page, site, "index", width)
     assert page.value("document.querySelectorAll('.sd-card').length") == 6
     keep(page, "front", width)
@@ -89,7 +89,7 @@ def test_each_page_fits_into_the_window(page: Page, site: str, width: int) -> No
     assert page.messages == []
 
 
-def test_a_table_without_room_shows_rows_as_lists(page: Page, site: str) -> None:
+def test_wide_table_shows_rows_as_lists_in_a_narrow_window(page: Page, site: str) -> None:
     cell = "document.querySelector('.table-wrapper tbody tr').cells[3]"
     label = f"getComputedStyle({cell}, '::before').content"
     look(page, site, "reference/settings", 1300)
@@ -104,7 +104,7 @@ def test_a_table_without_room_shows_rows_as_lists(page: Page, site: str) -> None
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_dark_window_shows_a_dark_page(page: Page, site: str, width: int) -> None:
+def test_dark_color_scheme_shows_a_dark_page(page: Page, site: str, width: int) -> None:
     page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     look(page, site, "explanation/architecture", width)
     page.until("document.querySelectorAll('figure.diagram svg').length === 2")
@@ -122,7 +122,7 @@ def test_the_search_finds_a_page(page: Page, site: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_drawn_algorithms_decide_as_python_does(page: Page, site: str, width: int) -> None:
+def test_drawn_algorithms_decide_as_the_python_ones(page: Page, site: str, width: int) -> None:
     look(page, site, "explanation/algorithms-drawn", width)
     assert page.value("document.querySelectorAll('#algorithms figure').length") == 7
     same, stored = page.value("Object.values(document.getElementById('algorithms').dataset)")
@@ -142,7 +142,7 @@ def test_the_drawn_algorithms_decide_as_python_does(page: Page, site: str, width
     assert page.messages == []
 
 
-def test_a_diagram_is_drawn(page: Page, site: str) -> None:
+def test_diagrams_are_drawn(page: Page, site: str) -> None:
     look(page, site, "explanation/architecture", 1300)
     page.until("document.querySelectorAll('figure.diagram svg').length === 2")
     page.value("document.querySelector('figure.diagram').scrollIntoView()")
