@@ -89,7 +89,7 @@ class RateLimiter:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_case(name: str, stores: list[Store], clock: Clock) -> None:
+def test_smooth_returns_the_results_of_guava(name: str, stores: list[Store], clock: Clock) -> None:
     case = CASES[name]
     for store in stores:
         limiter = RateLimiter(store, clock, **case["create"])
@@ -115,7 +115,7 @@ def seconds_for(limiter: RateLimiter, permits: int, random: Random) -> float:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_never_a_burst_of_more_than_a_second(seed: int, stores: list[Store], clock: Clock) -> None:
+def test_burst_never_exceeds_a_second_of_permits(seed: int, stores: list[Store], clock: Clock) -> None:
     assert BURST["name"] == "WeNeverGetABurstMoreThanOneSec"
     for store in stores:
         limiter, random = RateLimiter(store, clock, **BURST["create"]), Random(seed)  # noqa: S311  # a test needs no secret
@@ -128,7 +128,7 @@ def test_never_a_burst_of_more_than_a_second(seed: int, stores: list[Store], clo
 
 @pytest.mark.parametrize("cold_factor", WARM_UP["cold_factor"])
 @pytest.mark.parametrize("qps", WARM_UP["qps"])
-def test_the_time_to_warm_up_is_honoured_whatever_the_weights(
+def test_warm_up_takes_its_time_with_charges_of_any_cost(
     cold_factor: int, qps: float, stores: list[Store], clock: Clock
 ) -> None:
     assert (WARM_UP["name"], WARM_UP["warmup_ms"]) == (
@@ -144,15 +144,15 @@ def test_the_time_to_warm_up_is_honoured_whatever_the_weights(
 
 
 @pytest.mark.parametrize("call", ["acquire(0)", "tryAcquire(0)"])
-def test_0_permits_are_an_error_there_and_a_look_here(call: str, stores: list[Store]) -> None:
+def test_charge_of_0_permits_is_admitted_unlike_in_guava(call: str, stores: list[Store]) -> None:
     assert call in GUAVA.data["errors"]
     for store in stores:
         (decision,) = store.take([Charge("k", Smooth(5, 1), 0)])
-        assert (decision.allowed, decision.remaining) == (True, 6)  # five stored, one at the expense of the next
+        assert (decision.allowed, decision.remaining) == (True, 6)  # five are stored, one is paid by the next charge
 
 
 @pytest.mark.parametrize("call", ["acquire(-1)"])
-def test_fewer_permits_than_0_are_an_error(call: str, stores: list[Store]) -> None:
+def test_negative_permits_are_an_error(call: str, stores: list[Store]) -> None:
     assert call in GUAVA.data["errors"]
     for store in stores:
         with pytest.raises(ConfigError, match="cost: got -1"):
@@ -160,21 +160,21 @@ def test_fewer_permits_than_0_are_an_error(call: str, stores: list[Store]) -> No
 
 
 @pytest.mark.parametrize(("call", "rate"), [("rate 0", 0), ("setRate(0)", 0), ("setRate(-10)", -10)])
-def test_a_rate_of_0_or_less_is_an_error(call: str, rate: int) -> None:
+def test_rate_of_0_or_less_is_an_error(call: str, rate: int) -> None:
     assert call in GUAVA.data["errors"]
     with pytest.raises(ConfigError, match=f"quota: got {rate}"):
         Smooth(rate, 1)
 
 
 @pytest.mark.parametrize("call", ["warmup -1"])
-def test_a_warm_up_of_less_than_0_is_an_error(call: str) -> None:
+def test_negative_warm_up_is_an_error(call: str) -> None:
     assert call in GUAVA.data["errors"]
     with pytest.raises(ConfigError, match="warmup: got -1"):
         Smooth(1, 1, warmup=-1)
 
 
-def test_a_rate_without_end_and_one_of_almost_0_are_errors() -> None:
-    """These cases are left out of the replay."""
+def test_infinite_and_almost_zero_rates_are_errors() -> None:
+    """The replay leaves out these cases."""
     assert {case["create"]["rate"] for case in GUAVA.data["cases"] if case["name"] in GUAVA.left} == {"inf", 5e-324}
     with pytest.raises(ConfigError, match="got no rate"):
         parse("inf/second using smooth")

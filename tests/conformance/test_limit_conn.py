@@ -176,13 +176,13 @@ def test_every_row_has_a_test() -> None:
 
 
 @pytest.mark.parametrize(("row", "theirs"), ROWS)
-def test_limit_conn(row: str, theirs: Any) -> None:
+def test_concurrent_decides_as_limit_conn(row: str, theirs: Any) -> None:
     happens, ours = OURS[row]
     assert asyncio.run(happens()) == ours  # type: ignore[arg-type]  # they are coroutines
     assert theirs in THEIRS[(404, False) if ours == (404, [False]) else ours]
 
 
-def test_sentinels_concurrent_tokens(stores: list[Store]) -> None:
+def test_concurrency_admits_as_many_as_sentinels_concurrent_tokens(stores: list[Store]) -> None:
     limit = Concurrency(TOKENS["limit"])
     for store in stores:
         taken = [store.take([Charge("k", limit)])[0] for _ in range(TOKENS["parallel"])]

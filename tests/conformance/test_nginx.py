@@ -19,8 +19,8 @@ ZONES = NGINX.data["multi_zone"]
 CASES = {case["name"]: case for case in NGINX.data["arith_cases"] if "name" in case}
 SCALES = {"r/s": 1, "r/m": 60}  # seconds
 
-# nginx rounds rates down to thousandths of a request per second: 1r/m becomes 0.016, one request per 62.5 s. Here it is
-# one per 60 s.
+# nginx rounds rates down to thousandths of a request per second: 1r/m becomes 0.016, one request per 62.5 s. Here
+# 1r/m is one request per 60 s.
 DIFFERENT = {("limit_req_dry_run.t: 1r/m burst=2 then burst=0 on the same zone", 1): ("delay:62500", "delay:60000")}
 
 
@@ -45,7 +45,7 @@ def outcome(store: Store, limit: LeakyBucket) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_limit_req(name: str, stores: list[Store], clock: Clock) -> None:
+def test_leaky_bucket_decides_as_limit_req(name: str, stores: list[Store], clock: Clock) -> None:
     case, start = CASES[name], clock.now
     limit = zone(case["rate"], case["burst"], nodelay=case.get("nodelay", False), delay=case.get("delay", 0))
     both = [DIFFERENT.get((name, number), (theirs, theirs)) for number, (_, theirs) in enumerate(case["rows"])]
@@ -58,7 +58,7 @@ def test_limit_req(name: str, stores: list[Store], clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("rows", "nodelay"), [("rows", False), ("repeat_with_nodelay", True)])
-def test_two_zones_are_charged_both_or_none(rows: str, nodelay: bool, stores: list[Store], clock: Clock) -> None:
+def test_charges_of_two_zones_are_all_or_nothing(rows: str, nodelay: bool, stores: list[Store], clock: Clock) -> None:
     assert ZONES["zones"] == {"slow": "1r/m keyed by arg a, burst 0", "fast": "1000r/s keyed by arg b, burst 0"}
     slow, fast = zone("1r/m", 0, nodelay=nodelay), zone("1000r/s", 0, nodelay=nodelay)
     for store in stores:

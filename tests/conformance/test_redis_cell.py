@@ -58,7 +58,7 @@ def throttled_by(command: str) -> GCRA:
 
 
 @pytest.mark.parametrize("case", DATA["cases"], ids=lambda case: case["name"])
-def test_rate_limit(case: dict[str, Any], stores: list[Store], clock: Clock) -> None:
+def test_gcra_decides_as_throttled(case: dict[str, Any], stores: list[Store], clock: Clock) -> None:
     config, start = case["config"], clock.now
     limit = GCRA(1, config["emission_ms"] / 1000, burst=config["max_burst"] + 1)
     assert limit.most == config["limit"]
@@ -72,10 +72,8 @@ def test_rate_limit(case: dict[str, Any], stores: list[Store], clock: Clock) -> 
         assert got == case["rows"]
 
 
-def test_a_cost_over_the_limit_leaves_what_is_there(stores: list[Store]) -> None:
-    """throttled: "rows 0 and 15: n>limit => ... remaining=limit, reset 0", whatever was taken. Here: the unchanged
-    state.
-    """
+def test_cost_over_the_limit_is_refused_with_the_unchanged_state(stores: list[Store]) -> None:
+    """throttled returns "remaining=limit, reset 0" even if units were taken; this package the unchanged state."""
     assert "remaining=limit, reset 0 (throttled" in DATA["semantics"][-1]
     limit = GCRA(1, 1, burst=5)
     for store in stores:
@@ -84,7 +82,7 @@ def test_a_cost_over_the_limit_leaves_what_is_there(stores: list[Store]) -> None
         assert (refused.allowed, refused.remaining, refused.reset_after) == (False, 3, 2.0)  # throttled: 5 and 0
 
 
-def test_cl_throttle(stores: list[Store], clock: Clock) -> None:
+def test_gcra_replies_as_cl_throttle(stores: list[Store], clock: Clock) -> None:
     for store in stores:
         for row in REPLIES["rows"]:
             limit = throttled_by(row["cmd"])
@@ -94,8 +92,8 @@ def test_cl_throttle(stores: list[Store], clock: Clock) -> None:
             assert (row, reply(take(store, limit))) == (row, row["reply"])
 
 
-def test_cl_throttle_as_the_docs_of_dragonfly_have_it(stores: list[Store]) -> None:
-    """Dragonfly's first reset of 11 s for an interval of 10 s is a rounding error; here it is 10 s."""
+def test_gcra_replies_as_dragonfly_documents_but_for_a_rounding_error(stores: list[Store]) -> None:
+    """Dragonfly's first reset of 11 s for an interval of 10 s is a rounding error; the right one is 10 s."""
     (row,) = REPLIES["docs_only_rows"]
     assert row["fresh"] == [0, 1, 0, -1, 11]
     limit = throttled_by(row["cmd"])
@@ -104,8 +102,8 @@ def test_cl_throttle_as_the_docs_of_dragonfly_have_it(stores: list[Store]) -> No
         assert reply(take(store, limit)) == row["next"] == [1, 1, 0, 10, 10]
 
 
-def test_less_than_a_millisecond_is_a_wait_too(stores: list[Store]) -> None:
-    """redis-cell drops fractions of a millisecond: it says "retry at once" to a client that it would refuse again."""
+def test_wait_below_a_millisecond_is_reported(stores: list[Store]) -> None:
+    """redis-cell drops fractions of a millisecond: a client retries at once and is refused again."""
     assert "0.5 ms -> 0" in REPLIES["rounding"]
     limit = GCRA(1, 0.0005)
     for store in stores:
@@ -115,9 +113,9 @@ def test_less_than_a_millisecond_is_a_wait_too(stores: list[Store]) -> None:
 
 
 @pytest.mark.parametrize(("helper", "interval"), [(k, v) for k, v in DATA["rate_helpers_ms"].items() if k != "comment"])
-def test_rate_helpers(helper: str, interval: int, stores: list[Store]) -> None:
+def test_rate_helpers_have_the_same_intervals(helper: str, interval: int, stores: list[Store]) -> None:
     if helper == "zero_count":
-        assert interval == 0  # there it means no interval; here it is not a valid limit
+        assert interval == 0  # throttled: no interval; this package: an invalid limit
         with pytest.raises(ConfigError):
             GCRA(0, 1)
         return
@@ -128,15 +126,15 @@ def test_rate_helpers(helper: str, interval: int, stores: list[Store]) -> None:
 
 
 @pytest.mark.parametrize("error", DATA["errors"])
-def test_errors(error: str) -> None:
+def test_zero_rates_are_errors(error: str) -> None:
     assert error == "count 0 or period 0 -> 'Zero rates are not supported'"
     for count, period, named in [(0, 1, "quota: got 0"), (1, 0, "window: got 0 seconds")]:
         with pytest.raises(ConfigError, match=named):
             GCRA(count, period)
 
 
-def test_custom_period(stores: list[Store]) -> None:
-    """throttled's test sleeps while its clock stands still: all 27 calls are at one instant, and the first passes."""
+def test_custom_period_admits_one_of_27_simultaneous_calls(stores: list[Store]) -> None:
+    """throttled's test sleeps while its clock is stopped: all 27 calls are at one instant, and the first passes."""
     (described,) = DATA["memstore"].values()
     quota, window, burst, calls = map(int, re.findall(r"\d+", described)[:4])
     assert described.startswith(f"{quota} per {window} ms, burst {burst}: of {calls} calls at one instant")
@@ -146,8 +144,8 @@ def test_custom_period(stores: list[Store]) -> None:
         assert limited == [False] + [True] * 26
 
 
-def test_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-RateLimit-Reset there is seconds from now; here it is a Unix time, as in most implementations."""
+def test_legacy_header_fields_match_throttleds_but_for_the_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In throttled, X-RateLimit-Reset is seconds from now; here a Unix time, as in most implementations."""
     example = DATA["http"]["example"]
     limit, remaining, reset, retry = (example[name] for name in ("limit", "remaining", "reset_s", "retry_s"))
     monkeypatch.setattr("ratelimit_mw.http.response.time.time", lambda: 1_000_000_000.0)

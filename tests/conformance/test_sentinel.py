@@ -52,7 +52,7 @@ def passes(store: Store, limit: Limit, cost: int = 1) -> bool:
     return store.take([Charge("k", limit, cost)])[0].allowed
 
 
-def test_throttling_one_after_the_other(stores: list[Store], clock: Clock) -> None:
+def test_queue_delays_sequential_requests_as_throttling(stores: list[Store], clock: Clock) -> None:
     for store in stores:
         start, limit = clock.now, queue(SEQUENTIAL)
         for _ in range(SEQUENTIAL["sequential"]):
@@ -63,7 +63,7 @@ def test_throttling_one_after_the_other(stores: list[Store], clock: Clock) -> No
         assert round((clock.now - start) * 1000) == 500
 
 
-def test_throttling_at_once(stores: list[Store]) -> None:
+def test_queue_refuses_parallel_requests_as_throttling(stores: list[Store]) -> None:
     assert PARALLEL["blocked"] == ">0 (exact model: 6 pass, 4 blocked)"
     limit = queue(PARALLEL)
     for store in stores:
@@ -71,7 +71,7 @@ def test_throttling_at_once(stores: list[Store]) -> None:
         assert (answers.count(True), answers.count(False)) == (6, 4)
 
 
-def test_throttling_with_a_count_of_0(stores: list[Store]) -> None:
+def test_queue_with_a_count_of_0_is_an_error(stores: list[Store]) -> None:
     """Sentinel refuses all but 0 units; here a limit that admits nothing is a configuration error."""
     assert (NOTHING["count"], NOTHING["n1"], NOTHING["n0"]) == (0, False, True)
     with pytest.raises(ConfigError, match="quota: got 0"):
@@ -79,14 +79,12 @@ def test_throttling_with_a_count_of_0(stores: list[Store]) -> None:
 
 
 def of_a_parameter(count: int, burst: int, seconds: float) -> Limit:
-    """Return the limit for ParamFlowDefaultChecker, which restores its count at once without a burst, and refills with
-    one.
-    """
+    """Return the limit for ParamFlowDefaultChecker: with a burst a bucket, otherwise a fixed window."""
     return TokenBucket(count, seconds, burst=count + burst) if burst else FixedWindow(count, seconds)
 
 
 @pytest.mark.parametrize("case", CHECKER["cases"], ids=lambda case: f"{case['count']} burst {case['burst']}")
-def test_parameters(case: dict[str, Any], stores: list[Store], clock: Clock) -> None:
+def test_limits_admit_as_the_parameter_checker(case: dict[str, Any], stores: list[Store], clock: Clock) -> None:
     limit = of_a_parameter(case["count"], case["burst"], case["duration_ms"] / 1000)
     for store in stores:
         store.reset([Charge("k", limit)])
@@ -100,7 +98,7 @@ def test_parameters(case: dict[str, Any], stores: list[Store], clock: Clock) -> 
         assert got == case["rows"]
 
 
-def test_less_than_a_duration_refills_here(stores: list[Store], clock: Clock) -> None:
+def test_bucket_refills_within_a_duration_unlike_sentinel(stores: list[Store], clock: Clock) -> None:
     """Sentinel: "elapsed<=duration: no refill". Here units are refilled one by one: 2 of 5 per second after 0.4 s."""
     assert "elapsed<=duration: no refill" in CHECKER["formula"][0]
     limit = of_a_parameter(5, 3, 1)
@@ -110,7 +108,7 @@ def test_less_than_a_duration_refills_here(stores: list[Store], clock: Clock) ->
         assert [passes(store, limit) for _ in range(3)] == [True, True, False]
 
 
-def test_days_do_not_overflow(stores: list[Store], clock: Clock) -> None:
+def test_limits_do_not_overflow_after_days(stores: list[Store], clock: Clock) -> None:
     rows = re.findall(r"(?:\+(\d+) h )?(\d+) passes", CHECKER["overflow"]["rows"])
     assert len(rows) == SENTINEL.rows["overflow"]
     for limit in (FixedWindow(CHECKER["overflow"]["count"], 1), TokenBucket(CHECKER["overflow"]["count"], 1)):
@@ -120,7 +118,7 @@ def test_days_do_not_overflow(stores: list[Store], clock: Clock) -> None:
                 assert [passes(store, limit) for _ in range(int(expected))] == [True] * int(expected)
 
 
-def test_threads(stores: list[Store]) -> None:
+def test_parallel_threads_are_admitted_as_in_sentinel(stores: list[Store]) -> None:
     case = CHECKER["threads"]
     limit = of_a_parameter(case["count"], 0, case["duration_s"])
     for store in stores:
@@ -132,7 +130,7 @@ def at_once(threads: int, call: Callable[[], bool]) -> list[bool]:
         return [answer.result() for answer in [pool.submit(call) for _ in range(threads)]]
 
 
-def test_request_limiter(stores: list[Store], clock: Clock) -> None:
+def test_log_decides_as_the_request_limiter(stores: list[Store], clock: Clock) -> None:
     limit = SlidingWindowLog(REQUESTS["qps"], REQUESTS["window_s"])
     for store in stores:
         for step in REQUESTS["steps"]:
@@ -142,7 +140,7 @@ def test_request_limiter(stores: list[Store], clock: Clock) -> None:
             assert (step, store.peek([Charge("k", limit, 0)])[0].remaining) == (step, limit.quota - used)
 
 
-def test_the_warm_up_that_is_left_out_has_the_same_curve(stores: list[Store], clock: Clock) -> None:
+def test_warm_up_has_the_curve_of_sentinel(stores: list[Store], clock: Clock) -> None:
     """Sentinel considers the requests of the last second, `smooth` all past requests.
 
     The test sends a request every 10 ms.

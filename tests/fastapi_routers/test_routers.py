@@ -93,32 +93,32 @@ def open_paths(app: FastAPI) -> Sequence[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_default_limits_hold_on(name: str) -> None:
+def test_default_limits_apply_to_each_call(name: str) -> None:
     method, path, answer = CALLS[name]
     assert statuses(limited(limits=LIMIT), *[(method, path)] * 5) == [answer, answer, 429, 429, 429]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_without_limits_the_app_answers(name: str) -> None:
+def test_app_responds_to_each_call_without_limits(name: str) -> None:
     method, path, answer = CALLS[name]
     assert statuses(limited(limits=[]), *[(method, path)] * 5) == [answer] * 5
 
 
-def test_they_are_one_budget_for_all_routes() -> None:
+def test_default_limits_share_one_bucket_among_all_routes() -> None:
     calls = [(method, path) for method, path, _ in CALLS.values()]
     first, second, *others = statuses(limited(limits=LIMIT), *calls)
     assert (first, second) == (200, 200)
     assert others == [429] * (len(CALLS) - 2)
 
 
-def test_every_route_that_the_app_documents_is_limited() -> None:
+def test_default_limits_apply_to_every_documented_route() -> None:
     documented = open_paths(limited(limits=LIMIT))
     assert len(documented) == 1 + 1 + 1 + 3 * 3  # direct, plain, the root of the innermost, and items of each
     for call in documented:
         assert statuses(limited(limits=LIMIT), *[call] * 4) == [200, 200, 429, 429]
 
 
-def test_rule_means_the_whole_path_whatever_router_has_the_route() -> None:
+def test_rule_matches_the_whole_path_of_a_nested_route() -> None:
     rule = {"path": "/one/two/three/items/{item}", "limits": "1/minute"}
     items = [("GET", f"/one/two/three/items/{item}") for item in (7, 8, 7)]
     others = [("GET", f"/{prefix}/items/7") for prefix in ("one/two", "mounted/one/two/three")]
@@ -134,7 +134,7 @@ def test_rule_means_the_whole_path_whatever_router_has_the_route() -> None:
     ]
 
 
-def test_inside_what_is_mounted_a_rule_means_the_path_below() -> None:
+def test_rule_of_a_mounted_app_matches_the_path_below_the_mount() -> None:
     app, mounted = with_routes(), with_routes()
     rule = {"path": "/one/two/three/items", "limits": "1/minute"}
     mounted.add_middleware(RateLimitMiddleware, limits=LIMIT, rules=[rule])
@@ -171,13 +171,13 @@ def depending(*limits: RateLimit, **settings: Any) -> FastAPI:
     return app
 
 
-def test_of_every_call_the_template_is_told() -> None:
+def test_every_call_has_a_template_or_is_not_routed() -> None:
     assert [*TEMPLATES, *NOT_ROUTED] == sorted(CALLS, key=[*TEMPLATES, *NOT_ROUTED].index)
 
 
 @pytest.mark.parametrize("root", ["", "/api"], ids=["at the root", "below a root_path"])
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_the_key_route_is_the_full_template(name: str, root: str) -> None:
+def test_route_key_is_the_full_template(name: str, root: str) -> None:
     store = RecordingStore(clock=Clock())
     app = depending(RateLimit("9/minute", name="own", key="route"), limits=[], store=store, plain_keys=True)
 
@@ -191,14 +191,14 @@ def test_the_key_route_is_the_full_template(name: str, root: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_dependency_holds_on(name: str) -> None:
+def test_dependency_limits_each_route(name: str) -> None:
     method, path, answer = CALLS[name]
     other = path.replace("7", "8")
     calls = [(method, path), (method, other), (method, path), (method, other)]
     assert statuses(depending(RateLimit(LIMIT)), *calls) == [answer, answer, 429, 429]
 
 
-def test_without_a_name_it_is_a_budget_for_each_route() -> None:
+def test_unnamed_dependency_has_a_bucket_per_route() -> None:
     calls = [CALLS[name][:2] for name in TEMPLATES]
     app = depending(RateLimit("1/minute"))
     assert statuses(app, *calls, *calls) == [200] * len(calls) + [429] * len(calls)
@@ -206,9 +206,9 @@ def test_without_a_name_it_is_a_budget_for_each_route() -> None:
 
 @pytest.mark.promise(1, 2)
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_two_dependencies_are_asked_in_one_step_on(name: str) -> None:
+def test_two_dependencies_are_charged_all_or_nothing_in_one_call(name: str) -> None:
     store = RecordingStore(clock=Clock())
     app = depending(RateLimit("9/minute"), RateLimit("1/minute"), limits=[], store=store)
     assert statuses(app, *[CALLS[name][:2]] * 2) == [200, 429]
     assert [len(charges) for _, charges in store.calls] == [2, 2]
-    assert [decision.remaining for decision in store.peek(store.calls[0][1])] == [8, 0]  # the refusal took nothing
+    assert [decision.remaining for decision in store.peek(store.calls[0][1])] == [8, 0]  # the refusal charged nothing
