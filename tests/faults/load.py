@@ -37,7 +37,7 @@ class Seen(NamedTuple):
     ended: float
     client: str
     status: int
-    source: str  # source of the verdict that the app saw; empty if the app was not called
+    source: str  # the source of the verdict; empty if the app was not called
 
 
 class Load(AbstractContextManager["Load", None]):

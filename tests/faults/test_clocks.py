@@ -38,7 +38,9 @@ def admitted(store: Store, limit: Limit) -> int:
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["threads", "asyncio"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_clock_that_jumps_ahead_by_an_hour(algorithm: str, awaited: bool, redis_server: RedisServer) -> None:
+def test_clock_jump_ahead_by_an_hour_refills_one_quota(
+    algorithm: str, awaited: bool, redis_server: RedisServer
+) -> None:
     """The jump counts as an hour that has passed: the window is over, and one quota is available, once."""
     limit, clock = ALGORITHMS[algorithm](QUOTA, WINDOW), Clock()
     with opened(redis_server, clock, awaited=awaited) as store:
@@ -50,7 +52,7 @@ def test_a_clock_that_jumps_ahead_by_an_hour(algorithm: str, awaited: bool, redi
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["threads", "asyncio"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_clock_that_jumps_back_by_an_hour(algorithm: str, awaited: bool, redis_server: RedisServer) -> None:
+def test_clock_jump_back_by_an_hour_refills_nothing(algorithm: str, awaited: bool, redis_server: RedisServer) -> None:
     """Nothing is refilled, and no client waits longer than for one refill: two windows, because one slides."""
     limit, clock = ALGORITHMS[algorithm](QUOTA, WINDOW), Clock()
     with opened(redis_server, clock, awaited=awaited) as store:

@@ -1,4 +1,4 @@
-"""Tests more requests than connections, and canceled requests: each gets its own result, and nothing is left behind."""
+"""Tests crowds of requests on few connections, and canceled requests: each gets its own result, and nothing leaks."""
 
 import asyncio
 import random
@@ -37,7 +37,7 @@ def check(answers: dict[int, Any]) -> None:
     assert sum(all(decision.allowed for decision in answer) for answer in answers.values()) == 300
 
 
-def test_500_threads_on_10_connections(redis_server: RedisServer) -> None:
+def test_500_threads_get_their_own_decisions_over_10_connections(redis_server: RedisServer) -> None:
     pool = redis.BlockingConnectionPool.from_url(
         redis_server.url,
         max_connections=CONNECTIONS,
@@ -62,7 +62,7 @@ def test_500_threads_on_10_connections(redis_server: RedisServer) -> None:
     leaves_nothing(redis_server)
 
 
-def test_500_tasks_on_10_connections(redis_server: RedisServer) -> None:
+def test_500_tasks_get_their_own_decisions_over_10_connections(redis_server: RedisServer) -> None:
     async def main() -> dict[int, Any]:
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             redis_server.url, max_connections=CONNECTIONS, timeout=PATIENT
@@ -77,7 +77,7 @@ def test_500_tasks_on_10_connections(redis_server: RedisServer) -> None:
     leaves_nothing(redis_server)
 
 
-def test_500_tasks_on_connections_of_our_own(redis_server: RedisServer) -> None:
+def test_500_tasks_get_their_own_decisions_over_the_stores_connections(redis_server: RedisServer) -> None:
     async def main() -> dict[int, Any]:
         store = AsyncRedisStore(redis_server.url, timeout=PATIENT)
         answers = await asyncio.gather(*(store.atake(question(number)) for number in range(CROWD)))
@@ -90,8 +90,8 @@ def test_500_tasks_on_connections_of_our_own(redis_server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_clients_that_go_away_in_crowds(redis_server: RedisServer, stopped: bool) -> None:
-    """Servers cancel the requests of clients that disconnect. The other clients get responses, and no task is left."""
+def test_canceled_requests_leave_no_task_and_disturb_no_other_client(redis_server: RedisServer, stopped: bool) -> None:
+    """Servers cancel the requests of clients that disconnect. The other clients get responses."""
 
     async def main() -> tuple[Counter[Any], list[asyncio.Task[Any]]]:
         drawn = random.Random(5)  # noqa: S311  # tests need no secrets

@@ -35,7 +35,7 @@ def functions_of(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: str(row[0]))
-def test_every_row_is_whole_and_its_tests_exist(row: list[str]) -> None:
+def test_every_row_is_complete_and_names_existing_tests(row: list[str]) -> None:
     assert len(row) == COLUMNS
     assert all(row)
     assert named(row)

@@ -30,27 +30,37 @@ def endured(face: type[Load], server: RedisServer, mode: Mode, late: float = 0.0
     return load, seconds
 
 
-def test_late_within_the_timeout(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+def test_app_survives_replies_that_are_late_within_the_timeout(
+    served: type[Load], redis_server: RedisServer, tell_recovery: Tell
+) -> None:
     tell_recovery(endured(served, redis_server, "is late", STORE_TIMEOUT / 5)[1])
 
 
-def test_later_than_the_timeout(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+def test_app_survives_replies_that_are_later_than_the_timeout(
+    served: type[Load], redis_server: RedisServer, tell_recovery: Tell
+) -> None:
     tell_recovery(endured(served, redis_server, "is late", STORE_TIMEOUT * 4)[1])
 
 
-def test_answers_that_come_byte_by_byte(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+def test_app_survives_replies_that_arrive_byte_by_byte(
+    served: type[Load], redis_server: RedisServer, tell_recovery: Tell
+) -> None:
     tell_recovery(endured(served, redis_server, "drips")[1])
 
 
-def test_connections_that_end_after_the_request(
+def test_app_survives_connections_that_end_after_the_request(
     served: type[Load], redis_server: RedisServer, tell_recovery: Tell
 ) -> None:
     tell_recovery(endured(served, redis_server, "drops")[1])
 
 
-def test_connections_that_are_reset(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+def test_app_survives_connections_that_are_reset(
+    served: type[Load], redis_server: RedisServer, tell_recovery: Tell
+) -> None:
     tell_recovery(endured(served, redis_server, "resets")[1])
 
 
-def test_a_black_hole(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+def test_app_survives_a_network_that_discards_commands(
+    served: type[Load], redis_server: RedisServer, tell_recovery: Tell
+) -> None:
     tell_recovery(endured(served, redis_server, "swallows")[1])

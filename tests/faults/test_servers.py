@@ -20,7 +20,9 @@ def binary(redis_servers: Mapping[str, RedisServer]) -> Path:
     return next(iter(redis_servers.values())).binary
 
 
-def test_killed_and_started_again_empty(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+def test_app_survives_a_server_that_is_killed_and_restarted_empty(
+    served: type[Load], redis_server: RedisServer, tell_recovery: Tell
+) -> None:
     with served(store=redis_server.url) as load:
         load.goes_on()
         redis_server.kill()
@@ -31,7 +33,9 @@ def test_killed_and_started_again_empty(served: type[Load], redis_server: RedisS
     leaves_nothing(redis_server)
 
 
-def test_stopped_and_continued(served: type[Load], redis_server: RedisServer, tell_recovery: Tell) -> None:
+def test_app_survives_a_server_that_is_stopped_and_resumed(
+    served: type[Load], redis_server: RedisServer, tell_recovery: Tell
+) -> None:
     with served(store=redis_server.url) as load:
         load.goes_on()
         redis_server.pause()
@@ -42,7 +46,7 @@ def test_stopped_and_continued(served: type[Load], redis_server: RedisServer, te
     leaves_nothing(redis_server)
 
 
-def test_busy_with_a_long_script(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
+def test_app_survives_a_server_that_runs_a_long_script(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
     with RedisServer(binary, "--lua-time-limit", "5") as server:
         with served(store=server.url) as load:
             load.goes_on()
@@ -53,8 +57,8 @@ def test_busy_with_a_long_script(served: type[Load], binary: Path, tell_recovery
         leaves_nothing(server)
 
 
-def test_loading_what_it_saved(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
-    """Charges after the save are lost, at most one quota."""
+def test_app_survives_a_server_that_loads_its_saved_data(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
+    """The server loses the charges after the save, at most one quota."""
     with LoadingServer(binary, *LoadingServer.SLOWLY) as server:
         with served(store=server.url) as load:
             load.goes_on()
@@ -67,7 +71,7 @@ def test_loading_what_it_saved(served: type[Load], binary: Path, tell_recovery: 
         leaves_nothing(server)
 
 
-def test_no_writes_because_it_cannot_save(
+def test_app_survives_a_server_that_refuses_writes_as_it_cannot_save(
     served: type[Load], binary: Path, tmp_path: Path, tell_recovery: Tell
 ) -> None:
     folder = tmp_path / "gone"
@@ -85,7 +89,9 @@ def test_no_writes_because_it_cannot_save(
         leaves_nothing(server)
 
 
-def test_no_memory_and_no_eviction(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
+def test_app_survives_a_server_without_memory_or_eviction(
+    served: type[Load], binary: Path, tell_recovery: Tell
+) -> None:
     with RedisServer(binary) as server:
         with served(store=server.url) as load:
             load.goes_on()
@@ -97,8 +103,10 @@ def test_no_memory_and_no_eviction(served: type[Load], binary: Path, tell_recove
         leaves_nothing(server)
 
 
-def test_no_memory_and_eviction_of_any_key(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
-    """Evictions are not noticed: each eviction of a key may admit one more quota."""
+def test_each_eviction_of_a_key_admits_at_most_one_more_quota(
+    served: type[Load], binary: Path, tell_recovery: Tell
+) -> None:
+    """The app does not notice evictions."""
     options = ("--maxmemory-policy", "allkeys-lru", "--notify-keyspace-events", "Ee")
     with RedisServer(binary, *options) as server:
         with evictions(server) as most_evictions:
@@ -114,7 +122,9 @@ def test_no_memory_and_eviction_of_any_key(served: type[Load], binary: Path, tel
         leaves_nothing(server)
 
 
-def test_made_a_replica_and_a_primary_again(served: type[Load], binary: Path, tell_recovery: Tell) -> None:
+def test_app_survives_a_server_that_is_made_a_replica_and_a_primary_again(
+    served: type[Load], binary: Path, tell_recovery: Tell
+) -> None:
     """As a replica, the server takes over the data of its primary, which is empty."""
     with RedisServer(binary) as server, RedisServer(binary, "--repl-diskless-sync-delay", "0") as primary:
         with served(store=server.url) as load:
@@ -128,7 +138,7 @@ def test_made_a_replica_and_a_primary_again(served: type[Load], binary: Path, te
         leaves_nothing(server)
 
 
-def test_one_that_is_away_again_and_again_renews_no_quota(served: type[Load], redis_server: RedisServer) -> None:
+def test_repeated_outages_renew_no_quota_of_the_process(served: type[Load], redis_server: RedisServer) -> None:
     """Units that this process admitted without the store count until the window ends, even if the store returns."""
     with served(store=redis_server.url) as load:
         for _ in range(4):

@@ -49,7 +49,9 @@ def stopped_amid_a_take(path: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def test_a_process_that_is_stopped_amid_a_take(served: type[Load], path: Path, tell_recovery: Tell) -> None:
+def test_app_survives_a_process_that_is_stopped_during_a_take(
+    served: type[Load], path: Path, tell_recovery: Tell
+) -> None:
     with served(store=f"sqlite://{path}") as load:
         load.goes_on()
         with stopped_amid_a_take(path) as process:
@@ -59,7 +61,9 @@ def test_a_process_that_is_stopped_amid_a_take(served: type[Load], path: Path, t
     load.held()
 
 
-def test_a_process_that_is_killed_amid_a_take(served: type[Load], path: Path, tell_recovery: Tell) -> None:
+def test_app_survives_a_process_that_is_killed_during_a_take(
+    served: type[Load], path: Path, tell_recovery: Tell
+) -> None:
     with served(store=f"sqlite://{path}") as load:
         load.goes_on()
         with stopped_amid_a_take(path) as process:
@@ -70,13 +74,13 @@ def test_a_process_that_is_killed_amid_a_take(served: type[Load], path: Path, te
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_file_that_breaks(served: type[Load], path: Path, tell_recovery: Tell) -> None:
+def test_app_survives_a_file_that_breaks(served: type[Load], path: Path, tell_recovery: Tell) -> None:
     store = SQLiteStore(path)
     with served(store=store) as load:
         load.goes_on()
         database = database_of(store)
         with database._lock:
-            database._close()  # so that the file has all content, and is read again
+            database._close()  # the file then has all content, and is read again
             with path.open("r+b") as file:
                 file.write(b"no database" * 500)
         tell_recovery(load.recovers())
@@ -86,7 +90,7 @@ def test_a_file_that_breaks(served: type[Load], path: Path, tell_recovery: Tell)
     assert Path(f"{path}.broken").exists()
 
 
-def test_a_file_that_is_removed(served: type[Load], path: Path) -> None:
+def test_app_survives_a_file_that_is_removed(served: type[Load], path: Path) -> None:
     with served(store=f"sqlite://{path}") as load:
         load.goes_on()
         for ending in ("", "-wal", "-shm", ".lock"):
@@ -96,8 +100,8 @@ def test_a_file_that_is_removed(served: type[Load], path: Path) -> None:
     load.held(quotas=2)
 
 
-def test_a_full_disk(served: type[Load], path: Path, tell_recovery: Tell) -> None:
-    """The file has its maximum number of pages, and all its keys are needed."""
+def test_app_survives_a_full_disk(served: type[Load], path: Path, tell_recovery: Tell) -> None:
+    """The file has its maximum number of pages, and no key has expired."""
     store = SQLiteStore(path)
     with served(store=store) as load:
         load.goes_on()

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.promis
 Tell = Callable[[float], None]
 
 
-def test_a_node_that_is_killed_and_comes_back_empty(
+def test_app_survives_cluster_nodes_that_are_killed_and_restarted_empty(
     served: type[Load], redis_cluster: RedisCluster, tell_recovery: Tell
 ) -> None:
     """Kill each node in turn, including the node of the client with the most requests, which loses its counts."""
@@ -31,8 +31,10 @@ def test_a_node_that_is_killed_and_comes_back_empty(
     assert every_key_expires(redis_cluster)
 
 
-def test_slots_that_move_with_their_keys(served: type[Load], redis_cluster: RedisCluster, tell_recovery: Tell) -> None:
-    """No count is lost, and hardly any request is decided without the store: only those for a key that is moving."""
+def test_app_survives_slots_that_move_with_their_keys(
+    served: type[Load], redis_cluster: RedisCluster, tell_recovery: Tell
+) -> None:
+    """No count is lost. Only a request for a key that is moving is decided without the store."""
     with served(store=redis_cluster.url, store_timeout=2.0, plain_keys=True) as load:
         load.goes_on()
         for turn, number in enumerate(held(redis_cluster)[:30]):

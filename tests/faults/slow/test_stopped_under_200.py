@@ -1,6 +1,6 @@
 """Measures the latency that stopping Redis adds to 200 concurrent requests, at first and later.
 
-The figures are reported, not judged.
+The test reports the figures. It checks only that no request takes longer than the timeout and some slack.
 """
 
 import time
@@ -28,7 +28,7 @@ def figures(seen: Sequence[Seen]) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("mode", ["allow", "local"])
-def test_what_a_stopped_server_adds_to_200_requests_at_once(
+def test_stopped_server_delays_200_concurrent_requests_by_at_most_the_timeout(
     mode: str, served: type[Load], redis_server: RedisServer, tell: Callable[[str], None]
 ) -> None:
     settings = {"limits": "1000000/hour", "on_store_error": mode, "store_timeout": DEFAULT_TIMEOUT}
