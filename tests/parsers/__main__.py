@@ -1,7 +1,7 @@
-"""The parsers under atheris, which looks for input that takes new ways through them: `tox -e atheris`.
+"""Fuzzes the parsers with atheris, which searches for input that reaches new code: `tox -e atheris`.
 
-Each target has a process of its own, for `--seconds`. The exit code is 1 if one found input that breaks it; the input
-is printed, and kept as the file that atheris names.
+Each target has a process of its own, for `--seconds`. The exit code is 1 if a target fails; its input is printed,
+and kept as the file that atheris names.
 """
 
 import argparse
@@ -18,7 +18,9 @@ LONGEST = 4096  # bytes
 
 def run_one(name: str, seconds: int) -> None:
     """Fuzz one target; ends the process."""
-    atheris: Any = import_module("atheris")  # not where types are checked; it instruments the imports that follow
+    atheris: Any = import_module(
+        "atheris"
+    )  # not installed where types are checked; instruments the imports that follow
     with atheris.instrument_imports(include=["ratelimit_mw", "parsers.targets"]):
         from parsers.targets import SEEDS, TARGETS  # noqa: PLC0415
 

@@ -79,7 +79,9 @@ AWAY: Mapping[str, tuple[Callable[[Seen], bool], str]] = {  # the responses with
 
 
 @pytest.mark.parametrize("mode", ["deny", "allow", "local"])
-def test_redis_fails_under_load(mode: str, redis_servers: Mapping[str, RedisServer], tmp_path: Path) -> None:
+def test_clients_see_only_on_store_error_while_redis_fails(
+    mode: str, redis_servers: Mapping[str, RedisServer], tmp_path: Path
+) -> None:
     if found("nginx") is None:
         pytest.skip(missing("nginx"))
     binary = next(iter(redis_servers.values())).binary

@@ -41,7 +41,7 @@ def with_secret(kind: str, text: str) -> str:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_proxy_sends_the_secret_as_its_page_says(kind: str, app: int, tmp_path: Path) -> None:
+def test_proxy_sends_the_secret_with_the_line_of_its_page(kind: str, app: int, tmp_path: Path) -> None:
     if found(kind) is None:
         pytest.skip(missing(kind))
     (tmp_path / "secret.txt").write_text(SECRET)
@@ -82,7 +82,7 @@ def printed(*, single: bool) -> Printed:
 
 @pytest.mark.promise(10)
 @pytest.mark.parametrize("single", [False, True])
-def test_nginx_in_front_of_the_middleware(single: bool, tmp_path: Path) -> None:
+def test_printed_nginx_in_front_of_the_middleware_ignores_forged_addresses(single: bool, tmp_path: Path) -> None:
     if found("nginx") is None:
         pytest.skip(missing("nginx"))
     location, settings = printed(single=single)

@@ -111,7 +111,7 @@ def by_http(place: Place) -> None:
 
 @pytest.mark.parametrize("ports", [""], indirect=True)
 class TestDecisions:
-    def test_admitted_and_refused(self, place: Place) -> None:
+    def test_admissions_and_refusals_equal_those_of_the_middleware(self, place: Place) -> None:
         seen = []
         for _ in range(3):
             given, wanted = place.both("POST", "/login?next=/", Content_Length="0")
@@ -129,12 +129,12 @@ class TestDecisions:
         }
         assert '"violated-policies":["login"]' in seen[2].body
 
-    def test_another_path_has_another_bucket(self, place: Place) -> None:
+    def test_path_without_a_rule_has_the_default_bucket(self, place: Place) -> None:
         given, wanted = place.both("GET", "/a%20b/?x=1&y=%2F")
         assert given == wanted
         assert given.fields["ratelimit"] == '"default";r=999;t=DAY'
 
-    def test_what_a_stranger_forwards_is_another_bucket_for_nobody(self, place: Place) -> None:
+    def test_forged_headers_do_not_change_the_bucket(self, place: Place) -> None:
         first, _ = place.both("GET", "/")
         forged = [
             ask(place.kind, place.proxy, "GET", "/", X_Forwarded_For="203.0.113.9", Forwarded="for=203.0.113.9"),
@@ -151,7 +151,7 @@ class TestDecisions:
                 assert given == wanted
                 assert given.status == status
 
-    def test_the_blocklist(self, place: Place) -> None:
+    def test_blocklisted_client_is_refused(self, place: Place) -> None:
         by_http(place)
         given, wanted = place.both("GET", "/", X_Api_Key="bad")
         assert given == wanted
@@ -164,13 +164,13 @@ class TestDecisions:
             assert (given.status, given.body) == (status, "")
             assert given.fields.get("ratelimit") == wanted.fields["ratelimit"]
 
-    def test_what_the_app_refuses_is_untouched(self, place: Place) -> None:
+    def test_refusal_by_the_app_is_unchanged(self, place: Place) -> None:
         given, wanted = place.both("GET", "/forbidden")
         assert (given.status, given.body) == (wanted.status, wanted.body) == (403, "app GET /forbidden")
 
 
 @pytest.mark.parametrize("ports", ["deny"], indirect=True)
-def test_a_store_that_is_away_denies(place: Place) -> None:
+def test_unavailable_store_denies_requests(place: Place) -> None:
     by_http(place)
     given, wanted = place.both("GET", "/")
     if place.kind == "envoy":  # Envoy takes a 503 for a failure of the service and admits the request
@@ -181,7 +181,7 @@ def test_a_store_that_is_away_denies(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_service_that_is_slow_or_away_lets_requests_pass(kind: str, app: int, tmp_path: Path) -> None:
+def test_slow_or_stopped_service_admits_requests(kind: str, app: int, tmp_path: Path) -> None:
     if found(kind) is None:
         pytest.skip(missing(kind))
     grpc = free_port()

@@ -69,7 +69,7 @@ def with_value(value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_no_head_passes_a_limit(kind: str, app: int, tmp_path: Path) -> None:
+def test_no_form_of_a_request_head_evades_the_limit(kind: str, app: int, tmp_path: Path) -> None:
     """The client has used up its limit, so a 200 would mean that a request was not counted."""
     if found(kind) is None:
         pytest.skip(missing(kind))
@@ -116,9 +116,7 @@ DENYING: dict[str, tuple[int, Callable[[str], str]]] = {  # the change that each
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_service_that_is_slow_or_away_refuses_with_the_change_of_the_page(
-    kind: str, app: int, tmp_path: Path
-) -> None:
+def test_slow_or_stopped_service_refuses_with_the_change_on_the_page(kind: str, app: int, tmp_path: Path) -> None:
     if found(kind) is None:
         pytest.skip(missing(kind))
     grpc = free_port()
@@ -149,8 +147,8 @@ def fine(request, verdict):
 
 @pytest.mark.parametrize("kind", HTTP)
 @pytest.mark.parametrize(("name", "expected"), [("busy", 503), ("fine", 429)])
-def test_every_refusal_refuses(kind: str, name: str, expected: int, app: int, tmp_path: Path) -> None:
-    """These include custom refusals with a 503 without `Retry-After`, and with a 200."""
+def test_custom_refusals_never_admit(kind: str, name: str, expected: int, app: int, tmp_path: Path) -> None:
+    """The refusals have a 503 without `Retry-After`, or a 200."""
     if found(kind) is None:
         pytest.skip(missing(kind))
     (tmp_path / "own_refusals.py").write_text(ON_REFUSED, "utf-8")
@@ -191,7 +189,7 @@ class Closing:
     def _answer(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(ConnectionError):
             if _head(connection):
-                # nginx needs a 403; the others pass it on
+                # nginx needs a 403; the other proxies pass the 403 on
                 connection.sendall(b"HTTP/1.1 403 Forbidden\r\nDate: now\r\nContent-Length: 0\r\n\r\n")
                 self.closed += _head(connection)
 
@@ -214,7 +212,7 @@ def _head(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["nginx", "caddy", "haproxy"])
-def test_a_request_on_a_connection_that_closes_is_sent_again(kind: str, app: int, tmp_path: Path) -> None:
+def test_proxy_sends_a_request_again_if_its_connection_closes(kind: str, app: int, tmp_path: Path) -> None:
     """Envoy admits such a request, so the service must not close idle connections before Envoy does."""
     if found(kind) is None:
         pytest.skip(missing(kind))
@@ -224,5 +222,5 @@ def test_a_request_on_a_connection_that_closes_is_sent_again(kind: str, app: int
             statuses = [status(port, sized(10)) for _ in range(5)]
     finally:
         service.stop()
-    assert statuses == [429 if kind == "nginx" else 403] * 5  # what each makes of the service's 403
+    assert statuses == [429 if kind == "nginx" else 403] * 5  # the status that each proxy sends for the service's 403
     assert service.closed > 0

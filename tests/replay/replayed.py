@@ -118,7 +118,7 @@ def write(path: Path, logged: Sequence[Logged]) -> Path:
 
 
 class Seen(NamedTuple):
-    """A verdict without the keys of its charges, which are hashed in a server."""
+    """A verdict without the keys of its charges, because a server hashes keys."""
 
     allowed: bool
     decisions: tuple[Any, ...]

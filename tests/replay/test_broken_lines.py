@@ -53,7 +53,7 @@ def broken(dice: random.Random, line: str) -> str:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_no_broken_line_stops_a_replay(name: str, tmp_path: Path) -> None:
+def test_broken_lines_are_counted_and_do_not_stop_a_replay(name: str, tmp_path: Path) -> None:
     form, good = LINES[name]
     dice = random.Random(name)  # noqa: S311  # lines
     lines = [broken(dice, dice.choice(good)) for _ in range(LENGTH)]
@@ -68,7 +68,7 @@ def test_no_broken_line_stops_a_replay(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_no_broken_line_stops_the_choice_of_a_format(name: str) -> None:
+def test_broken_lines_do_not_stop_the_choice_of_a_format(name: str) -> None:
     form, good = LINES[name]
     dice = random.Random(name)  # noqa: S311  # lines
     for _ in range(50):
@@ -91,7 +91,7 @@ RECOGNIZED = {
 
 
 @pytest.mark.parametrize("name", RECOGNIZED)
-def test_a_format_is_recognized_among_broken_lines(name: str) -> None:
+def test_format_is_recognized_among_broken_lines(name: str) -> None:
     _, good = LINES[name]
     dice = random.Random(name)  # noqa: S311  # lines
     for _ in range(50):
@@ -100,7 +100,7 @@ def test_a_format_is_recognized_among_broken_lines(name: str) -> None:
 
 
 @pytest.mark.parametrize(("broken_lines", "name"), [(0, "combined"), (1, "combined"), (2, "common")])
-def test_combined_reads_a_log_with_few_broken_lines(broken_lines: int, name: str) -> None:
+def test_combined_is_chosen_despite_few_broken_lines(broken_lines: int, name: str) -> None:
     """`common` reads all lines, but not the user agents."""
     good = LINES["combined"][1][0]
     lines = [good] * (10 - broken_lines) + [COMMON] * broken_lines
@@ -108,7 +108,7 @@ def test_combined_reads_a_log_with_few_broken_lines(broken_lines: int, name: str
 
 
 @pytest.mark.parametrize("name", ["json", "apache"])
-def test_a_format_that_only_its_user_knows_is_not_recognized_among_broken_lines(name: str) -> None:
+def test_custom_format_is_not_recognized_among_broken_lines(name: str) -> None:
     _, good = LINES[name]
     dice = random.Random(name)  # noqa: S311  # lines
     for _ in range(50):

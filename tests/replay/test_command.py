@@ -23,7 +23,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, An
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_the_shape_of_json(settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_fixed_fields(settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "access.log"
     lines = [combined(at % 50, f"192.0.2.{at % 3}") for at in range(120)]
     log.write_text("".join(sorted(lines, key=lambda line: line.split("[")[1])) + "no line\n")
@@ -53,7 +53,7 @@ def test_the_shape_of_json(settings: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(("unread", "code"), [(0, 0), (1, 0), (2, 1), (100, 1)])
-def test_over_a_hundredth_of_unread_lines_is_a_failure(
+def test_command_fails_if_over_a_hundredth_of_the_lines_is_unread(
     unread: int, code: int, settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "access.log"

@@ -80,7 +80,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("form", ["log", "json"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_each_verdict_is_that_of_the_middleware(name: str, form: str, tmp_path: Path) -> None:
+def test_each_verdict_equals_that_of_the_middleware(name: str, form: str, tmp_path: Path) -> None:
     settings = SETTINGS[name]
     logged = requests(list(SETTINGS).index(name), LENGTH)
     found = replayed(settings, write(tmp_path / f"access.{form}", logged), assume=RUN)
@@ -134,7 +134,7 @@ def _with_headers(one: Logged, headers: dict[str, str]) -> Logged:
 
 @pytest.mark.parametrize("form", ["log", "json"])
 @pytest.mark.parametrize("name", ASSUMED)
-def test_assumed_values_decide_as_sent_ones(name: str, form: str, tmp_path: Path) -> None:
+def test_assumed_values_give_the_verdicts_of_sent_values(name: str, form: str, tmp_path: Path) -> None:
     settings, assumption, sent = ASSUMED[name]
     logged = requests(100 + list(ASSUMED).index(name), LENGTH)
     found = replayed(settings, write(tmp_path / f"access.{form}", logged), assume=[assumption])
@@ -148,7 +148,7 @@ def _check(found: list[Any], settings: dict[str, Any], sent: list[Logged]) -> No
     assert 0.02 * LENGTH < refused < 0.98 * LENGTH  # so that admissions and refusals are compared
 
 
-def test_times_are_those_of_the_log(tmp_path: Path) -> None:
+def test_requests_are_decided_at_the_times_of_the_log(tmp_path: Path) -> None:
     logged = requests(1, 300)
     path = write(tmp_path / "access.log", logged)
     spread = [time for time, _ in replayed(SETTINGS["fixed_window"], path)]
@@ -158,7 +158,7 @@ def test_times_are_those_of_the_log(tmp_path: Path) -> None:
     assert whole == [1_700_000_000 + one.second for one in logged]
 
 
-def test_slots_are_held_as_long_as_the_log_has_it(tmp_path: Path) -> None:
+def test_slots_are_held_for_the_durations_in_the_log(tmp_path: Path) -> None:
     lines = [
         (0.0, 5.0),
         (1.0, 0.5),

@@ -84,12 +84,12 @@ FRANK = Read("127.0.0.1", "frank", 971_211_336_000_000, "GET /apache_pb.gif", "2
 @pytest.mark.parametrize(
     "form", ["common", None, APACHE_COMMON, '$remote_addr - $remote_user [$time_local] "$request" $status']
 )
-def test_common(form: str | None) -> None:
+def test_common_format_is_read(form: str | None) -> None:
     assert read(format_of(form, {}, [COMMON]), COMMON) == FRANK
 
 
 @pytest.mark.parametrize("form", ["combined", None, APACHE_COMBINED, NGINX_COMBINED])
-def test_combined(form: str | None) -> None:
+def test_combined_format_is_read(form: str | None) -> None:
     names, values = (
         ("header:referer", "header:user-agent"),
         ("http://www.example.com/start.html", "Mozilla/4.08 [en] (Win98; I ;Nav)"),
@@ -97,7 +97,7 @@ def test_combined(form: str | None) -> None:
     assert read(format_of(form, {}, [COMBINED]), COMBINED) == FRANK._replace(names=names, values=values)
 
 
-def test_nginx() -> None:
+def test_nginx_format_is_read() -> None:
     line = (
         '192.0.2.9 - john doe [10/Oct/2000:13:55:36 -0700] "POST /a\\x22b?c HTTP/1.1" 201 2326 "-" "curl/8" '
         '"203.0.113.7, 10.0.0.1" 971211336.120 0.020 "7f"'
@@ -115,7 +115,7 @@ def test_nginx() -> None:
     assert log.logs_end
 
 
-def test_apache() -> None:
+def test_apache_format_is_read() -> None:
     line = f'{COMMON.replace("frank", "-")} "-" "a \\"quoted\\" agent" 1500 "k1"'
     found = read(format_of(APACHE, {}, []), line)
     assert found[:5] == ("127.0.0.1", "-", FRANK.time, FRANK.request, "200")
@@ -152,23 +152,23 @@ def test_apache() -> None:
         ),
     ],
 )
-def test_other_forms_of_servers(form: str, line: str) -> None:
+def test_other_forms_of_apache_and_nginx_formats_are_read(form: str, line: str) -> None:
     assert read(format_of(form, {}, []), line)[:5] == ("127.0.0.1", "", *FRANK[2:5])
 
 
-def test_fractions_of_a_time_in_parts() -> None:
+def test_fraction_of_a_time_in_parts_is_read() -> None:
     line = '10/Oct/2000 13:55:36.120 -0700 127.0.0.1 "GET / HTTP/1.0" 200'
     log = format_of(APACHE_MILLISECONDS, {}, [])
     assert log.time(log.read([line]).records[0][2]) == (971_211_336_120_000, False, -25_200)
 
 
-def test_virtual_hosts() -> None:
+def test_virtual_host_is_read() -> None:
     found = read(format_of(APACHE_VIRTUAL_HOST, {}, []), f"www.example.com {COMMON}")
     assert found == FRANK._replace(names=("header:host",), values=("www.example.com",))
 
 
 @pytest.mark.parametrize("form", ["caddy", None])
-def test_caddy(form: str | None) -> None:
+def test_caddy_format_is_read(form: str | None) -> None:
     line = json.dumps(CADDY)
     log = format_of(form, {}, [line])
     found = read(log, line)
@@ -182,7 +182,7 @@ def test_caddy(form: str | None) -> None:
 
 
 @pytest.mark.parametrize("hidden", [[], ["REDACTED"]])
-def test_caddy_hides_credentials(hidden: list[str]) -> None:
+def test_hidden_credentials_of_caddy_are_missing_values(hidden: list[str]) -> None:
     credentials = ("header:authorization", "header:cookie", "cookie:sid")
     hiding = caddy(headers={"Authorization": hidden, "Cookie": hidden, "X-Api-Key": ["k"]})
     log = format_of("caddy", {}, [hiding])
@@ -196,7 +196,7 @@ def test_caddy_hides_credentials(hidden: list[str]) -> None:
 
 @pytest.mark.parametrize("line", [ENVOY, json.dumps(ENVOY_JSON)])
 @pytest.mark.parametrize("form", ["envoy", None])
-def test_envoy(form: str | None, line: str) -> None:
+def test_envoy_format_is_read(form: str | None, line: str) -> None:
     log = format_of(form, {}, [line])
     found = read(log, line)
     assert (log.name, found.client, found.time) == ("envoy", "10.0.35.28", 1_460_751_420_310_000)
@@ -212,7 +212,7 @@ def test_envoy(form: str | None, line: str) -> None:
     assert not log.logs_end
 
 
-def test_envoy_forwards_clients() -> None:
+def test_forwarded_clients_of_envoy_are_read() -> None:
     line = json.dumps({**ENVOY_JSON, "x_forwarded_for": "203.0.113.7, 10.0.0.1"})
     assert read(format_of("envoy", {}, [line]), line).client == "203.0.113.7, 10.0.0.1"
     line = ENVOY.replace("10.0.35.28", "203.0.113.7, 10.0.0.1")
@@ -234,7 +234,9 @@ def test_envoy_forwards_clients() -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["alb", None])
-def test_alb(form: str | None, line: str, client: str, request_line: str, status: str, host: str) -> None:
+def test_alb_format_is_read(
+    form: str | None, line: str, client: str, request_line: str, status: str, host: str
+) -> None:
     log = format_of(form, {}, [ALB])
     found = read(log, line)
     assert found[:2] == (client, "")
@@ -245,7 +247,7 @@ def test_alb(form: str | None, line: str, client: str, request_line: str, status
 
 
 @pytest.mark.parametrize("form", ["cloudfront", None])
-def test_cloudfront(form: str | None) -> None:
+def test_cloudfront_format_is_read(form: str | None) -> None:
     log = format_of(form, {}, CLOUDFRONT_FILE)
     assert len(CLOUDFRONT_FIELDS.split()) - 1 == CLOUDFRONT.count("\t") + 1 == 33
     found = read(log, CLOUDFRONT)
@@ -268,7 +270,7 @@ def test_cloudfront(form: str | None) -> None:
     assert format_of(form, {}, [CLOUDFRONT]).read([CLOUDFRONT]) == log.read([CLOUDFRONT])  # without header lines
 
 
-def test_cloudfront_has_the_columns_that_its_owner_chooses() -> None:
+def test_cloudfront_format_follows_the_fields_line() -> None:
     line = "2019-12-04\t21:02:31\tPUT\t192.0.2.1\t/x\t201"
     log = format_of("cloudfront", {}, ["#Version: 1.0", FIELDS, line])
     found = read(log, line)
@@ -281,7 +283,7 @@ def test_cloudfront_has_the_columns_that_its_owner_chooses() -> None:
     assert not log.has_status
 
 
-def test_json_by_fields() -> None:
+def test_json_is_read_by_its_fields() -> None:
     fields = {"ip": ".who.addr", "time": ".at", "request": ".line", "status": ".code", "header:X-Key": ".heads.k[0]"}
     line = '{"who":{"addr":"192.0.2.1"},"at":"2000-10-10T20:55:36Z","line":"GET /ü?x HTTP/1.1",'
     line += '"code":200,"heads":{"k":["v"]}}'
@@ -308,7 +310,7 @@ def test_json_by_fields() -> None:
         (None, {}, "the format of the log was not recognized"),
     ],
 )
-def test_a_format_that_cannot_be_read_is_a_mistake(form: str | None, fields: dict[str, str], problem: str) -> None:
+def test_invalid_format_is_an_error(form: str | None, fields: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
         format_of(form, fields, ["neither this", "nor that"])
 
@@ -362,7 +364,7 @@ def test_no_time_raises(value: Any) -> None:
         ("+9900", None),
     ],
 )
-def test_an_offset_is_shorter_than_a_day(offset: str, shown: str | None) -> None:
+def test_time_with_an_offset_of_a_day_or_more_is_unread(offset: str, shown: str | None) -> None:
     time = clf_time(f"10/Oct/2000:13:55:36 {offset}")
     assert (None if time is None else str(time)) == shown
 
@@ -381,12 +383,12 @@ def test_no_file_raises(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("log", [log for log in FORMATS if isinstance(log, PatternFormat)], ids=lambda log: log.name)
-def test_patterns_are_linear(log: PatternFormat) -> None:
+def test_patterns_match_in_linear_time(log: PatternFormat) -> None:
     assert is_linear(log._fast.pattern)
     assert is_linear(log._slow.pattern)
 
 
-def test_files_in_any_order_packed_or_not(tmp_path: Path) -> None:
+def test_files_are_read_in_order_of_time_even_compressed(tmp_path: Path) -> None:
     old, new = tmp_path / "access.log.1.gz", tmp_path / "access.log"
     old.write_bytes(gzip.compress("".join(combined(at, "192.0.2.1") for at in range(40)).encode()))
     new.write_text("".join(combined(at, "192.0.2.1") for at in range(40, 80)))
@@ -399,7 +401,7 @@ def test_files_in_any_order_packed_or_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["whole", "fractions"])
-def test_lines_out_of_order_count_at_their_own_time(
+def test_lines_slightly_out_of_order_are_sorted_and_others_reported(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("ratelimit_mw.replay.reading._REACH", 10)
@@ -442,7 +444,7 @@ def test_lines_out_of_order_count_at_their_own_time(
     assert (far_ahead, report.late) == (in_order, 0)
 
 
-def test_several_logs_share_the_lines_that_are_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reach_of_sorting_is_divided_among_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ratelimit_mw.replay.reading._REACH", 10)
     logs = [tmp_path / name for name in ("a.log", "b.log")]
     late = []
@@ -453,7 +455,7 @@ def test_several_logs_share_the_lines_that_are_sorted(tmp_path: Path, monkeypatc
     assert late == [0, 2]
 
 
-def test_many_lines_of_two_seconds_take_turns(tmp_path: Path) -> None:
+def test_many_alternating_lines_of_two_seconds_are_sorted(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text("".join(combined(at % 2, "192.0.2.1") for at in range(2000)))
     times: list[float] = []
@@ -463,7 +465,7 @@ def test_many_lines_of_two_seconds_take_turns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["common", "combined", '%h %l %u [%{%d/%b/%Y:%H:%M:%S %z}t] "%r" %>s'])
-def test_a_user_whose_name_has_a_space(form: str, tmp_path: Path) -> None:
+def test_user_name_with_a_space_is_read(form: str, tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text(combined(0, "192.0.2.1").replace(" - - [", " - Jane Doe [") + combined(1, "192.0.2.1"))
     report = replay({"limits": "1/minute", "key": "user", "plain_keys": True}, log, format=form)
@@ -472,7 +474,7 @@ def test_a_user_whose_name_has_a_space(form: str, tmp_path: Path) -> None:
     assert (report.unread, [one.clients for one in report.suggested][:1]) == (0, [2])
 
 
-def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_error_names_the_unreadable_log(tmp_path: Path) -> None:
     broken_gzip = tmp_path / "cut.gz"
     broken_gzip.write_bytes(gzip.compress(combined(0, "192.0.2.1").encode() * 1000)[:-20])
     with pytest.raises(ConfigError, match=r"cut.gz: cannot be read: Compressed file ended"):
@@ -481,7 +483,7 @@ def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         replay({"limits": "5/minute"}, tmp_path / "none.log")
 
 
-def test_starts_are_worked_out_and_put_in_order(tmp_path: Path) -> None:
+def test_requests_are_sorted_by_their_computed_starts(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text(
         '192.0.2.1 1700000003.000 2.500 "GET /slow HTTP/1.1" 200\n'

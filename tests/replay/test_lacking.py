@@ -64,7 +64,7 @@ LACKING: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("lacking", LACKING)
 @pytest.mark.parametrize("name", LOGS)
-def test_what_a_format_lacks_is_a_mistake(name: str, lacking: str, tmp_path: Path) -> None:
+def test_value_that_the_format_lacks_is_an_error(name: str, lacking: str, tmp_path: Path) -> None:
     (read, lines), (options, problem, assumption) = LOGS[name], LACKING[lacking]
     log = tmp_path / "access.log"
     log.write_text("".join(f"{line}\n" for line in lines))
@@ -80,7 +80,7 @@ def test_what_a_format_lacks_is_a_mistake(name: str, lacking: str, tmp_path: Pat
     assert (report.requests, report.unread) == (1, 0)
 
 
-def test_a_header_that_caddy_logs_needs_no_assumption(tmp_path: Path) -> None:
+def test_header_in_a_log_of_caddy_needs_no_assumption(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     lines = [caddy(headers={"Cookie": [f"sid={number % 2}"]}) for number in range(4)]
     log.write_text("".join(f"{line}\n" for line in lines))
@@ -88,7 +88,7 @@ def test_a_header_that_caddy_logs_needs_no_assumption(tmp_path: Path) -> None:
     assert [(one.client, one.refused) for one in report.rules[0].most] == [("cookie:sid=0", 1), ("cookie:sid=1", 1)]
 
 
-def test_a_column_of_cloudfront_needs_no_assumption(tmp_path: Path) -> None:
+def test_column_in_a_log_of_cloudfront_needs_no_assumption(tmp_path: Path) -> None:
     values = dict.fromkeys(CLOUDFRONT_FIELDS.split()[1:], "-")
     values |= {"date": "2019-12-04", "time": "21:02:31", "c-ip": "10.0.0.1", "cs-method": "GET", "sc-status": "200"}
     values |= {"cs-uri-stem": "/", "x-forwarded-for": "203.0.113.9", "cs(Cookie)": "sid=7"}

@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> Path:
 LOGIN: dict[str, Any] = {"name": "login", "path": "/login", "limits": "5/hour", "key": "ip"}
 
 
-def test_counts(log: Path) -> None:
+def test_report_counts_lines_requests_and_refusals(log: Path) -> None:
     report = replay({"limits": "2/minute", "rules": [LOGIN]}, log)
     assert (report.lines, report.unread, report.shown, report.requests, report.refused) == (
         17 + 1,
@@ -56,7 +56,7 @@ def test_counts(log: Path) -> None:
         report.rule("other")
 
 
-def test_preflights_have_buckets_of_their_own(tmp_path: Path) -> None:
+def test_preflights_have_their_own_buckets(tmp_path: Path) -> None:
     form = '$remote_addr [$time_local] "$request" $status "$http_origin" "$http_access_control_request_method"'
     log = tmp_path / "access.log"
     lines = [
@@ -106,7 +106,7 @@ def test_shadow_rules_show_what_they_would_refuse(log: Path) -> None:
     ]
 
 
-def test_a_rule_is_a_shadow_if_all_its_limits_are(log: Path) -> None:
+def test_rule_is_a_shadow_if_all_its_limits_are_shadows(log: Path) -> None:
     shadow = {"limit": "2/minute", "shadow": True}
     tiers = {"free": [shadow], "pro": [{"limit": "9/minute", "shadow": True}]}
     rule = {"name": "tiers", "path": "/x", "limits": tiers, "tier": "user"}
@@ -121,7 +121,7 @@ def test_a_rule_is_a_shadow_if_all_its_limits_are(log: Path) -> None:
     assert [(one.rule, one.shadow) for one in report.rules] == [("login", True), ("x", False), ("default", False)]
 
 
-def test_period_and_rules(log: Path) -> None:
+def test_replay_is_restricted_to_a_period_and_rules(log: Path) -> None:
     settings = {"limits": "2/minute", "rules": [LOGIN]}
     local = replay(settings, log, since="2023-11-14T22:13:30", until="2023-11-14T22:13:50", rules=["login"])
     assert [(rule.rule, rule.requests) for rule in local.rules] == [("login", 4)]
@@ -130,7 +130,7 @@ def test_period_and_rules(log: Path) -> None:
     assert replay(settings, log, since="2024-01-01").requests == 0
 
 
-def test_an_empty_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_log_gives_an_empty_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "access.log").write_text("\n")
     (tmp_path / "limits.toml").write_text('limits = "2/minute"\n')
     page = tmp_path / "report.html"
@@ -141,7 +141,7 @@ def test_an_empty_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert page.stat().st_mode & 0o777 == 0o600  # it may contain addresses of clients
 
 
-def test_names_of_clients(tmp_path: Path) -> None:
+def test_report_names_clients_by_their_addresses(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     addresses = ("2001:db8::1", "2001:db8::2", "2001:db8:1::1", "192.0.2.1")
     path.write_text("".join(combined(at, client) for at, client in enumerate(addresses)))
@@ -216,7 +216,9 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("options", "problem", "assumption"), MISTAKES)
-def test_what_a_log_cannot_tell_is_a_mistake(options: dict[str, Any], problem: str, assumption: str, log: Path) -> None:
+def test_value_that_the_log_lacks_is_an_error(
+    options: dict[str, Any], problem: str, assumption: str, log: Path
+) -> None:
     settings = Settings(**{"limits": "2/minute", **options})
     with pytest.raises(ConfigError) as caught:
         replay(settings, log, format="combined")
@@ -254,12 +256,12 @@ def test_assumed_values_are_used(log: Path) -> None:
         ("call:replay.replayed:awaited=run", "the callable is async"),
     ],
 )
-def test_an_invalid_assumption_is_a_mistake(assumption: str, problem: str, log: Path) -> None:
+def test_invalid_assumption_is_an_error(assumption: str, problem: str, log: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
         replay({"limits": "2/minute", "key": "header:x | ip"}, log, assume=[assumption, "header:x=ip"])
 
 
-def test_mistakes_name_file_and_line(tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_names_file_and_line(tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "limits.toml").write_text(
         'limits = "2/minute"\n[[rules]]\npath = "/x"\nlimits = "5/hour"\nkey = "header:x-k"\n'
     )
@@ -302,7 +304,7 @@ def test_mistakes_name_file_and_line(tmp_path: Path, log: Path, capsys: pytest.C
         ({"limits": "2/minute"}, {"rules": ["logins"]}, "--rule: got logins, expected one of default"),
     ],
 )
-def test_an_invalid_argument_is_a_mistake(
+def test_invalid_argument_is_an_error(
     settings: dict[str, Any], options: dict[str, Any], problem: str, log: Path
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
@@ -322,7 +324,7 @@ def test_jobs_give_equal_reports(tmp_path: Path) -> None:
     assert one.refused > 300
 
 
-def test_suggestions_divide_abusers_from_honest_clients(tmp_path: Path) -> None:
+def test_suggested_limit_separates_abusers_from_honest_clients(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     path.write_text("".join(crowd(7)))
     plain = replay({"limits": "100000/hour"}, path, suggest=True)
@@ -342,7 +344,7 @@ def test_suggestions_divide_abusers_from_honest_clients(tmp_path: Path) -> None:
     assert all(one.touched <= 27 for one in found.values())
 
 
-def test_peaks_are_the_most_in_any_window() -> None:
+def test_peak_is_the_most_requests_in_any_window() -> None:
     dice = random.Random(3)  # noqa: S311  # times
     for _ in range(200):
         times = sorted(dice.choices(range(40), k=dice.randrange(1, 12)))
@@ -350,19 +352,19 @@ def test_peaks_are_the_most_in_any_window() -> None:
         assert peak(times, window) == max(sum(end - window < time <= end for time in times) for end in times)
 
 
-def test_the_widest_gap_is_among_the_largest_hundredth() -> None:
+def test_widest_gap_is_among_the_largest_hundredth() -> None:
     assert widest_gap([1, 10, *[20] * 296, 30, 60]) == (2.0, 30, 60)
     assert widest_gap([7]) == (1.0, 7, 7)
 
 
-def test_refusals_are_those_of_the_algorithm() -> None:
+def test_refusals_are_counted_by_the_algorithm() -> None:
     times = [index * 100_000 for index in range(50)]
     assert refusals(SlidingWindowLog(10, 1), times, 1) == 0
     assert refusals(SlidingWindowLog(5, 1), times, 1) == 25
     assert refusals(parse("1/second using smooth")[0], times, 1) == 44
 
 
-def test_the_command_prints_a_table(tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_a_table(tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = tmp_path / "limits.toml"
     settings.write_text('limits = "2/minute"\n[[rules]]\nname = "login"\npath = "/login"\nlimits = "5/hour"\n')
     assert main(["replay", str(settings), str(log)]) == 1  # 1 of 18 lines was unread
@@ -381,7 +383,7 @@ def test_the_command_prints_a_table(tmp_path: Path, log: Path, capsys: pytest.Ca
     assert (found["lines"], found["unread"], found["suggested"]) == (4, 1, [])
 
 
-def test_a_period_without_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_period_without_lines_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings, path = tmp_path / "limits.toml", tmp_path / "access.log"
     settings.write_text('limits = "2/minute"\n')
     line = '192.0.2.1 - - [24/Nov/2026:{}] "GET / HTTP/1.1" 200 5\n'
@@ -403,7 +405,7 @@ def test_a_period_without_lines(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert replay(settings, path, until="2026-11-24", jobs=2).empty_reason == reason
 
 
-def test_a_plan_without_charges_has_no_buckets() -> None:
+def test_plan_without_charges_has_no_buckets() -> None:
     client_plan = ClientPlan()
     client_plan.use(LastingStore())
     assert client_plan.buckets == ()
