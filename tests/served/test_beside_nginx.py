@@ -161,7 +161,7 @@ async def both(nginx: Nginx, port: int, path: str, keys: dict[str, str]) -> dict
 
 
 @pytest.mark.parametrize("path", ["/burst", "/nodelay", "/delay"])
-def test_the_same_traffic_is_decided_alike(servers: tuple[Nginx, int], path: str) -> None:
+def test_middleware_and_nginx_decide_the_same_traffic_alike(servers: tuple[Nginx, int], path: str) -> None:
     nginx, port = servers
     apart: list[object] = []
     for attempt in range(3):  # on a busy machine, one of the two may receive a request tenths of a second later

@@ -1,4 +1,4 @@
-"""Tests clients that obey Retry-After on their own: one wait is enough."""
+"""Tests that clients which obey Retry-After on their own wait only once."""
 
 import pytest
 from urllib3 import PoolManager, Retry

@@ -1,4 +1,4 @@
-"""Tests the examples on their real servers: they refuse, and admit again after exactly Retry-After."""
+"""Tests that the examples, on their real servers, refuse, and admit again after exactly Retry-After."""
 
 import contextlib
 import os
@@ -59,7 +59,9 @@ def redis(request: pytest.FixtureRequest) -> RedisServer | None:
 
 @pytest.mark.promise(4)
 @pytest.mark.parametrize(("app", "serve"), SERVERS, ids=lambda value: getattr(value, "__name__", value))
-def test_refuses_and_admits_again_after_exactly_retry_after(app: str, serve: Serve, redis: RedisServer | None) -> None:
+def test_example_refuses_and_admits_again_after_exactly_retry_after(
+    app: str, serve: Serve, redis: RedisServer | None
+) -> None:
     store = redis.url if redis else "memory://"
     with serve(app, EXAMPLES, env={"STORE": store}) as server, httpx.Client(base_url=server.url) as client:
         if redis:  # opening the first connection may take longer than store_timeout, on a busy machine
@@ -78,8 +80,8 @@ def test_refuses_and_admits_again_after_exactly_retry_after(app: str, serve: Ser
         assert client.request(method, path).status_code == 200
 
 
-def test_the_websocket_example_answers_until_a_message_is_too_many() -> None:
-    """More tests of this example are in tests/served/test_messages_served.py."""
+def test_websocket_example_closes_after_too_many_messages() -> None:
+    """tests/served/test_messages_served.py has more tests of this example."""
     with serve_uvicorn("websocket_app:app", EXAMPLES) as server:
         url = server.url.replace("http", "ws", 1)
         with connect(f"{url}/echo") as websocket:
@@ -100,7 +102,7 @@ def statuses(client: httpx.Client, method: str, path: str, count: int) -> list[i
 
 
 @pytest.mark.promise(4)
-def test_a_job_waits_and_goes_on(redis: RedisServer | None) -> None:
+def test_job_example_waits_and_continues(redis: RedisServer | None) -> None:
     env = {**os.environ, "STORE": redis.url if redis else "memory://"}
     command = [sys.executable, str(EXAMPLES / "plain_function.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
@@ -108,12 +110,12 @@ def test_a_job_waits_and_goes_on(redis: RedisServer | None) -> None:
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_an_example_is_short(example: Path) -> None:
+def test_example_has_at_most_40_lines(example: Path) -> None:
     assert len(example.read_text("utf-8").splitlines()) <= 40
 
 
 @pytest.mark.promise(9)
-def test_a_wrong_limit_stops_uvicorn_with_its_message() -> None:
+def test_invalid_limit_stops_uvicorn_with_an_error_message() -> None:
     command = [sys.executable, "-m", "uvicorn", "--port", "0", "--app-dir", str(ROOT / "tests/apps")]
     done: Any = subprocess.run([*command, "wrong_limit:app"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode != 0

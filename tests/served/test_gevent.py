@@ -39,9 +39,7 @@ def alive(process: int) -> bool:
 
 @pytest.mark.parametrize("preload", [False, True], ids=["", "preload"])
 @pytest.mark.parametrize("store", ["memory", "redis"])
-def test_gevent_workers_count_exactly_and_end_when_they_are_told_to(
-    redis: RedisServer, store: str, *, preload: bool
-) -> None:
+def test_gevent_workers_count_exactly_and_end_on_sigterm(redis: RedisServer, store: str, *, preload: bool) -> None:
     """Sends 60 requests, ten at a time; then SIGTERM, which the server passes on to its workers."""
     redis.flush()
     options = (*GEVENT, *(["--preload"] if preload else []))

@@ -74,7 +74,7 @@ def all_slots_are_free(server: WebServer) -> None:
     until(lambda: "0 work, 0 wait" in facts(server))
 
 
-def test_a_client_that_holds_its_slots_and_fills_its_line_is_in_nobodys_way(server: WebServer) -> None:
+def test_client_with_a_full_queue_does_not_block_other_clients(server: WebServer) -> None:
     with ExitStack() as opened:
         for _ in range(15):
             opened.enter_context(begin(server, "/hang", BAD))
@@ -84,8 +84,8 @@ def test_a_client_that_holds_its_slots_and_fills_its_line_is_in_nobodys_way(serv
     all_slots_are_free(server)
 
 
-def test_a_client_that_leaves_at_once_again_and_again_takes_nothing_with_it(server: WebServer) -> None:
-    """It disconnects during the decision, while waiting, or while the app runs."""
+def test_client_that_disconnects_repeatedly_leaks_no_slot(server: WebServer) -> None:
+    """The client disconnects during the decision, while waiting, or while the app runs."""
     for number in range(60):
         connection = begin(server, "/hang", BAD)
         if number % 3 == 0:
@@ -97,7 +97,7 @@ def test_a_client_that_leaves_at_once_again_and_again_takes_nothing_with_it(serv
     all_slots_are_free(server)
 
 
-def test_a_client_that_floods_the_places_to_wait_is_in_nobodys_way(wsgi_server: WebServer) -> None:
+def test_client_that_floods_the_waiting_places_does_not_block_others(wsgi_server: WebServer) -> None:
     over = Event()
     statuses: list[int] = []
 
@@ -108,8 +108,8 @@ def test_a_client_that_floods_the_places_to_wait_is_in_nobodys_way(wsgi_server: 
     threads = [Thread(target=flood) for _ in range(3)]
     for thread in threads:
         thread.start()
-    until(lambda: 429 in statuses)  # one of its requests waits by then
-    found = [ask(wsgi_server, "/", other(40)) for _ in range(3)]  # two of them are delayed
+    until(lambda: 429 in statuses)  # by then a request of the client waits
+    found = [ask(wsgi_server, "/", other(40)) for _ in range(3)]  # two of these requests are delayed
     over.set()
     for thread in threads:
         thread.join()

@@ -74,16 +74,16 @@ def asked(client: tuple[str, ssl.SSLContext], *paths: str, headers: dict[str, st
     return Counter(answer.status_code for answer in answers)
 
 
-def test_streams_of_one_connection(client: tuple[str, ssl.SSLContext]) -> None:
+def test_streams_of_one_connection_are_limited_each(client: tuple[str, ssl.SSLContext]) -> None:
     assert asked(client, *["/login"] * 100) == {200: 5, 429: 95}
 
 
-def test_addresses_that_clients_write(client: tuple[str, ssl.SSLContext]) -> None:
+def test_forged_addresses_do_not_change_the_bucket(client: tuple[str, ssl.SSLContext]) -> None:
     headers = {"X-Forwarded-For": "203.0.113.1", "X_Forwarded_For": "203.0.113.2", "Forwarded": "for=203.0.113.3"}
     assert asked(client, *["/forged"] * 4, headers=headers) == {200: 4}
     assert asked(client, *["/forged"] * 4) == {200: 1, 429: 3}
 
 
-def test_spellings_of_a_path(client: tuple[str, ssl.SSLContext]) -> None:
+def test_spellings_of_a_path_share_one_limit(client: tuple[str, ssl.SSLContext]) -> None:
     paths = ["/spelt", "//spelt", "/./spelt", "/a/../spelt", "/%73pelt", "/spelt/", "/spelt?a", "/spelt%2F"]
     assert asked(client, *paths * 2) == {200: 5, 429: 11}

@@ -53,7 +53,7 @@ def end_of(websocket: ClientConnection) -> tuple[int, str]:
     return caught.value.rcvd.code, caught.value.rcvd.reason
 
 
-def test_a_message_too_many_closes_and_so_does_the_first_on_another_websocket(server: WebServer) -> None:
+def test_too_many_messages_close_each_websocket_of_the_client(server: WebServer) -> None:
     with opened(server, "/echo") as first, opened(server, "/echo") as second:
         assert answers(first, "a", "b", "c") == ["a", "b", "c"]
         assert answers(second, "d", "e") == ["d", "e"]
@@ -64,7 +64,7 @@ def test_a_message_too_many_closes_and_so_does_the_first_on_another_websocket(se
     in_order(server)
 
 
-def test_dropped_messages_are_not_answered_and_the_websocket_stays_open(server: WebServer) -> None:
+def test_dropped_messages_get_no_reply_and_keep_the_websocket_open(server: WebServer) -> None:
     with opened(server, "/ticks") as websocket, opened(server, "/echo") as other:
         assert answers(websocket, "a", "b") == ["a", "b"]
         for text in "cdefgh":
@@ -77,7 +77,7 @@ def test_dropped_messages_are_not_answered_and_the_websocket_stays_open(server: 
     in_order(server)
 
 
-def test_the_handshake_is_limited_besides(server: WebServer) -> None:
+def test_handshakes_are_limited_separately_from_messages(server: WebServer) -> None:
     for _ in range(4):
         with opened(server, "/echo") as websocket:
             assert websocket.close_code is None

@@ -38,7 +38,7 @@ STANDS = (
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_the_sums_are_what_clients_saw_though_workers_were_killed(name: str, tmp_path: Path) -> None:
+def test_scrape_counts_each_request_once_despite_killed_workers(name: str, tmp_path: Path) -> None:
     serve, app, options = SERVERS[name]
     folder = tmp_path / "ratelimit_mw"
     env = {"METRICS_FOLDER": str(folder), "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
@@ -56,8 +56,8 @@ def test_the_sums_are_what_clients_saw_though_workers_were_killed(name: str, tmp
 
 
 @pytest.mark.parametrize("stand", STANDS, ids=str)
-def test_the_sums_are_what_clients_saw_in_each_scenario(stand: Stand, tmp_path: Path) -> None:
-    """Each worker has its own store: the outcome of a step depends on the worker, whether it is counted does not."""
+def test_scrape_counts_each_request_once_in_each_scenario(stand: Stand, tmp_path: Path) -> None:
+    """Each worker has its own store. So the outcome of a step depends on the worker, but every outcome is counted."""
     kind, scenarios = KINDS[stand.kind], [row.values[0] for row in ALL_ROWS]
     env = {"FACE": stand.face, "STORE": "memory://", "PYTHONPATH": str(APPS.parent), "METRICS_FOLDER": str(tmp_path)}
     app, options = f"scenarios_app:{kind.interface}", (*kind.options, "--workers", str(WORKERS))

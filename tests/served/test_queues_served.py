@@ -43,7 +43,7 @@ def until(client: httpx.Client, says: str) -> None:
 
 
 @pytest.mark.promise(11)
-def test_who_leaves_the_line_is_not_served(name: str, server: WebServer) -> None:
+def test_disconnected_request_in_the_queue_does_not_reach_the_app(name: str, server: WebServer) -> None:
     with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
         for ask in (GET, POST) if name in IN_ONE else (GET,):
             _leave(client, ask)
@@ -60,5 +60,5 @@ def _leave(client: httpx.Client, ask: bytes) -> None:
             until(client, f"1 wait, {served} touched")
             assert client.get("/touch").status_code == 429
         until(client, f"0 wait, {served} touched")
-    assert client.get("/touch").status_code == 200  # it waits until the slot is free
+    assert client.get("/touch").status_code == 200  # this request waits until the slot is free
     until(client, f"0 wait, {served + 1} touched")

@@ -82,7 +82,7 @@ def refusal(method: str = "GET") -> Answer:
 
 @OVER_HTTP2
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_what_is_admitted_and_refused(client: httpx.Client, method: str) -> None:
+def test_http2_requests_are_admitted_and_refused(client: httpx.Client, method: str) -> None:
     for left in (1, 0):
         answer = client.request(method, "/")
         assert admitted(answer, left)
@@ -92,7 +92,7 @@ def test_what_is_admitted_and_refused(client: httpx.Client, method: str) -> None
     assert refused(client.request(method, "/"))
 
 
-def test_one_connection_serves_on_after_refusals(client: httpx.Client, kind: Kind) -> None:
+def test_connection_is_reused_after_refusals(client: httpx.Client, kind: Kind) -> None:
     other = {"X-Client": f"not {client.headers['x-client']}"}
     connections = []
     client.event_hooks = {"response": [lambda answer: connections.append(connection_of(answer))]}
@@ -110,7 +110,7 @@ def connection_of(answer: httpx.Response) -> int:
     return id(answer.extensions["network_stream"])
 
 
-def test_a_part_reaches_the_client_while_the_app_is_still_producing(client: httpx.Client, gate: Path) -> None:
+def test_response_is_streamed_part_by_part(client: httpx.Client, gate: Path) -> None:
     with client.stream("GET", "/stream") as answer:
         parts = answer.iter_raw()
         assert admitted(answer, 1)
@@ -119,14 +119,14 @@ def test_a_part_reaches_the_client_while_the_app_is_still_producing(client: http
         assert list(parts) == [b"two"]
 
 
-def test_a_file_is_sent_whole(client: httpx.Client, kind: Kind) -> None:
+def test_file_is_sent_completely(client: httpx.Client, kind: Kind) -> None:
     answer = client.get("/file")
     assert admitted(answer, 1)
     assert answer.content == (APPS / f"{kind.interface}_app.py").read_bytes()
 
 
 @OVER_HTTP2
-def test_an_error_of_the_app_is_the_servers_to_answer(connect: Connect) -> None:
+def test_error_of_the_app_is_charged_and_gets_a_500_of_the_server(connect: Connect) -> None:
     for _ in range(2):
         with connect() as client:  # a server may close the connection after an error
             answer = client.get("/error")

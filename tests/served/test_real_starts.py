@@ -23,7 +23,7 @@ WRONG = {"asgi": "wrong_limit:app", "wsgi": "wrong_limit_wsgi:app"}
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if not kind.http2])
-def test_wrong_settings_stop_the_server_with_their_message(name: str) -> None:
+def test_invalid_settings_stop_the_server_with_an_error_message(name: str) -> None:
     kind = KINDS[name]
     with pytest.raises(WebServerError) as caught, kind.serve(WRONG[kind.interface], APPS, *kind.options):
         pass
@@ -64,7 +64,7 @@ def started(how: str, workers: int, folder: Path) -> AbstractContextManager[WebS
 
 
 @pytest.mark.parametrize("how", [*BY_UVICORN_AND_GUNICORN, *BY_OTHERS])
-def test_memory_for_several_workers_is_warned_of_at_start(how: str, tmp_path: Path) -> None:
+def test_server_warns_at_start_of_a_memory_store_for_several_workers(how: str, tmp_path: Path) -> None:
     with started(how, 2, tmp_path) as server:
         deadline = time.monotonic() + 20
         while "memory:// counts in one process, and there are 2: " not in server.output():

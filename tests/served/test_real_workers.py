@@ -45,7 +45,7 @@ def test_two_processes_share_one_limit(name: str, redis: RedisServer) -> None:
     assert statuses == {200: QUOTA, 429: QUOTA}
 
 
-def test_processes_that_are_forked_with_an_open_connection_use_their_own(redis: RedisServer) -> None:
+def test_forked_processes_open_connections_of_their_own(redis: RedisServer) -> None:
     redis.flush()
     options = ("--preload", "-w", "3", "--worker-class", "gthread", "--threads", "2")
     ports: dict[int, set[int]] = {}

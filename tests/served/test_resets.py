@@ -22,7 +22,7 @@ SETTINGS = {
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize(("interface", "app"), [("asgi3", "resets_asgi:app"), ("wsgi", "resets_wsgi:app")])
 @pytest.mark.parametrize("kind", ["uvicorn", "uvicorn-standard"])
-def test_a_reset_connection_evades_no_limit(kind: str, interface: str, app: str, settings: dict[str, object]) -> None:
+def test_reset_connection_evades_no_limit(kind: str, interface: str, app: str, settings: dict[str, object]) -> None:
     server = KINDS[kind]
     env = {"SETTINGS": json.dumps({"limits": "5/hour", **settings})}
     options = (*server.options, "--no-proxy-headers", "--interface", interface)

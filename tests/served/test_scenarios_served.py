@@ -72,7 +72,7 @@ class Unsent:
     kinds: tuple[str, ...]
     part: str  # path or headers
     steps: Callable[[Step], bool]
-    refused: bool = False  # the server answers 400 by itself
+    refused: bool = False  # the server itself responds with 400
 
 
 def has_two_hosts(step: Step) -> bool:
@@ -90,7 +90,7 @@ def is_not_ascii(step: Step) -> bool:
 UNSENT = (
     # RFC 9112, 3.2: a server must reject it; granian, waitress and httptools pass both headers on
     Unsent(("uvicorn", "hypercorn", "gunicorn-sync", "gunicorn-gthread"), "headers", has_two_hosts, refused=True),
-    # it merges them into one slash
+    # this server merges them into one slash
     Unsent(("waitress",), "path", has_slashes_in_front),
     # over WSGI it replaces such a value with an empty string: emmett-framework/granian#335
     Unsent(("granian-wsgi",), "headers", is_not_ascii),
@@ -133,7 +133,9 @@ def server(stand: Stand, redis: RedisServer) -> Iterator[WebServer]:
 
 
 @pytest.mark.parametrize(("stand", "scenario"), PAIRS, indirect=["stand"], scope="module")
-def test_scenario(stand: Stand, server: WebServer, scenario: Scenario, redis: RedisServer) -> None:
+def test_server_gives_the_expected_responses_of_each_scenario(
+    stand: Stand, server: WebServer, scenario: Scenario, redis: RedisServer
+) -> None:
     redis.flush()
     clock = Clock()
     settled = 0  # settlements of the previous step

@@ -16,7 +16,7 @@ PATIENCE = 60.0  # seconds
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.http2])
-def test_a_closed_connection_frees_its_slot(name: str) -> None:
+def test_closed_http2_connection_releases_its_slot(name: str) -> None:
     kind = KINDS[name]
     with (
         kind.serve("slots_asgi:app", APPS, *kind.options, env={"STORE": "memory://"}) as server,

@@ -67,7 +67,7 @@ def soon(get: Callable[[], int], status: int) -> bool:
     return found == status
 
 
-def test_a_slot_is_held_while_the_answer_streams_and_free_when_the_client_has_gone(client: httpx.Client) -> None:
+def test_slot_is_held_during_a_stream_and_released_at_disconnection(client: httpx.Client) -> None:
     with client.stream("GET", "/endless") as streaming:
         assert streaming.status_code == 200
         parts = streaming.iter_raw()  # closes the connection when it is garbage-collected
@@ -81,7 +81,7 @@ def test_a_slot_is_held_while_the_answer_streams_and_free_when_the_client_has_go
 
 
 @pytest.mark.parametrize("path", ["/", "/file", "/error"])
-def test_answers_that_end_free_their_slots(client: httpx.Client, path: str) -> None:
+def test_slot_is_released_when_the_response_ends(client: httpx.Client, path: str) -> None:
     """Requests are refused at first if they arrive before the app learns that the last response was sent."""
     status = 500 if path == "/error" else 200
     client.headers["Connection"] = "close"  # servers close it after an error, some without this header
@@ -104,7 +104,7 @@ def handshake(server: WebServer, name: str) -> int:
 
 @pytest.mark.parametrize("name", ASGI, indirect=True)
 @pytest.mark.parametrize("leaves", ["closes", "is gone"])
-def test_a_websocket_holds_its_slot_until_it_ends(server: WebServer, leaves: str) -> None:
+def test_websocket_holds_its_slot_until_it_ends(server: WebServer, leaves: str) -> None:
     client = f"websocket that {leaves}"
     with opened(server, client) as websocket:
         websocket.send("hello")

@@ -15,13 +15,13 @@ STEP = 1 if PROOF else 3  # each server gets a third of the named spellings, so 
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_spellings(name: str) -> None:
+def test_no_spelling_reaches_an_endpoint_without_its_limit(name: str) -> None:
     escapes, reached = [], 0
     with SERVERS[name]("spelled_asgi:app" if name in ASGI_SERVERS else "spelled_wsgi:app") as server:
         port = int(server.url.rpartition(":")[2])
         for target in [*[*seeds()][list(SERVERS).index(name) % STEP :: STEP], *random_targets(name, 100)]:
             if b"\r" in target or b"\n" in target:
-                continue  # it would be two requests
+                continue  # the server would read two requests
             written = b"/api" + target if name in WITH_SCRIPT_NAME else target
             reply = send(port, Request("GET", written.decode("latin-1")))
             if reply.status == 200:

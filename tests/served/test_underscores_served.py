@@ -13,7 +13,7 @@ OVERWRITING = {"granian-wsgi"}  # the app sees the last of the two headers, as i
 
 
 @pytest.mark.parametrize("name", WSGI_SERVERS)
-def test_a_header_with_underscores(name: str) -> None:
+def test_header_with_underscores_does_not_replace_the_proxys(name: str) -> None:
     with WSGI_SERVERS[name]("behind_wsgi:app") as server:
         port = int(server.url.rpartition(":")[2])
         lines = [[("X-Forwarded-For", "192.0.2.1"), ("X_Forwarded_For", f"198.51.100.{each}")] for each in range(6)]

@@ -32,7 +32,7 @@ def server(kind: Kind) -> Iterator[WebServer]:
         yield running
 
 
-def test_a_body_that_has_arrived(kind: Kind, server: WebServer) -> None:
+def test_refusal_leaves_an_arrived_body_unparsed(kind: Kind, server: WebServer) -> None:
     with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=120) as connection:
 
         def post(client: str) -> tuple[int, bytes]:
@@ -52,7 +52,7 @@ def test_a_body_that_has_arrived(kind: Kind, server: WebServer) -> None:
             assert connection.recv(1) == b""
 
 
-def test_a_body_that_is_still_on_its_way(server: WebServer) -> None:
+def test_refusal_reaches_a_client_that_still_sends_its_body(server: WebServer) -> None:
     answers = []
     for name in ("third", "third", "third", "fourth"):
         with httpx.Client(timeout=120) as client:  # a server may close the connection
