@@ -44,7 +44,7 @@ class Away(MemoryStore):
         ("/v1/envoy/a", {"X-Forwarded-For": "::1", "script_name": ""}, "a header SCRIPT_NAME or PATH_INFO, with an"),
     ],
 )
-def test_a_proxy_that_does_not_say_all_of_a_request(path: str, headers: Any, detail: str) -> None:
+def test_call_without_a_full_request_description_is_refused(path: str, headers: Any, detail: str) -> None:
     (answer,) = calls(made(), ("GET", path, {"headers": headers}))
     status = 403 if path == "/v1/nginx" else 400
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
@@ -52,7 +52,7 @@ def test_a_proxy_that_does_not_say_all_of_a_request(path: str, headers: Any, det
     assert answer.json()["detail"].startswith(detail)
 
 
-def test_the_same_bucket_by_every_proxy(ratelimit_clock: None) -> None:
+def test_every_proxy_uses_the_same_bucket(ratelimit_clock: None) -> None:
     app = made(limits="10/day using fixed_window")
     asked = [
         ("GET", "/v1/forward", {"headers": FORWARDED}),
@@ -74,7 +74,7 @@ def ratelimit_clock(ratelimit: Control) -> None:
     ratelimit.freeze()
 
 
-def test_a_proxy_header_of_several_lines_is_one_list(ratelimit_clock: None) -> None:
+def test_forwarded_header_lines_are_joined_to_one_list(ratelimit_clock: None) -> None:
     app = made(limits="10/day using fixed_window", trusted_proxies=["127.0.0.1", "198.51.100.0/24"])
     lines = [("X-Forwarded-For", "203.0.113.9, 192.0.2.7"), ("X-Forwarded-For", "198.51.100.1")]
     described = list(FORWARDED.items())[:2]
@@ -86,7 +86,7 @@ def test_a_proxy_header_of_several_lines_is_one_list(ratelimit_clock: None) -> N
     assert [answer.headers["ratelimit"].split(";")[1] for answer in (one, several)] == ["r=9", "r=8"]
 
 
-def test_the_request_has_no_header_that_describes_it() -> None:
+def test_request_lacks_the_headers_that_describe_it() -> None:
     def refuse(request: Any, _: Any) -> Any:
         names = ("host", "x-forwarded-host", "x-forwarded-uri", "x-forwarded-method", "x-ratelimit-secret", "cookie")
         return 429, {}, repr({name: request.header_lines(name) for name in names if request.header_lines(name)})
@@ -100,7 +100,7 @@ def test_the_request_has_no_header_that_describes_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/forward", "/v1/nginx", "/v1/envoy/a"])
-def test_the_word_of_a_stranger_is_not_believed(path: str) -> None:
+def test_headers_of_an_untrusted_caller_are_refused(path: str) -> None:
     for app in (service({"limits": "1/day"}), made(trusted_proxies=["10.0.0.0/8"])):
         answers = calls(app, *[("GET", path, {"headers": {**FORWARDED, **NGINX}})] * 2)
         assert [answer.status_code for answer in answers] == [403, 403]
@@ -137,7 +137,7 @@ PROXIED = [("/v1/forward", FORWARDED), ("/v1/nginx", NGINX), ("/v1/envoy/a", {"X
 
 @pytest.mark.parametrize(("path", "headers"), PROXIED)
 @pytest.mark.promise(10)
-def test_a_caller_that_left_is_no_unix_socket(path: str, headers: dict[str, str]) -> None:
+def test_caller_without_an_address_is_not_taken_for_a_unix_socket(path: str, headers: dict[str, str]) -> None:
     """uvicorn reports no address for a TCP client that resets its connection at once, as for a unix socket."""
     app = made(limits="9/day", trusted_proxies=["unix:"])
     status, body = reported(app, ("127.0.0.1", 8900), path, headers)
@@ -149,7 +149,7 @@ def test_a_caller_that_left_is_no_unix_socket(path: str, headers: dict[str, str]
 
 
 @pytest.mark.parametrize("path", ["/v1/hit", "/v1/reset", "/metrics"])
-def test_a_caller_that_left_may_be_anywhere_unless_the_server_is_on_loopback(path: str) -> None:
+def test_caller_without_an_address_is_refused_unless_on_loopback(path: str) -> None:
     app = made()
     for host in ("service.example", "192.0.2.1"):
         assert reported(app, (host, 8900), path, {})[0] == 403
@@ -157,7 +157,7 @@ def test_a_caller_that_left_may_be_anywhere_unless_the_server_is_on_loopback(pat
     assert reported(app, ("/run/ratelimit.sock", None), "/v1/hit", {})[0] == 200
 
 
-def test_refused_in_the_form_of_each_proxy(ratelimit_clock: None) -> None:
+def test_refusal_has_the_form_that_each_proxy_needs(ratelimit_clock: None) -> None:
     app = made(limits="1/day using fixed_window")
     asked: list[Any] = [
         ("GET", "/v1/forward", {"headers": FORWARDED}),
@@ -175,7 +175,7 @@ def test_refused_in_the_form_of_each_proxy(ratelimit_clock: None) -> None:
 
 
 @pytest.mark.parametrize("size", [8192, 8193])
-def test_a_long_path_is_refused(ratelimit_clock: None, size: int) -> None:
+def test_long_path_is_refused(ratelimit_clock: None, size: int) -> None:
     """Decoding and matching a path of 250 KB takes longer than a proxy waits."""
     app, uri = made(limits="100/day"), "/?" + "%" * (size - 2)
     forward, nginx = calls(
@@ -193,7 +193,7 @@ def test_a_long_path_is_refused(ratelimit_clock: None, size: int) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "asgi"])
 @pytest.mark.parametrize(("chosen", "sent"), [(200, 429), (204, 429), (302, 302), (451, 451), (503, 503)])
-def test_a_refusal_never_admits(
+def test_custom_refusal_never_sends_a_status_that_admits(
     ratelimit_clock: None,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -224,12 +224,12 @@ def test_a_refusal_never_admits(
     assert logged == ([] if chosen == sent else [text])
 
 
-def test_admitted_on_the_general_path(ratelimit_clock: None) -> None:
+def test_path_with_escapes_is_admitted(ratelimit_clock: None) -> None:
     (answer,) = calls(made(), ("GET", "/v1/forward", {"headers": {**FORWARDED, "X-Forwarded-Uri": "/%61"}}))
     assert answer.status_code == 200
 
 
-def test_a_long_body_is_not_sent_as_a_header() -> None:
+def test_long_or_multiline_body_is_not_sent_as_a_header() -> None:
     def refuse(request: Any, verdict: Any) -> Any:
         return 429, {}, "x\n" if request.path == "/n" else "y" * 9000
 
@@ -241,7 +241,7 @@ def test_a_long_body_is_not_sent_as_a_header() -> None:
     assert answers[1].text == "y" * 9000
 
 
-def test_a_host_that_the_proxy_forwards(ratelimit_clock: None) -> None:
+def test_rule_matches_the_forwarded_host(ratelimit_clock: None) -> None:
     rule = {"path": "/{rest:path}", "host": "a.example", "limits": "5/day", "name": "host"}
     app = made(rules=[rule])
     a, b = calls(
@@ -266,7 +266,7 @@ def test_check_joins_fields_of_one_name(ratelimit_clock: None) -> None:
     assert {"vary", "set-cookie"}.isdisjoint(refused["headers"])
 
 
-def test_check(ratelimit_clock: None) -> None:
+def test_check_returns_the_decision_status_and_headers(ratelimit_clock: None) -> None:
     app = made(
         limits="3/day using fixed_window", key="user | ip", rules=[{"path": "/free", "exempt": True, "name": "free"}]
     )
@@ -325,7 +325,7 @@ def test_check_accepts_each_target_and_method_of_http(ratelimit_clock: None) -> 
     assert [(one["rule"], one["remaining"]) for one in answers] == [(rule, left) for _, rule, left in requests]
 
 
-def test_check_does_not_wait() -> None:
+def test_check_returns_the_delay_without_waiting() -> None:
     app = made(limits=[{"limit": "1/hour using gcra", "max_delay": 7200}])
     call(app, "/v1/check", {"path": "/", "ip": "192.0.2.7"})
     waiting = call(app, "/v1/check", {"path": "/", "ip": "192.0.2.7"}).json()
@@ -333,7 +333,7 @@ def test_check_does_not_wait() -> None:
     assert 3500 < waiting["delay"] <= 3600
 
 
-def test_peek_and_reset_of_a_request(ratelimit_clock: None) -> None:
+def test_request_is_peeked_and_reset(ratelimit_clock: None) -> None:
     app, parts = made(limits="3/day; 5/day using gcra"), {"path": "/a", "ip": "192.0.2.7"}
     call(app, "/v1/check", parts)
     for _ in range(2):
@@ -346,7 +346,7 @@ def test_peek_and_reset_of_a_request(ratelimit_clock: None) -> None:
     assert call(made(enabled=False), "/v1/peek", parts).json()["limits"] == []
 
 
-def test_hit_peek_settle_and_reset_of_a_key(ratelimit_clock: None) -> None:
+def test_key_is_hit_peeked_settled_and_reset(ratelimit_clock: None) -> None:
     app, body = made(), {"limits": ["5/day using fixed_window", "9/hour"], "key": ["mail", "bob"]}
     assert call(app, "/v1/hit", {**body, "cost": 3}).json()["remaining"] == 2
     refused = call(app, "/v1/hit", {**body, "cost": 3})
@@ -360,7 +360,7 @@ def test_hit_peek_settle_and_reset_of_a_key(ratelimit_clock: None) -> None:
     assert call(app, "/v1/hit", {**body, "key": "mail"}).json()["remaining"] == 4
 
 
-def test_slots_are_released_renewed_and_end_by_themselves(ratelimit: Control) -> None:
+def test_slots_are_released_renewed_and_expire(ratelimit: Control) -> None:
     ratelimit.freeze()
     app, body = made(), {"limits": SLOTS, "key": "reports"}
     first, second, third = (call(app, "/v1/hit", body).json() for _ in range(3))
@@ -374,10 +374,10 @@ def test_slots_are_released_renewed_and_end_by_themselves(ratelimit: Control) ->
     ratelimit.advance(3)
     assert call(app, "/v1/peek", body).json()["remaining"] == 1  # 6 s after the hit, 3 s after the renewal
     ratelimit.advance(3)
-    assert call(app, "/v1/peek", body).json()["remaining"] == 2  # it has expired: 6 s after the renewal
+    assert call(app, "/v1/peek", body).json()["remaining"] == 2  # the slot has expired: 6 s after the renewal
 
 
-def test_a_slot_beside_a_rate_and_of_several_units(ratelimit: Control) -> None:
+def test_slots_of_several_units_are_taken_and_released_with_a_rate(ratelimit: Control) -> None:
     ratelimit.freeze()
     app, body = made(), {"limits": ["10/day", {**SLOTS, "name": "a"}, {"concurrent": 3, "name": "b"}], "key": "k"}
     taken = call(app, "/v1/hit", {**body, "cost": 2}).json()
@@ -419,7 +419,7 @@ def test_a_slot_beside_a_rate_and_of_several_units(ratelimit: Control) -> None:
         ("/v1/reset", {"key": "k"}, "body: Object missing required field `limits`"),
     ],
 )
-def test_wrong_input_names_its_place(path: str, body: Any, detail: str) -> None:
+def test_invalid_input_is_an_error_with_its_place(path: str, body: Any, detail: str) -> None:
     answer = call(made(), path, body)
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
     assert answer.json()["detail"].startswith(detail)
@@ -440,13 +440,13 @@ def test_wrong_input_names_its_place(path: str, body: Any, detail: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/hit", "/v1/peek"])
-def test_a_body_that_is_no_call(path: str, content: bytes, detail: str) -> None:
+def test_invalid_body_is_an_error(path: str, content: bytes, detail: str) -> None:
     (answer,) = calls(made(), ("POST", path, {"content": content}))
     assert answer.status_code == 400
     assert answer.json()["detail"].startswith(detail)
 
 
-def test_other_paths_and_methods() -> None:
+def test_unknown_paths_methods_and_origins_are_refused() -> None:
     app = made()
     asked: list[Any] = [
         ("GET", "/healthz", {}),
@@ -463,7 +463,7 @@ def test_other_paths_and_methods() -> None:
     assert (answers[2].headers["allow"], answers[5].headers["allow"]) == ("GET, HEAD", "POST")
 
 
-def test_metrics_of_prometheus() -> None:
+def test_metrics_endpoint_counts_requests_by_outcome() -> None:
     app = made(metrics=True, rules=[{"path": "/m", "limits": "1/day", "name": "counted-by-the-service"}])
     headers = {**FORWARDED, "X-Forwarded-Uri": "/m"}
     asked = [("GET", "/v1/forward", {"headers": headers})] * 3
@@ -478,7 +478,7 @@ def test_metrics_of_prometheus() -> None:
     assert (off.status_code, off.json()["detail"][:14]) == (404, "metrics: false")
 
 
-def test_metrics_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_without_prometheus_client_name_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics._registry.cache_clear()
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     (answer,) = calls(made(metrics=True), ("GET", "/metrics", {}))
@@ -489,7 +489,7 @@ def test_metrics_without_its_library_says_what_to_install(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("mode", ["allow", "deny", "local"])
-def test_a_store_that_fails(mode: str) -> None:
+def test_failing_store_is_handled_as_on_store_error_specifies(mode: str) -> None:
     app = made(store=Away(), on_store_error=mode, limits="1/day")
     body, parts = {"limits": "1/day", "key": "k"}, {"path": "/", "ip": "192.0.2.7"}
     hits = [call(app, "/v1/hit", body).json() for _ in range(2)]
@@ -511,7 +511,7 @@ def test_a_store_that_fails(mode: str) -> None:
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
-def test_slots_of_the_fallback_are_released_there() -> None:
+def test_slots_of_the_fallback_store_are_released_in_it() -> None:
     app, body = made(store=Away()), {"limits": {"concurrent": 1}, "key": "k"}
     slot = call(app, "/v1/hit", body).json()["slot"]
     assert slot.startswith("local:")
@@ -523,7 +523,7 @@ def test_slots_of_the_fallback_are_released_there() -> None:
 class TestSecret:
     SECRET = "sixteen-letters!"
 
-    def test_without_it_nothing_is_answered(self) -> None:
+    def test_calls_without_the_secret_are_refused(self) -> None:
         app = service({"limits": "1/day"}, secret=self.SECRET)
         paths = ["/healthz", "/metrics", "/v1/forward", "/v1/nginx", "/v1/envoy/a", "/nothing"]
         wrong = [
@@ -540,7 +540,7 @@ class TestSecret:
             assert answer.headers.get("x-ratelimit-status") == ("403" if answer.url.path == "/v1/nginx" else None)
             assert answer.json()["detail"].startswith("X-RateLimit-Secret: missing or wrong")
 
-    def test_with_it_any_address_is_answered(self) -> None:
+    def test_calls_with_the_secret_are_accepted_from_any_address(self) -> None:
         app = service({"limits": "1/day"}, secret=self.SECRET)
         (answer,) = calls(app, ("GET", "/healthz", {"headers": {"X-RateLimit-Secret": self.SECRET}}), peer="192.0.2.1")
         assert answer.status_code == 200
@@ -548,14 +548,14 @@ class TestSecret:
     @pytest.mark.parametrize(
         ("peer", "status"), [("127.0.0.9", 200), ("::1", 200), ("192.0.2.1", 403), ("fe80::1", 403)]
     )
-    def test_without_a_secret_only_this_host_is_answered(self, peer: str, status: int) -> None:
+    def test_service_without_a_secret_accepts_only_loopback(self, peer: str, status: int) -> None:
         (answer,) = calls(service({"limits": "1/day"}), ("GET", "/healthz", {}), peer=peer)
         assert answer.status_code == status
 
     @pytest.mark.parametrize(
         "secret", ["short", "with a space in it", "nicht-ascii-überall", "line\nbreak-in-the-middle"]
     )
-    def test_a_secret_that_is_none(self, secret: str) -> None:
+    def test_invalid_secret_is_an_error(self, secret: str) -> None:
         with pytest.raises(ConfigError, match=r"secret: expected at least 16 ASCII characters"):
             service({"limits": "1/day"}, secret=secret)
 
@@ -568,11 +568,11 @@ class TestSettings:
             ({"rules": [{"path": "/a", "concurrent": 5, "name": "a"}]}, r"rules\[0\] \(a\).concurrent: counts"),
         ],
     )
-    def test_requests_in_progress_cannot_be_counted(self, options: dict[str, Any], problem: str) -> None:
+    def test_concurrent_is_an_error(self, options: dict[str, Any], problem: str) -> None:
         with pytest.raises(ConfigError, match=problem):
             made(**options)
 
-    def test_what_needs_a_response_is_told_and_charges(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_options_that_need_a_response_are_logged_and_charge(self, caplog: pytest.LogCaptureFixture) -> None:
         rule = {"path": "/a", "limits": "1/day", "count_status": [401], "name": "a"}
         app = made(rules=[rule], messages="1/second")
         assert [record.getMessage().removeprefix("ratelimit_mw: ") for record in caplog.records] == [

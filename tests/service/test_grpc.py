@@ -71,7 +71,7 @@ def fields(answer: Any) -> dict[str, str]:
 BOB = (("remote_address", "192.0.2.7"), ("path", "/a?x"), ("method", "POST"))
 
 
-def test_admitted_and_refused(ratelimit: Control) -> None:
+def test_calls_are_admitted_and_refused(ratelimit: Control) -> None:
     ratelimit.freeze()
     rule = {"path": "/a", "methods": ["POST"], "limits": "3/minute using fixed_window", "name": "a"}
     app = made(limits="9/day", rules=[rule])
@@ -87,7 +87,7 @@ def test_admitted_and_refused(ratelimit: Control) -> None:
     assert refused.statuses[0].code == OVER_LIMIT
 
 
-def test_several_descriptors_are_decided_in_one_step(ratelimit: Control) -> None:
+def test_several_descriptors_are_charged_all_or_nothing(ratelimit: Control) -> None:
     ratelimit.freeze()
     app = made(limits="3/day using fixed_window", app_limits="10/day using fixed_window", key="ip")
     ann = (("remote_address", "192.0.2.8"), ("path", "/"))
@@ -100,14 +100,14 @@ def test_several_descriptors_are_decided_in_one_step(ratelimit: Control) -> None
     assert (last.overall_code, last.statuses[0].limit_remaining) == (OK, 0)  # the refused call charged nothing to BOB
 
 
-def test_a_cost_of_the_call_or_of_a_descriptor(ratelimit: Control) -> None:
+def test_descriptor_cost_overrides_the_cost_of_the_call(ratelimit: Control) -> None:
     ratelimit.freeze()
     app = made(limits="10/day using fixed_window")
     sent = [request(BOB), request(BOB, hits=3), request(BOB, hits=3, own=2), request(BOB, hits=3, own=0)]
     assert [answer.statuses[0].limit_remaining for answer in answers(app, *sent)] == [9, 6, 4, 4]
 
 
-def test_entries_are_parts_of_a_request(ratelimit: Control) -> None:
+def test_entries_become_parts_of_a_request(ratelimit: Control) -> None:
     ratelimit.freeze()
     rules = [
         {"path": "/u", "limits": "5/day", "key": "user", "name": "u"},
@@ -129,7 +129,7 @@ def test_entries_are_parts_of_a_request(ratelimit: Control) -> None:
     assert found == [('"u"', 4), ('"u"', 3), ('"h"', 4), ('"h"', 3), ('"root"', 4)]
 
 
-def test_shadow_and_unlimited(ratelimit: Control) -> None:
+def test_shadow_limits_and_exempt_paths_admit(ratelimit: Control) -> None:
     ratelimit.freeze()
     app = made(limits=[{"limit": "1/day", "shadow": True}], exempt=["/free"])
     shadow = answers(app, request(BOB), request(BOB), request((("path", "/free"),)))
@@ -137,7 +137,7 @@ def test_shadow_and_unlimited(ratelimit: Control) -> None:
     assert [answer.statuses[0].code for answer in shadow] == [OK] * 3
 
 
-def test_a_blocked_client_and_a_store_that_denies() -> None:
+def test_blocked_client_and_denying_store_refuse() -> None:
     blocked = made(limits="9/day", blocklist=["192.0.2.7"])
     denying = made(limits="9/day", store="redis://127.0.0.1:1/0", on_store_error="deny")
     for app, status in ((blocked, b'"status":403'), (denying, b'"status":503')):
@@ -155,17 +155,17 @@ def test_a_blocked_client_and_a_store_that_denies() -> None:
         (request(BOB, own=2**63), f"descriptors[0].hits_addend: got {2**63}, expected less than {2**53}"),
     ],
 )
-def test_an_invalid_call(sent: bytes, text: str) -> None:
+def test_invalid_call_is_an_error(sent: bytes, text: str) -> None:
     assert answers(made(limits="9/day"), sent) == [(grpc.StatusCode.INVALID_ARGUMENT, text)]
 
 
-def test_bytes_that_are_no_message() -> None:
+def test_undecodable_message_is_an_error() -> None:
     ((code, _), answer) = answers(made(limits="9/day"), b"\xff\xff", request(BOB))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert answer.overall_code == OK
 
 
-def test_any_bytes_are_decided_and_different_ones_have_different_buckets(ratelimit: Control) -> None:
+def test_any_bytes_are_decided_and_different_bytes_have_own_buckets(ratelimit: Control) -> None:
     """Envoy admits a call that fails."""
     ratelimit.freeze()
     rules = [
@@ -192,7 +192,7 @@ def test_any_bytes_are_decided_and_different_ones_have_different_buckets(ratelim
     assert answer.overall_code == OK
 
 
-def test_a_long_path_is_refused() -> None:
+def test_long_path_is_refused() -> None:
     paths: list[Text] = ["/" + "a" * 8191, "/" + "a" * 8192, "/a?" + "%" * 8190]
     admitted, *refused = answers(made(limits="9/day"), *(request(BOB, (("path", path),)) for path in paths))
     assert admitted.overall_code == OK
@@ -203,7 +203,7 @@ def test_a_long_path_is_refused() -> None:
         assert b'"status":414' in answer.raw_body
 
 
-def test_only_trusted_proxies_and_those_with_the_secret_are_answered(tmp_path: Path) -> None:
+def test_calls_need_a_trusted_proxy_and_the_secret(tmp_path: Path) -> None:
     stranger = service({"limits": "1/day", "trusted_proxies": ["10.0.0.0/8"]})
     ((code, text),) = answers(stranger, request(BOB))
     assert (code, text.partition(":")[0]) == (grpc.StatusCode.PERMISSION_DENIED, "trusted_proxies")

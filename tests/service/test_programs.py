@@ -39,12 +39,12 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield found
 
 
-def test_the_page_has_a_program_in_each_language() -> None:
+def test_page_has_a_program_in_each_language() -> None:
     assert [language for language, _ in BLOCKS] == ["bash", "javascript", "go", "bash"]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)), ids=lambda number: f"{BLOCKS[number][0]}-{number}")
-def test_a_program_prints_what_it_should(number: int, port: int, tmp_path: Path) -> None:
+def test_program_prints_the_expected_output(number: int, port: int, tmp_path: Path) -> None:
     language, text = BLOCKS[number]
     program, arguments, name = PROGRAMS[language]
     for needed in (program, *(["curl"] if language == "bash" else [])):

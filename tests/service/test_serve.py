@@ -27,13 +27,13 @@ FORWARDED = "X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /\r\nX-Forwarded-For: 1
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with served(tmp_path_factory.mktemp("service"), SETTINGS) as (found, process):
         yield found
-        assert process.poll() is None  # no request has stopped it
+        assert process.poll() is None  # no request has stopped the service
 
 
 def raw(port: int, sent: bytes) -> bytes:
     """Send bytes, and return all that the server sends until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        with contextlib.suppress(ConnectionError):  # the server may close before it has read all
+        with contextlib.suppress(ConnectionError):  # the server may close the connection before it has read all
             connection.sendall(sent)
         found = b""
         with contextlib.suppress(ConnectionError):
@@ -53,8 +53,8 @@ def status(port: int, path: str = "/healthz", method: str = "GET", body: Any = N
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_answers_with_a_body_are_sent_at_once(host: str) -> None:
-    """Without TCP_NODELAY, the body of each response waits 40 ms for the client to acknowledge the headers."""
+def test_accepted_connections_have_tcp_nodelay(host: str) -> None:
+    """Otherwise the body of each response waits 40 ms for the client to acknowledge the headers."""
     delayed: list[bool] = []
 
     async def main() -> None:
@@ -74,7 +74,7 @@ def test_answers_with_a_body_are_sent_at_once(host: str) -> None:
     assert delayed == [False]
 
 
-def test_a_body_of_a_megabyte(port: int) -> None:
+def test_body_of_a_megabyte_is_refused_or_ignored(port: int) -> None:
     body = b"x" * 1_000_000
     assert status(port, "/v1/hit", "POST", body) == 413
     assert (
@@ -84,7 +84,7 @@ def test_a_body_of_a_megabyte(port: int) -> None:
     assert status(port) == 200
 
 
-def test_a_keep_alive_connection_after_a_long_body(port: int) -> None:
+def test_connection_closes_after_an_unread_body(port: int) -> None:
     """An unread body is not parsed as another request: the server closes the connection after one response."""
     head = f"POST /v1/forward HTTP/1.1\r\nHost: a\r\n{FORWARDED}Content-Length: 1000000\r\n\r\n".encode()
     found = raw(port, head + b"x" * 999_999)
@@ -92,7 +92,7 @@ def test_a_keep_alive_connection_after_a_long_body(port: int) -> None:
     assert found.startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_thousand_headers(port: int) -> None:
+def test_thousand_headers_are_accepted(port: int) -> None:
     many = "".join(f"X-{number}: {'v' * 50}\r\n" for number in range(1000))
     found = raw(port, f"GET /v1/forward HTTP/1.1\r\nHost: a\r\n{FORWARDED}{many}Connection: close\r\n\r\n".encode())
     assert found.startswith(b"HTTP/1.1 200 ")
@@ -100,7 +100,7 @@ def test_a_thousand_headers(port: int) -> None:
 
 @pytest.mark.parametrize("end", [b"\r\n", b""])
 @pytest.mark.parametrize("size", [100_000, 500_000, 5_000_000])
-def test_a_long_head_is_answered_and_read(port: int, size: int, end: bytes) -> None:
+def test_long_head_is_read_and_refused(port: int, size: int, end: bytes) -> None:
     """A proxy admits a request if it cannot send all of its call."""
     head = b"GET /v1/forward HTTP/1.1\r\nHost: a\r\n" + b"X-A: abcd\r\n" * (size // 11) + end
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -113,7 +113,7 @@ def test_a_long_head_is_answered_and_read(port: int, size: int, end: bytes) -> N
     assert status(port) == 200
 
 
-def test_a_head_without_an_end_is_not_read_for_ever(port: int) -> None:
+def test_endless_head_ends_the_connection(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n")
         with pytest.raises(ConnectionError):
@@ -126,7 +126,7 @@ def test_a_head_without_an_end_is_not_read_for_ever(port: int) -> None:
     [(b"X-A: \x01", 400), (b"X-A" + b"\x80: b", 400), (b"X-A: " + b"b" * 100_000, 431)],
     ids=["control", "name", "long"],
 )
-def test_nginx_learns_why_a_head_is_refused(port: int, line: bytes, code: int) -> None:
+def test_refusal_of_a_head_has_the_form_that_nginx_needs(port: int, line: bytes, code: int) -> None:
     """nginx responds with 500 if it receives an error status other than 403."""
     for path in (b"/v1/nginx", b"/v1/forward"):
         answer = raw(port, b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\nConnection: close\r\n\r\n" % (path, line))
@@ -140,13 +140,13 @@ def test_nginx_learns_why_a_head_is_refused(port: int, line: bytes, code: int) -
 
 
 @pytest.mark.parametrize("size", [8192, 8193, 60_000])
-def test_a_long_path_below_envoy(port: int, size: int) -> None:
+def test_long_path_after_v1_envoy_is_refused(port: int, size: int) -> None:
     target = b"/v1/envoy/" + b"%" * (size - 1)
     found = raw(port, b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\n" % (target, FORWARDED.encode() + b"Connection: close\r\n"))
     assert found.split()[1] == (b"200" if size == 8192 else b"414")
 
 
-def test_what_clients_repeat_is_logged_once(tmp_path: Path) -> None:
+def test_repeated_errors_of_a_client_are_logged_once(tmp_path: Path) -> None:
     sent = [
         b"GET /v1/forward HTTP/1.1\r\nHost: a\r\nX-A: \x01%b\r\n\r\n" % (b"y" * 5000),
         b"GET /v1/forward HTTP/1.1\r\nHost: a\r\nX-A: %b\r\n\r\n" % (b"y" * 100_000),
@@ -164,7 +164,7 @@ def test_what_clients_repeat_is_logged_once(tmp_path: Path) -> None:
     ]
 
 
-def test_http_1_0(port: int) -> None:
+def test_http_1_0_request_is_decided(port: int) -> None:
     found = raw(port, f"GET /v1/forward HTTP/1.0\r\n{FORWARDED}\r\n".encode())
     assert found.split()[1] == b"200"
     assert b"ratelimit: " in found.lower()
@@ -185,7 +185,7 @@ def test_http_1_0(port: int) -> None:
     ],
     ids=["tls", "no-version", "bytes", "chunks", "negative", "upgrade"],
 )
-def test_nonsense_is_no_500(port: int, sent: bytes) -> None:
+def test_malformed_requests_get_no_500(port: int, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
@@ -195,7 +195,7 @@ def test_nonsense_is_no_500(port: int, sent: bytes) -> None:
 
 
 @pytest.mark.parametrize("parser", ["httptools", "h11"])
-def test_half_open_connections_end_and_leave_nothing(tmp_path: Path, parser: str) -> None:
+def test_half_open_connections_end_and_leak_no_file_descriptor(tmp_path: Path, parser: str) -> None:
     without = "sys.modules['httptools'] = None; " if parser == "h11" else ""
     code = (
         f"import sys; {without}"
@@ -235,7 +235,7 @@ def test_half_open_connections_end_and_leave_nothing(tmp_path: Path, parser: str
         stop(process)
 
 
-def test_sockets_workers_and_a_secret(tmp_path: Path) -> None:
+def test_service_runs_with_a_unix_socket_workers_and_a_secret(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("sixteen-letters!\n")
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / "rl.sock"))  # left over by a process that was killed
@@ -253,7 +253,9 @@ def test_sockets_workers_and_a_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_proxy_closes_an_idle_connection_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
+def test_idle_connections_are_kept_longer_than_proxies_keep_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
     """A proxy admits a request that it sends while the service closes the connection."""
     (tmp_path / "limits.toml").write_text(SETTINGS)
     configs: list[Any] = []
@@ -272,7 +274,7 @@ def test_a_proxy_closes_an_idle_connection_first(tmp_path: Path, monkeypatch: py
     assert config.timeout_keep_alive == 3900 > max(idle_times.values())
 
 
-def test_a_connection_of_a_stranger_ends(tmp_path: Path) -> None:
+def test_connection_without_the_secret_is_closed(tmp_path: Path) -> None:
     """Otherwise the idle connection would stay open for an hour."""
     (tmp_path / "secret.txt").write_text("sixteen-letters!\n")
     with served(tmp_path, SETTINGS, "--secret-file", "secret.txt") as (port, _):
@@ -282,7 +284,7 @@ def test_a_connection_of_a_stranger_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "mode"), [([], 0o660), (["--socket-mode", "600"], 0o600)])
-def test_unix_sockets_are_not_for_every_user(tmp_path: Path, options: list[str], mode: int) -> None:
+def test_unix_sockets_have_restricted_permissions(tmp_path: Path, options: list[str], mode: int) -> None:
     with served(tmp_path, SETTINGS, "--bind", "unix:a.sock", "--grpc", "unix:b.sock", *options):
         assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a.sock", "b.sock")] == [mode, mode]
 
@@ -306,7 +308,7 @@ def test_unix_sockets_are_not_for_every_user(tmp_path: Path, options: list[str],
         (["--secret-file", "short.txt"], "--secret-file short.txt.secret: expected at least 16"),
     ],
 )
-def test_a_wrong_start_names_the_place(
+def test_invalid_option_is_an_error_that_names_the_option(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -322,7 +324,7 @@ def test_a_wrong_start_names_the_place(
     assert capsys.readouterr().err.startswith(f"ratelimit_mw: {problem}")
 
 
-def test_wrong_settings_do_not_start(
+def test_invalid_settings_prevent_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WEB_CONCURRENCY", "1")
@@ -355,10 +357,8 @@ while True:
 """
 
 
-def test_a_holder_that_is_killed_holds_its_slot_for_its_lifetime_only(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """Models a token server: a process takes a slot and renews it, until it is killed."""
+def test_slot_of_a_killed_process_expires_after_its_lifetime(redis_server: RedisServer, tmp_path: Path) -> None:
+    """As with a token server, a process takes a slot and renews it until the process is killed."""
     body = {"limits": {"concurrent": 1, "slot_lifetime": 1}, "key": "job"}
     settings = f'limits = "1/day"\nstore = "{redis_server.url}"\nstore_timeout = 5.0\n'
     with served(tmp_path, settings) as (port, _):

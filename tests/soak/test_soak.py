@@ -76,7 +76,7 @@ def without_end(redis: RedisServer) -> int:
     return int(counts["keys"]) - int(counts["expires"])
 
 
-def test_nothing_grows(server: WebServer, redis: RedisServer) -> None:
+def test_memory_sockets_and_keys_do_not_grow_under_load(server: WebServer, redis: RedisServer) -> None:
     at_rest = sockets_of(server)
     samples: list[Sample] = []
     end = time.monotonic() + SECONDS

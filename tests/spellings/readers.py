@@ -13,7 +13,7 @@ from gunicorn.util import (  # type: ignore[import-untyped]  # gunicorn has no t
     split_request_uri,
     unquote_to_wsgi_str,
 )
-from waitress.parser import ParsingError, split_uri  # type: ignore[import-untyped]  # nor has waitress
+from waitress.parser import ParsingError, split_uri  # type: ignore[import-untyped]  # waitress has no types
 
 _VISIBLE: Final = re.compile(rb"[\x21-\x7e]+")  # the bytes that h11 accepts in a target
 Read = dict[str, Any]

@@ -9,7 +9,7 @@ from inspect import Parameter, Signature
 from typing import Any, Final
 from uuid import UUID
 
-import bottle  # type: ignore[import-untyped]  # it has no types
+import bottle  # type: ignore[import-untyped]  # this package has no types
 import falcon
 import falcon.asgi
 import fastapi

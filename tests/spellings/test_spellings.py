@@ -14,32 +14,32 @@ RANDOM = 100_000 // PARTS if PROOF else 300  # targets for each framework and pa
 
 
 @pytest.mark.parametrize("framework", drive.FRAMEWORKS)
-def test_each_endpoint_is_reached(framework: str) -> None:
+def test_each_endpoint_is_reached_by_its_plain_path(framework: str) -> None:
     reached = {name for name, path in EVERY.items() if drive.run(framework, [written(filled(path))]).reached}
     missing = set(EVERY) - reached
     allowed = {
         "litestar": {"edit", "report", "row"},  # no text beside a parameter, or after a path
         "falcon": {"edit"},
-        "bottle": {"thing"},  # it has no UUIDs
-        "django": {"price"},  # it has no floats
+        "bottle": {"thing"},  # Bottle has no UUIDs
+        "django": {"price"},  # Django has no floats
     }
     assert missing == allowed.get(framework.partition("-")[0], set())
 
 
 @pytest.mark.parametrize("framework", drive.FRAMEWORKS)
-def test_named_spellings(framework: str) -> None:
+def test_no_named_spelling_evades_a_limit(framework: str) -> None:
     assert drive.run(framework, seeds()).escapes == []
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("framework", drive.FRAMEWORKS)
-def test_random_spellings(framework: str, part: int) -> None:
+def test_no_random_spelling_evades_a_limit(framework: str, part: int) -> None:
     seen = drive.run(framework, random_targets(f"{framework} {part}", RANDOM))
     assert seen.escapes == []
     assert seen.reached > RANDOM // 5  # otherwise the changes are so large that routers match few targets
 
 
-def test_an_escape_is_seen() -> None:
+def test_escape_is_detected() -> None:
     assert escaped("login", frozenset({"default"}))
     assert escaped("free", frozenset())
     assert not escaped("login", frozenset({"login", "secret"}))
