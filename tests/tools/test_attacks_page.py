@@ -1,4 +1,4 @@
-"""The program that runs the attacks against this and other packages, and the page that it wrote."""
+"""Tests the program that attacks this and other packages, and the page with its results."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from benchmark_program import ROOT, run
 PAGE = ROOT / "benchmarks" / "attacks.md"
 
 
-def test_the_page_has_a_row_for_each_attack_and_ours_held() -> None:
+def test_page_shows_that_ratelimit_mw_withstands_each_attack() -> None:
     rows = [line.strip("| ").split(" | ") for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
     names, places = [row[0] for row in rows[2:]], rows[0]
     assert names == [attack.name for attack in ATTACKS]
@@ -17,7 +17,7 @@ def test_the_page_has_a_row_for_each_attack_and_ours_held() -> None:
         assert row[places.index("ratelimit_mw")] == f"held ({Seen([*attack.exact])})"
 
 
-def test_the_program_writes_what_it_saw(tmp_path: Path) -> None:
+def test_program_writes_the_results_of_an_attack(tmp_path: Path) -> None:
     page = tmp_path / "attacks.md"
     done = run(tmp_path, "-m", "benchmarks.attacks", "--only", "a path in the Host header", "--output", str(page))
     assert done.returncode == 0, done.stderr
@@ -25,7 +25,7 @@ def test_the_program_writes_what_it_saw(tmp_path: Path) -> None:
     assert "ratelimit_mw 1 of 1" in page.read_text("utf-8")
 
 
-def test_an_attack_holds_only_if_no_more_pass_than_may_and_nothing_is_forged() -> None:
+def test_attack_is_withstood_only_within_its_bounds_and_without_forgery() -> None:
     attack = Attack("", "", "", "", lambda _: Seen([]), (200, 429), most=1, least=1)
     for seen, held in ((Seen([200, 429]), True), (Seen([200, 200]), False), (Seen([429]), False)):
         assert attack.held(seen) is held

@@ -1,4 +1,4 @@
-"""`tox -e audit` checks the packages that users install, and no others."""
+"""Tests that `tox -e audit` checks the packages that users install, and no others."""
 
 from importlib.metadata import version
 
@@ -15,7 +15,9 @@ from audit.__main__ import needed
         (("demo",), {"msgspec", "redis", "hiredis", "starlette", "anyio", "uvicorn", "h11"}, {"pytest", "fastapi"}),
     ],
 )
-def test_what_extras_need_and_what_that_needs(extras: tuple[str, ...], there: set[str], absent: set[str]) -> None:
+def test_audit_covers_the_dependencies_of_extras_transitively(
+    extras: tuple[str, ...], there: set[str], absent: set[str]
+) -> None:
     found = dict(needed("ratelimit-mw", frozenset(extras)))
     assert there <= {*found}
     assert not absent & {*found}

@@ -1,4 +1,4 @@
-"""The benchmark program counts and reports correctly. No test depends on how fast anything is."""
+"""Tests that the benchmark program counts and reports correctly. No test depends on speed."""
 
 import json
 from pathlib import Path
@@ -133,7 +133,7 @@ sys.exit(main(["--only", "memory-token", "--rounds", "2", "--calls", "20"]))
 """
 
 
-def test_rows_without_a_server_count_what_they_say(tmp_path: Path) -> None:
+def test_rows_without_a_server_have_the_expected_counts(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "benchmarks", "--only", "memory", "bytes", "asgi", "wsgi", *SMALL, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("memory-token", "memory-default", "asgi", "asgi-slowapi", "wsgi"):
@@ -158,7 +158,7 @@ def test_rows_without_a_server_count_what_they_say(tmp_path: Path) -> None:
     assert min(slowest.values()) > 0
 
 
-def test_rows_of_rules_admit_all_that_they_send(tmp_path: Path) -> None:
+def test_rows_of_rules_admit_all_requests(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "benchmarks", "--only", "rules", *SMALL, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = written(tmp_path / "it.json")["rules-500"]
@@ -166,7 +166,7 @@ def test_rows_of_rules_admit_all_that_they_send(tmp_path: Path) -> None:
     assert (found["unit"], found["target"], len(found["values"])) == ("x", 3.0, 2)
 
 
-def test_rows_of_routers_count_what_ours_admits_on_each_route(tmp_path: Path) -> None:
+def test_rows_of_routers_count_the_admissions_on_each_route(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", WITHOUT_SLOWAPI)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = written(tmp_path / "it.json")
@@ -177,7 +177,7 @@ def test_rows_of_routers_count_what_ours_admits_on_each_route(tmp_path: Path) ->
             assert (rows[peer]["values"], rows[peer]["notes"]) == ([], ["skipped, slowapi: not installed"])
 
 
-def test_row_without_a_part_of_ours_is_told(tmp_path: Path) -> None:
+def test_row_without_a_part_of_the_package_is_skipped_with_a_note(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", WITHOUT_OURS)
     assert done.returncode == 0, done.stdout + done.stderr
     found = written(tmp_path / "it.json")["fastapi"]
@@ -186,13 +186,13 @@ def test_row_without_a_part_of_ours_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("app", "told"), [("right", ""), ("lax", "[200, 200, 200]"), ("mute", "ratelimit-policy")])
-def test_app_is_timed_only_after_it_was_seen_to_limit_and_to_say_so(tmp_path: Path, app: str, told: str) -> None:
+def test_app_is_timed_only_if_it_limits_and_sends_header_fields(tmp_path: Path, app: str, told: str) -> None:
     done = run(tmp_path, "-c", HELD, app)
     assert (done.returncode == 0) is (app == "right"), done.stderr
     assert told in done.stderr
 
 
-def test_route_without_its_limit_fails_only_where_it_is_ours(tmp_path: Path) -> None:
+def test_route_without_a_limit_fails_only_for_this_package(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", LEAKS, "peer")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "10.00 admitted" in done.stdout
@@ -203,7 +203,7 @@ def test_route_without_its_limit_fails_only_where_it_is_ours(tmp_path: Path) -> 
     assert "WRONG: 10 admitted, not 2" in done.stdout
 
 
-def test_bytes_of_a_memory_store_count_its_keys(tmp_path: Path) -> None:
+def test_bytes_row_counts_the_keys_of_the_memory_store(tmp_path: Path) -> None:
     only = ("--only", "bytes-gcra", "--calls", "20000")
     done = run(tmp_path, "-m", "benchmarks", *only, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -213,7 +213,7 @@ def test_bytes_of_a_memory_store_count_its_keys(tmp_path: Path) -> None:
     assert len("{0123456789abcdef0123456789abcdef}:default") < found["value"] < 1000
 
 
-def test_rows_of_the_redis_server_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_rows_of_the_redis_server_have_the_expected_counts(tmp_path: Path, redis_server: RedisServer) -> None:
     (tmp_path / "redis-server").symlink_to(redis_server.binary)  # the rows start their own server, from PATH
     only = ("--only", "lua", "redis-bytes")
     done = run(tmp_path, "-m", "benchmarks", *only, *SMALL, "--json", "it.json", PATH=str(tmp_path))
@@ -234,7 +234,7 @@ def test_rows_of_the_redis_server_count_what_they_say(tmp_path: Path, redis_serv
         assert len(f"rl:1:{{0123456789abcdef0123456789abcdef}}:default:100/60s_using_{name}") < size["value"] < 1000
 
 
-def test_rows_of_many_keys_in_redis_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_rows_of_many_keys_in_redis_have_the_expected_counts(tmp_path: Path, redis_server: RedisServer) -> None:
     (tmp_path / "redis-server").symlink_to(redis_server.binary)
     only = ("--only", "redis-sync-refused", "redis-sync-keys", "redis-node", "redis-app")
     done = run(tmp_path, "-m", "benchmarks", *only, *SMALL, "--json", "it.json", PATH=str(tmp_path))
@@ -248,7 +248,7 @@ def test_rows_of_many_keys_in_redis_count_what_they_say(tmp_path: Path, redis_se
     assert {rows[name]["unit"] for name in nodes} == {"us"}
 
 
-def test_rows_of_production_count_what_they_say(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_rows_of_production_have_the_expected_counts(tmp_path: Path, redis_server: RedisServer) -> None:
     (tmp_path / "redis-server").symlink_to(redis_server.binary)
     names = [
         "production-asgi-redis-1000-proxy-10",
@@ -262,7 +262,7 @@ def test_rows_of_production_count_what_they_say(tmp_path: Path, redis_server: Re
     assert counts == dict.fromkeys(names, (40, 0, "us", []))
 
 
-def test_served_rows_count_what_wrk_was_answered(tmp_path: Path) -> None:
+def test_served_rows_count_the_responses_to_wrk(tmp_path: Path) -> None:
     put_wrk(tmp_path)
     only = ("--only", "served-memory", "--rounds", "1", "--json", "it.json")
     done = run(tmp_path, "-m", "benchmarks", *only, PATH=str(tmp_path))
@@ -285,7 +285,7 @@ def test_served_rows_count_what_wrk_was_answered(tmp_path: Path) -> None:
         ("uvicorn", "uvicorn: not installed"),
     ],
 )
-def test_served_row_without_what_it_needs_is_told(tmp_path: Path, without: str, told: str) -> None:
+def test_served_row_without_a_program_is_skipped_with_a_note(tmp_path: Path, without: str, told: str) -> None:
     done = run(tmp_path, "-c", WITHOUT, without, PATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     found = written(tmp_path / "it.json")["served-memory"]
@@ -315,7 +315,7 @@ def test_wrong_counts_fail(tmp_path: Path) -> None:
     assert "WRONG: ours: 4 admitted and 1 refused, not 5 and 0" in done.stdout
 
 
-def test_count_over_its_target_fails_only_where_it_is_exact(tmp_path: Path) -> None:
+def test_count_over_its_target_fails_only_if_exact(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", COUNTS, "heavy")
     assert done.returncode == 0, done.stderr
     assert "2.00 bytes" in done.stdout
@@ -327,19 +327,19 @@ def test_count_over_its_target_fails_only_where_it_is_exact(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("name", "told"), [("saved", "2.00 calls >= 2.00 met"), ("all", "10.00 calls <= 10.00 met")])
-def test_count_says_which_side_of_its_target_is_good(tmp_path: Path, name: str, told: str) -> None:
+def test_count_shows_the_direction_of_its_target(tmp_path: Path, name: str, told: str) -> None:
     done = run(tmp_path, "-c", COUNTS, name)
     assert done.returncode == 0, done.stderr
     assert told in " ".join(done.stdout.replace(" - ", " ").split())
 
 
-def test_count_of_the_refused_that_were_admitted_fails(tmp_path: Path) -> None:
+def test_admissions_in_a_count_of_refusals_fail(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", COUNTS, "admitted")
     assert done.returncode == 1, done.stderr
     assert "WRONG: 5 admitted and 0 refused, not 0 and 5" in done.stdout
 
 
-def test_race_for_the_most_compares_calls_per_second(tmp_path: Path) -> None:
+def test_race_with_a_minimum_compares_calls_per_second(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", FOUR_TIMES_AS_FAST)
     assert done.returncode == 0, done.stderr
     rows = written(tmp_path / "it.json")
@@ -352,14 +352,14 @@ def test_race_for_the_most_compares_calls_per_second(tmp_path: Path) -> None:
     assert rows["absent"]["notes"] == ["skipped, nobody: not here"]
 
 
-def test_peer_that_is_not_installed_is_told(tmp_path: Path) -> None:
+def test_peer_that_is_not_installed_is_noted(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", WITHOUT_LIMITS)
     assert done.returncode == 0, done.stderr
     assert "limits: not installed" in done.stdout
     assert row(done.stdout, "memory-token")[-2:] == ["40", "0"]
 
 
-def test_row_without_its_server_is_told(tmp_path: Path) -> None:
+def test_row_without_its_server_is_skipped_with_a_note(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "benchmarks", "--only", "redis-sync-1", *SMALL, PATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "skipped, redis-server: not on PATH" in done.stdout
@@ -430,13 +430,13 @@ def test_update_of_a_comparison_with_a_commit_is_an_error(tmp_path: Path) -> Non
     assert "--update: it does not go with --against" in done.stderr
 
 
-def test_a_row_closes_what_it_opened_before_the_next_begins(tmp_path: Path) -> None:
+def test_row_closes_its_resources_before_the_next_row(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", TWO_ROWS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["begins with []", "begins with []", "the loop runs", "ends with []"]
 
 
-def test_rows_of_workers_count_what_wrk_was_answered(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_rows_of_workers_count_the_responses_to_wrk(tmp_path: Path, redis_server: RedisServer) -> None:
     put_wrk(tmp_path)
     (tmp_path / "redis-server").symlink_to(redis_server.binary)
     only = ("--only", "workers-flask", "--rounds", "1", "--json", "it.json")
@@ -453,7 +453,7 @@ def test_rows_of_workers_count_what_wrk_was_answered(tmp_path: Path, redis_serve
 
 
 @pytest.mark.parametrize("options", [(), ("--memory",)])
-def test_load_of_a_file_counts_its_takes(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_file_load_counts_its_takes(options: tuple[str, ...], tmp_path: Path) -> None:
     done = run(
         tmp_path, "-m", "benchmarks.file_load", "--processes", "2", "--rate", "200", "--seconds", "0.5", *options
     )

@@ -1,4 +1,4 @@
-"""The benchmark program with `--against` runs the right trees and counts correctly. No test depends on speed."""
+"""Tests that benchmarks with `--against` run the right trees and count correctly. No test depends on speed."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def against(checkout: Path, *arguments: str, **environment: str) -> subprocess.C
     return run(checkout, "-m", "benchmarks", "--json", "it.json", "--against", *arguments, **own)
 
 
-def test_both_trees_count_what_the_rows_say(checkout: Path, tmp_path: Path) -> None:
+def test_rows_of_both_trees_have_the_expected_counts(checkout: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     put_wrk(tmp_path)
@@ -89,7 +89,7 @@ def test_both_trees_count_what_the_rows_say(checkout: Path, tmp_path: Path) -> N
     assert not list(temporary.iterdir())
 
 
-def test_the_package_of_the_commit_is_what_runs(checkout: Path) -> None:
+def test_benchmark_runs_the_package_of_the_commit(checkout: Path) -> None:
     done = against(checkout, "HEAD~1", "--only", "asgi-added", *SMALL)
     assert done.returncode == 1, done.stdout + done.stderr
     found = written(checkout / "it.json")["asgi-added"]
@@ -97,7 +97,7 @@ def test_the_package_of_the_commit_is_what_runs(checkout: Path) -> None:
     assert found["problems"] == ["peer: 0 admitted and 20 refused, not 20 and 0"] * 2
 
 
-def test_the_server_imports_the_package_of_the_commit(checkout: Path, tmp_path: Path) -> None:
+def test_server_imports_the_package_of_the_commit(checkout: Path, tmp_path: Path) -> None:
     put_wrk(tmp_path)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     done = against(checkout, "HEAD~1", "--only", "served-memory", *SMALL, PATH=path)
@@ -105,14 +105,14 @@ def test_the_server_imports_the_package_of_the_commit(checkout: Path, tmp_path: 
     assert "TypeError: RateLimitMiddleware.__init__() got an unexpected keyword argument 'store'" in done.stderr
 
 
-def test_a_worker_is_followed_by_the_next(checkout: Path) -> None:
+def test_rounds_run_in_successive_workers(checkout: Path) -> None:
     done = against(checkout, "HEAD", "--only", "memory-refused", "--rounds", "21", "--calls", "5")
     assert done.returncode == 0, done.stdout + done.stderr
     found = written(checkout / "it.json")["memory-refused"]
     assert (found["admitted"], found["refused"], found["problems"]) == (0, 105, [])
 
 
-def test_what_a_commit_does_not_have_is_told(checkout: Path) -> None:
+def test_import_missing_in_the_commit_is_noted(checkout: Path) -> None:
     done = against(checkout, "HEAD~1", "--only", "memory-default", *SMALL)
     assert done.returncode == 0, done.stdout + done.stderr
     found = written(checkout / "it.json")["memory-default"]
@@ -120,7 +120,7 @@ def test_what_a_commit_does_not_have_is_told(checkout: Path) -> None:
     assert "ImportError: cannot import name 'Charge'" in found["notes"][0]
 
 
-def test_changes_that_are_not_committed_are_measured_too(checkout: Path) -> None:
+def test_uncommitted_changes_are_measured(checkout: Path) -> None:
     (checkout / Path(str(asgi.__file__)).relative_to(PACKAGE.parent)).write_text(REFUSES)
     done = against(checkout, "HEAD", "--only", "asgi-added", *SMALL)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -137,14 +137,14 @@ def test_changes_that_are_not_committed_are_measured_too(checkout: Path) -> None
         ("HEAD:benchmarks", "no such"),
     ],
 )
-def test_no_tree_of_that_name_is_an_error(checkout: Path, name: str, told: str) -> None:
+def test_invalid_commit_is_an_error(checkout: Path, name: str, told: str) -> None:
     done = against(checkout, name, *SMALL)
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_without_git_it_is_an_error(checkout: Path) -> None:
+def test_missing_git_or_repository_is_an_error(checkout: Path) -> None:
     done = against(checkout, "HEAD", PATH=str(checkout))
     assert done.returncode == 2
     assert done.stderr.endswith("--against HEAD: git: not on PATH\n")
@@ -154,7 +154,7 @@ def test_without_git_it_is_an_error(checkout: Path) -> None:
     assert "not a git repository" in done.stderr
 
 
-def test_row_that_is_not_between_trees_is_an_error_that_names_those_that_are(checkout: Path) -> None:
+def test_row_that_cannot_compare_trees_is_an_error_with_valid_rows(checkout: Path) -> None:
     done = against(checkout, "HEAD", "--only", "lua")
     assert done.returncode == 2
     assert "asgi-added" in done.stderr

@@ -1,4 +1,4 @@
-"""The chart of a run is well-formed, its bars have the right lengths, and its texts state what the colors show."""
+"""Tests that a chart is well-formed, has bars of the right lengths, and texts that state what the colors show."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def mark(bar: ET.Element, of: str = "target") -> tuple[float, float]:
     return float(found.get("x1", "")), float(found.get("x2", ""))
 
 
-def test_bars_and_marks_stand_where_the_numbers_say(tmp_path: Path) -> None:
+def test_bars_and_marks_have_the_right_positions(tmp_path: Path) -> None:
     found = bars(drawn(tmp_path, line("a", 0.5, 0.25), line("b", 2.0, 1.0, half=[1.0, 2.0]), line("c", 0.2, 0.4)))
     assert [*found] == ["a", "b", "c"]
     assert [length(bar) for bar in found.values()] == [95.0, 380.0, 38.0]  # 2.0 is the longest: 380 pixels
@@ -51,7 +51,7 @@ def test_bars_and_marks_stand_where_the_numbers_say(tmp_path: Path) -> None:
     assert mark(found["b"], "half") == (440.0, 630.0)
 
 
-def test_each_direction_and_unit_has_an_axis_of_its_own(tmp_path: Path) -> None:
+def test_each_direction_and_unit_has_its_own_axis(tmp_path: Path) -> None:
     more = {"at_least": True}
     rows = (
         line("sizes", 95.0, 190.0, unit="bytes"),
@@ -72,11 +72,11 @@ def test_each_direction_and_unit_has_an_axis_of_its_own(tmp_path: Path) -> None:
     assert mark(found["sizes"]) == (END, END)
 
 
-def test_what_has_no_target_or_no_number_is_not_drawn(tmp_path: Path) -> None:
+def test_rows_without_a_target_number_or_scale_are_not_drawn(tmp_path: Path) -> None:
     assert not bars(drawn(tmp_path, line("a", None, 0.5), line("b", 0.5, None), line("c", 2.0, 2.0, unit="admitted")))
 
 
-def test_what_colours_say_is_told_in_words_too(tmp_path: Path) -> None:
+def test_texts_state_what_the_colors_show(tmp_path: Path) -> None:
     svg = drawn(tmp_path, line("a", 0.5, 0.25, verdict="missed"), line("b", 3.0, 2.0, at_least=True))
     assert (svg.get("role"), svg.get("aria-labelledby")) == ("img", "title about")
     assert svg.findtext(f"{SVG}title") == "1 of 2 targets met"
@@ -89,7 +89,7 @@ def test_what_colours_say_is_told_in_words_too(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_draws_what_it_wrote_and_it_can_be_drawn_again(tmp_path: Path) -> None:
+def test_run_draws_its_chart_and_the_json_gives_the_same_chart(tmp_path: Path) -> None:
     given = ("--only", "memory-token", "--json", "it.json", "--svg", "it.svg")
     done = run(tmp_path, "-m", "benchmarks", *given, *SMALL)
     assert done.returncode == 0, done.stderr
@@ -101,12 +101,12 @@ def test_a_run_draws_what_it_wrote_and_it_can_be_drawn_again(tmp_path: Path) -> 
     assert str(ROOT) not in json.dumps(found)
 
 
-def test_the_page_shows_the_run_that_lies_beside_it() -> None:
+def test_page_shows_the_figures_of_its_json_file() -> None:
     done = run(ROOT, "docs/performance_figures.py", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_stale_page_is_shown_and_can_be_renewed(tmp_path: Path) -> None:
+def test_stale_page_is_detected_and_updated(tmp_path: Path) -> None:
     files = ("docs/performance_figures.py", "benchmarks/__init__.py", "benchmarks/chart.py")
     pages = [
         f"docs/explanation/{name}"
@@ -128,7 +128,7 @@ def test_a_stale_page_is_shown_and_can_be_renewed(tmp_path: Path) -> None:
     assert run(tmp_path, "docs/performance_figures.py", "--check", PYTHONPATH=str(tmp_path)).returncode == 0
 
 
-def test_every_row_that_missed_is_explained_on_the_page() -> None:
+def test_page_explains_every_row_that_missed_its_target() -> None:
     page = (ROOT / "docs/explanation/benchmarks.md").read_text("utf-8")
     why = page.partition("## Rows that miss")[2].partition("\n## ")[0]
     found = json.loads((ROOT / "docs/explanation/performance.json").read_text("utf-8"))["rows"]

@@ -1,4 +1,4 @@
-"""The list of mutations fits the package, and the runner reports a mutation that survives."""
+"""Tests that the list of mutations fits the package, and that the runner reports a surviving mutation."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ REFILLS = Mutation(
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
-def test_each_can_be_applied(mutation: Mutation) -> None:
+def test_each_mutation_can_be_applied(mutation: Mutation) -> None:
     assert mutation.apply(PACKAGE)
     assert [test for test in mutation.tests if not (ROOT / test.partition("::")[0]).is_file()] == []
 
@@ -90,7 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("mutation", [mutation for mutation in MUTATIONS if mutation.file.endswith(".py")], ids=str)
-def test_each_in_python_survives_other_prose(mutation: Mutation, folder: Path) -> None:
+def test_python_mutations_apply_despite_other_prose(mutation: Mutation, folder: Path) -> None:
     other_prose(mutation.file, folder)
     assert without_prose(mutation.apply(folder)) == without_prose(mutation.apply(PACKAGE))
 
@@ -124,7 +124,7 @@ class Bucket:
         ("if  cost > self.level:", "if cost:  # now", "take", "        if cost:  # now  # too much"),
     ],
 )
-def test_format_does_not_count(old: str, new: str, within: str, line: str, tmp_path: Path) -> None:
+def test_fragment_is_found_despite_other_formatting(old: str, new: str, within: str, line: str, tmp_path: Path) -> None:
     (tmp_path / "sample.py").write_text(SOURCE, "utf-8")
     changed = Mutation(1, "sample.py", "", old, new, (), within).apply(tmp_path)
     assert line in changed
@@ -142,18 +142,18 @@ def test_format_does_not_count(old: str, new: str, within: str, line: str, tmp_p
         ("# too  much", "", "'# too  much' is there 0 times"),
     ],
 )
-def test_a_fragment_must_be_there_once(old: str, within: str, times: str, tmp_path: Path) -> None:
+def test_fragment_must_occur_exactly_once(old: str, within: str, times: str, tmp_path: Path) -> None:
     (tmp_path / "sample.py").write_text(SOURCE, "utf-8")
     with pytest.raises(ValueError, match=re.escape(f"{times}, not once")):
         Mutation(1, "sample.py", "", old, "pass", (), within).apply(tmp_path)
 
 
-def test_each_stands_for_a_defect_of_its_own() -> None:
+def test_mutations_represent_different_defects() -> None:
     assert len({(mutation.file, mutation.why) for mutation in MUTATIONS}) == len(MUTATIONS) >= 20
 
 
 @pytest.mark.parametrize("file", DECIDING)
-def test_what_decides_is_mutated(file: str) -> None:
+def test_each_deciding_file_is_mutated(file: str) -> None:
     assert file in {mutation.file for mutation in MUTATIONS}
 
 
@@ -164,7 +164,7 @@ def told(mutations: Sequence[Mutation]) -> tuple[int, list[str]]:
     return code, [re.sub(r" \(\d+\.\d s\)$", "", line) for line in "\n".join(lines).splitlines()]
 
 
-def test_all_killed_is_success() -> None:
+def test_run_succeeds_if_all_mutations_are_killed() -> None:
     assert told([REFILLS]) == (
         0,
         [
@@ -175,7 +175,7 @@ def test_all_killed_is_success() -> None:
     )
 
 
-def test_one_that_survives_is_named_and_so_is_one_that_does_not_run() -> None:
+def test_run_names_mutations_that_survive_or_do_not_run() -> None:
     harmless = replace(REFILLS, number=2, why="a comment", old="# The clock stepped", new="# The clock steps")
     breaks = replace(REFILLS, number=3, why="a typo", old="def decide(", new="def decides(")
     lost = replace(REFILLS, number=4, why="no Python", old="def decide(", new="def decide")
@@ -201,7 +201,7 @@ def test_one_that_survives_is_named_and_so_is_one_that_does_not_run() -> None:
         ("drained = (step", "drained = (step", "it changes nothing"),
     ],
 )
-def test_a_list_that_no_longer_fits_is_an_error(old: str, new: str, problem: str) -> None:
+def test_mutation_that_no_longer_applies_is_an_error(old: str, new: str, problem: str) -> None:
     stale = replace(REFILLS, old=old, new=new)
     assert told([REFILLS, stale]) == (1, [f" 1 algorithms/token_bucket.py: a clock that steps back refills: {problem}"])
 
@@ -212,7 +212,7 @@ def test_tests_that_fail_without_a_mutation_are_an_error() -> None:
     assert said[0].startswith("without a mutation, tests/test_that_is_gone.py: ERROR, pytest says ")
 
 
-def test_one_that_is_not_there_cannot_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_choice_of_an_unknown_mutation_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "perfection"])
     assert "--only perfection: no such mutation" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The targets that `tox -e atheris` fuzzes hold for their seeds, and for these with a few bytes changed."""
+"""Tests that the targets of `tox -e atheris` accept their seeds, and seeds with a few changed bytes."""
 
 from random import Random
 
@@ -10,7 +10,7 @@ BYTES = b'/.,;="[]:% \t\n\r\0{}a1\xff\xc3'
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_target_holds(name: str) -> None:
+def test_target_accepts_its_seeds_and_changed_seeds(name: str) -> None:
     random = Random(name)  # noqa: S311  # the same each time, and no secret
     for seed in [b"", *SEEDS[name]]:
         TARGETS[name](seed)

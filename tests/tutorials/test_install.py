@@ -32,7 +32,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_page_has_a_command_for_each_source() -> None:
+def test_page_has_a_command_for_each_source() -> None:
     assert [command.partition('"')[2] for command in COMMANDS] == [
         'ratelimit-mw[redis]"',
         '.[redis]"',
@@ -41,7 +41,7 @@ def test_the_page_has_a_command_for_each_source() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_installs_the_package_and_its_extra(command: str, clone: Path, wheels: Path, tmp_path: Path) -> None:
+def test_command_installs_the_package_and_its_extra(command: str, clone: Path, wheels: Path, tmp_path: Path) -> None:
     own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     own |= {"PIP_TARGET": str(tmp_path), "PIP_FIND_LINKS": str(wheels), "GIT_CONFIG_GLOBAL": os.devnull}
     words = command.replace("git+https://HOST/PATH.git", f"git+{clone.as_uri()}")

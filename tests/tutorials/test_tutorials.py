@@ -1,4 +1,4 @@
-"""The steps of the tutorial for each framework, run in an empty folder and a new virtual environment, end in a 429.
+"""Tests that the tutorial for each framework ends in a 429, in an empty folder and a new virtual environment.
 
 The package comes from this checkout, and the packages that it is used with from the package index, so this needs the
 network; `tox -e once` runs it.
@@ -51,13 +51,13 @@ def of(framework: str) -> str:
     return TAB.sub(lambda tab: tab["text"] if tab["framework"] == framework else "", PAGE)
 
 
-def test_each_set_of_tabs_has_all_frameworks() -> None:
+def test_each_tab_set_has_all_frameworks() -> None:
     tabs = [tab["framework"] for tab in TAB.finditer(PAGE)]
     assert tabs == FRAMEWORKS * PAGE.count("{tab-set}")
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_it_reaches_a_429(framework: str, tmp_path: Path, port: int, environment: dict[str, str]) -> None:
+def test_tutorial_reaches_a_429(framework: str, tmp_path: Path, port: int, environment: dict[str, str]) -> None:
     commands = 0
     with serving(tmp_path, port, environment) as start:
         for step in STEP.finditer(of(framework)):
