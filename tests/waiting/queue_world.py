@@ -23,7 +23,7 @@ MOST_TURNS = 1000  # of all requests together, at one instant
 
 @dataclass(eq=False)
 class Asked:
-    """One request. `due`: when it continues unless it is woken earlier. `calls`: the store's methods that it called."""
+    """A request. `due`: when it continues unless it is woken earlier. `calls`: its calls of the methods of the store."""
 
     number: int
     match: Match

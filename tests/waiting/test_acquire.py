@@ -1,4 +1,4 @@
-"""`acquire`, `turn`, `limit(wait=...)` and `settle`: what they reserve, how long they sleep, and what they refund."""
+"""Tests the reservations, sleeps and refunds of `acquire`, `turn`, `limit(wait=...)` and `settle`."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -78,7 +78,7 @@ def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> Verdict:
     return caught.value.verdict
 
 
-def test_each_waits_behind_those_before_it(make: Make, slept: Sleeps) -> None:
+def test_each_acquire_waits_behind_the_previous_ones(make: Make, slept: Sleeps) -> None:
     limiter = make(MemoryStore(clock=Clock()))
     delays = [limiter.acquire(PACE, "me").delay for _ in range(4)]
     assert delays == [0.0, 1.0, 2.0, 3.0]
@@ -86,7 +86,7 @@ def test_each_waits_behind_those_before_it(make: Make, slept: Sleeps) -> None:
     assert limiter.acquire(PACE, "you").delay == 0.0
 
 
-def test_a_cost_is_waited_for_as_a_whole(make: Make, slept: Sleeps) -> None:
+def test_acquire_waits_for_all_units_of_a_cost(make: Make, slept: Sleeps) -> None:
     limiter = make(MemoryStore(clock=Clock()))
     limit = "2/second burst 4 using token_bucket"
     assert [limiter.acquire(limit, "me", cost).delay for cost in (3, 3, 1)] == [0.0, 1.0, 1.5]
@@ -94,9 +94,7 @@ def test_a_cost_is_waited_for_as_a_whole(make: Make, slept: Sleeps) -> None:
 
 
 @pytest.mark.parametrize("algorithm", BUCKETS)
-def test_what_does_not_fit_into_the_timeout_is_refused_at_once_and_takes_nothing(
-    make: Make, slept: Sleeps, algorithm: str
-) -> None:
+def test_wait_over_the_timeout_is_refused_at_once_without_a_charge(make: Make, slept: Sleeps, algorithm: str) -> None:
     clock = Clock()
     limiter = make(MemoryStore(clock=clock))
     limit = LeakyBucket(1, 1, burst=5) if algorithm == "leaky_bucket" else parse(f"1/s burst 1 using {algorithm}")[0]
@@ -112,7 +110,7 @@ def test_what_does_not_fit_into_the_timeout_is_refused_at_once_and_takes_nothing
 
 
 @pytest.mark.promise(4)
-def test_the_wait_of_a_refusal_is_true(make: Make, slept: Sleeps) -> None:
+def test_retry_after_of_a_refusal_is_exact(make: Make, slept: Sleeps) -> None:
     clock = Clock()
     limiter = make(MemoryStore(clock=clock))
     for _ in range(6):
@@ -124,7 +122,7 @@ def test_the_wait_of_a_refusal_is_true(make: Make, slept: Sleeps) -> None:
     assert limiter.acquire("7/minute burst 2 using gcra", "me", timeout=10).delay == slept[-1] <= 10
 
 
-def test_without_a_timeout_one_waits_as_long_as_can_be_said(make: Make, slept: Sleeps) -> None:
+def test_acquire_without_a_timeout_has_the_longest_max_delay(make: Make, slept: Sleeps) -> None:
     for limit in (TokenBucket(1, 86400.0, burst=1), TokenBucket(999_999_937, 86400.0)):
         store = RecordingStore(clock=Clock())
         make(store).acquire(limit, "me")
@@ -138,7 +136,7 @@ def test_without_a_timeout_one_waits_as_long_as_can_be_said(make: Make, slept: S
     assert slept == []
 
 
-def test_a_leaky_bucket_is_a_queue_for_its_burst(make: Make, slept: Sleeps) -> None:
+def test_leaky_bucket_queues_its_burst(make: Make, slept: Sleeps) -> None:
     limiter = make(MemoryStore(clock=Clock()))
     assert [limiter.acquire("10/second burst 3 using leaky_bucket", "me").delay for _ in range(3)] == [0.0, 0.1, 0.2]
     assert refusal(limiter.acquire, "10/second burst 3 using leaky_bucket", "me").retry_after == 0.1
@@ -147,7 +145,7 @@ def test_a_leaky_bucket_is_a_queue_for_its_burst(make: Make, slept: Sleeps) -> N
     assert slept == [0.1, 0.2]
 
 
-def test_a_timeout_stands_in_for_the_limits_own_max_delay(make: Make, slept: Sleeps) -> None:
+def test_timeout_replaces_the_max_delay_of_the_limit(make: Make, slept: Sleeps) -> None:
     limit = TokenBucket(1, 1, burst=1, max_delay=1)
     limiter = make(MemoryStore(clock=Clock()))
     assert [limiter.acquire(limit, "me", timeout=2).delay for _ in range(3)] == [0.0, 1.0, 2.0]
@@ -155,7 +153,7 @@ def test_a_timeout_stands_in_for_the_limits_own_max_delay(make: Make, slept: Sle
     assert slept == [1.0, 2.0]
 
 
-def test_a_window_beside_it_is_not_waited_for(make: Make, slept: Sleeps) -> None:
+def test_acquire_does_not_wait_for_a_window_beside_a_bucket(make: Make, slept: Sleeps) -> None:
     limits = [PACE, "2/minute using fixed_window"]
     limiter = make(MemoryStore(clock=Clock()))
     assert [limiter.acquire(limits, "me").delay for _ in range(2)] == [0.0, 1.0]
@@ -165,7 +163,7 @@ def test_a_window_beside_it_is_not_waited_for(make: Make, slept: Sleeps) -> None
 
 
 @pytest.mark.parametrize("limits", ["5/hour", ["5/hour", "9/day using fixed_window"]])
-def test_windows_alone_are_not_waited_for(make: Make, slept: Sleeps, limits: Any) -> None:
+def test_acquire_of_windows_alone_is_an_error(make: Make, slept: Sleeps, limits: Any) -> None:
     with pytest.raises(ConfigError) as told:
         make().acquire(limits, "me")
     assert str(told.value).startswith("limits: got '5/3600s using sliding_window_counter'")
@@ -183,22 +181,22 @@ def test_windows_alone_are_not_waited_for(make: Make, slept: Sleeps, limits: Any
         ({"cost": -1}, "cost: got -1, expected a whole number from 0 to 9007199254740991"),
     ],
 )
-def test_what_is_wrong_is_told_also_after_what_was_right(make: Make, terms: dict[str, Any], said: str) -> None:
+def test_invalid_arguments_are_errors_even_after_equal_valid_ones(make: Make, terms: dict[str, Any], said: str) -> None:
     limiter = make(MemoryStore(clock=Clock()))
-    limiter.acquire(PACE, "me", 1, 1)  # which compares equal to True
+    limiter.acquire(PACE, "me", 1, 1)  # 1 is equal to True
     with pytest.raises(ConfigError) as told:
         limiter.acquire(PACE, "me", **terms)
     assert str(told.value) == said
 
 
-def test_a_cost_that_never_passes_is_refused_at_once(make: Make, slept: Sleeps) -> None:
+def test_cost_over_the_burst_is_refused_at_once(make: Make, slept: Sleeps) -> None:
     assert refusal(make().acquire, PACE, "me", 2).retry_after == float("inf")
     assert make().acquire(PACE, "me", 0).delay == 0.0
     assert slept == []
 
 
 @pytest.mark.parametrize("algorithm", BUCKETS)
-def test_what_ends_a_wait_gives_its_units_back(make: Make, slept: Sleeps, algorithm: str) -> None:
+def test_interrupted_wait_refunds_its_units(make: Make, slept: Sleeps, algorithm: str) -> None:
     clock = Clock()
     limit: Any = f"1/second burst 1 using {algorithm}"
     if algorithm == "leaky_bucket":
@@ -211,14 +209,14 @@ def test_what_ends_a_wait_gives_its_units_back(make: Make, slept: Sleeps, algori
     with pytest.raises((asyncio.CancelledError, KeyboardInterrupt)):
         limiter.acquire(limits, "me")
     slept.ends = None
-    assert limiter.peek("4/hour using fixed_window", "me").remaining == 2  # the unit of the window, too
+    assert limiter.peek("4/hour using fixed_window", "me").remaining == 2  # the unit of the window is refunded, too
     assert limiter.acquire(limits, "me").delay == 2.0
 
 
-def test_a_store_that_fails_then_does_not_hide_what_ended_the_wait(
+def test_failed_refund_does_not_hide_the_interruption(
     slept: Sleeps, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})  # so that no line is throttled
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})  # so that no log line is throttled
 
     class Forgetful(MemoryStore):
         def settle(self, charges: Sequence[Charge]) -> None:
@@ -234,7 +232,7 @@ def test_a_store_that_fails_then_does_not_hide_what_ended_the_wait(
     assert "its units may not have been refunded: gone" in caplog.text
 
 
-def test_a_turn_is_a_block(slept: Sleeps) -> None:
+def test_turn_waits_before_its_block_and_stays_charged(slept: Sleeps) -> None:
     limiter = Limiter(MemoryStore(clock=Clock()))
     with limiter.turn(PACE, "me") as verdict:
         assert (verdict.allowed, slept) == (True, [])
@@ -255,7 +253,7 @@ def test_a_turn_is_a_block(slept: Sleeps) -> None:
     assert slept == [1.0, 1.0]
 
 
-def test_a_decorator_may_wait(slept: Sleeps) -> None:
+def test_decorator_waits(slept: Sleeps) -> None:
     limiter, own = Limiter(MemoryStore(clock=Clock())), AsyncLimiter(MemoryStore(clock=Clock()))
 
     @limiter.limit(PACE, wait=1.5)
@@ -288,13 +286,13 @@ def test_a_decorator_may_wait(slept: Sleeps) -> None:
         (PACE, "1", "wait: got '1', expected a finite number of seconds, 0 or more"),
     ],
 )
-def test_a_decorator_that_cannot_wait_is_told_where_it_stands(made: Any, limits: str, wait: Any, said: str) -> None:
+def test_decorator_with_an_invalid_wait_is_an_error_at_definition(made: Any, limits: str, wait: Any, said: str) -> None:
     with pytest.raises(ConfigError) as told:
         made().limit(limits, wait=wait)
     assert str(told.value).startswith(said)
 
 
-def test_a_task_that_is_cancelled_while_the_store_is_asked_takes_nothing() -> None:
+def test_task_canceled_during_the_store_call_is_not_charged() -> None:
     class Slow(RecordingStore):
         """A store whose `atake` waits for `may_answer`."""
 
@@ -339,7 +337,7 @@ def stores(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any, Clock]]:
 
 
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "sliding_window_log", *BUCKETS])
-def test_what_was_taken_is_corrected_by_hand(stores: tuple[Any, Any, Clock], algorithm: str) -> None:
+def test_settle_corrects_charges(stores: tuple[Any, Any, Clock], algorithm: str) -> None:
     store, other, clock = stores
     limiter = Limiter(store)
     limit = f"10/100 seconds using {algorithm}"
@@ -366,7 +364,7 @@ def test_what_was_taken_is_corrected_by_hand(stores: tuple[Any, Any, Clock], alg
     asyncio.run(main())
 
 
-def test_only_the_newest_members_of_a_log_are_given_back(stores: tuple[Any, Any, Clock]) -> None:
+def test_refund_removes_the_newest_units_of_a_log(stores: tuple[Any, Any, Clock]) -> None:
     store, other, clock = stores
     limiter, limit = Limiter(store), "10/100 seconds using sliding_window_log"
     for _ in range(3):
@@ -382,6 +380,6 @@ def test_only_the_newest_members_of_a_log_are_given_back(stores: tuple[Any, Any,
 
 
 @pytest.mark.parametrize("delta", [True, 1.0, "1", None])
-def test_a_correction_is_a_whole_number(make: Make, delta: Any) -> None:
+def test_settle_requires_a_whole_number(make: Make, delta: Any) -> None:
     with pytest.raises(ConfigError, match=r"^delta: got .*, expected a whole number"):
         make().settle("5/hour", "me", delta)

@@ -1,4 +1,4 @@
-"""Compares waiting for a turn with a model of it, for any number of requests, in simulated time."""
+"""Compares waiting for a turn with a model, for any number of requests, in simulated time."""
 
 import asyncio
 from contextlib import closing
@@ -42,7 +42,7 @@ def seconds(us: int | None) -> float | None:
 
 @settings(max_examples=20_000 if PROOF else 300, deadline=None)
 @given(crowds(), NOTATIONS, BURSTS)
-def test_tasks_go_as_the_model_says(asks: list[Ask], algorithm: str, burst: int) -> None:
+def test_tasks_get_the_outcomes_of_the_model(asks: list[Ask], algorithm: str, burst: int) -> None:
     expected = outcomes(Bucket(burst, SECOND // QUOTA), asks)
     assume(expected is not None)
     assert run_told(_tasks(asks, f"{QUOTA}/second burst {burst} using {algorithm}")) == expected
@@ -72,7 +72,7 @@ async def _tasks(asks: list[Ask], limit: str) -> list[Outcome]:
 
 @settings(max_examples=20_000 if PROOF else 300, deadline=None)
 @given(crowds(), NOTATIONS, BURSTS)
-def test_no_window_sees_more_than_the_bound(asks: list[Ask], algorithm: str, burst: int) -> None:
+def test_no_window_has_more_turns_than_the_bound(asks: list[Ask], algorithm: str, burst: int) -> None:
     found = run_told(_tasks(asks, f"{QUOTA}/second burst {burst} using {algorithm}"))
     turns = sorted((one.at, ask.cost) for one, ask in zip(found, asks, strict=True) if one.what == "turn")
     for first, (at, _) in enumerate(turns):
@@ -83,7 +83,7 @@ def test_no_window_sees_more_than_the_bound(asks: list[Ask], algorithm: str, bur
 
 @settings(max_examples=20_000 if PROOF else 300, deadline=None)
 @given(crowds(), NOTATIONS, BURSTS)
-def test_nobody_overtakes(asks: list[Ask], algorithm: str, burst: int) -> None:
+def test_no_request_overtakes_another(asks: list[Ask], algorithm: str, burst: int) -> None:
     """No request gives up, because refunded units may give a later request an earlier turn."""
     stay = [ask._replace(leaves=None) for ask in asks]
     found = run_told(_tasks(stay, f"{QUOTA}/second burst {burst} using {algorithm}"))
@@ -93,7 +93,7 @@ def test_nobody_overtakes(asks: list[Ask], algorithm: str, burst: int) -> None:
 
 @settings(max_examples=20_000 if PROOF else 300, deadline=None)
 @given(crowds(), NOTATIONS, BURSTS)
-def test_who_leaves_makes_nobody_wait_longer(asks: list[Ask], algorithm: str, burst: int) -> None:
+def test_canceled_request_delays_no_other_request(asks: list[Ask], algorithm: str, burst: int) -> None:
     limit = f"{QUOTA}/second burst {burst} using {algorithm}"
     patient = [ask._replace(timeout=None) for ask in asks]
     found = run_told(_tasks(patient, limit))
@@ -134,7 +134,7 @@ class Line:
 
 
 @pytest.mark.promise(5)
-def test_threads_go_as_the_model_says_in_memory_and_on_a_server(
+def test_threads_get_the_outcomes_of_the_model_in_memory_and_redis(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, numbers = Clock(), iter(range(10**9))

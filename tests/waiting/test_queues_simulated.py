@@ -1,4 +1,4 @@
-"""Queues of requests that wait for slots: a simulation with random events, and a test of each rule."""
+"""Tests queues of requests for slots: a simulation with random events, and a test of each rule."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -21,9 +21,7 @@ moves = st.lists(
 @example(1, 1, [("arrives", 0)] * 8 + [("arrives", 1), ("ends elsewhere", 0)])
 @example(1, 1, [("arrives", 0)] * 6 + [("arrives", 1), ("arrives", 2), ("ends elsewhere", 0)])
 @given(st.integers(1, 3), st.integers(1, 5), moves)
-def test_no_request_waits_while_its_slots_are_free_and_none_is_overtaken(
-    own: int, shared: int, steps: list[tuple[str, int]]
-) -> None:
+def test_no_request_waits_for_free_slots_or_is_overtaken(own: int, shared: int, steps: list[tuple[str, int]]) -> None:
     world = World(own, shared)
     for move, which in steps:
         if move == "arrives":
@@ -41,21 +39,21 @@ def test_no_request_waits_while_its_slots_are_free_and_none_is_overtaken(
     assert (world.waiting, world.queues._queues, world.queues._by_bucket) == ([], {}, {})
 
 
-def test_a_client_that_waits_for_its_own_slot_is_in_no_other_clients_way() -> None:
+def test_client_that_waits_for_its_own_slot_blocks_no_other_client() -> None:
     world = World(own=2, shared=10)
     hostile = [world.arrives(BAD) for _ in range(30)]
     assert [one.allowed for one in hostile[:3]] == [True, True, None]
     others = [world.arrives(f"198.51.100.{number}") for number in range(8)]
     assert [one.allowed for one in others] == [True] * 8
     late = world.arrives(GOOD)
-    assert late.allowed is None  # all ten are taken
+    assert late.allowed is None  # all ten slots are taken
     world.ends(others[0])
     assert [late.allowed, hostile[2].allowed] == [True, None]
     world.ends(hostile[0])
     assert [one.allowed for one in hostile[2:4]] == [True, None]
 
 
-def test_the_oldest_of_those_that_can_go_goes_first() -> None:
+def test_oldest_request_with_free_slots_is_admitted_first() -> None:
     world = World(own=1, shared=2)
     first, hog, behind = world.arrives(BAD), world.arrives(GOOD), world.arrives(BAD)
     waits = [world.arrives(client) for client in CLIENTS[1:4]]
@@ -68,25 +66,25 @@ def test_the_oldest_of_those_that_can_go_goes_first() -> None:
     assert world.overtaken == []
 
 
-def test_a_client_gets_half_of_the_places_of_a_line_that_all_share() -> None:
+def test_client_gets_at_most_half_of_a_shared_queue() -> None:
     world = World(own=100, shared=1, queue=4)
     world.arrives(GOOD)
     assert [world.arrives(BAD).allowed for _ in range(4)] == [None, None, False, False]
     assert [world.arrives(client).allowed for client in CLIENTS[:3]] == [None, None, False]
 
 
-def test_one_place_of_a_shared_line_is_for_whoever_comes_first() -> None:
+def test_single_place_of_a_shared_queue_goes_to_the_first_request() -> None:
     world = World(own=100, shared=1, queue=1)
     world.arrives(GOOD)
     assert [world.arrives(BAD).allowed for _ in range(2)] == [None, False]
 
 
-def test_a_client_has_all_places_of_its_own_line() -> None:
+def test_client_gets_its_whole_own_queue() -> None:
     world = World(own=1, shared=0, queue=4)
     assert [world.arrives(BAD).allowed for _ in range(6)] == [True, None, None, None, None, False]
 
 
-def test_places_in_one_line_are_not_those_of_another() -> None:
+def test_places_in_different_queues_are_independent() -> None:
     """Requests that wait for a slot of their client take no place in the queue that all clients share."""
     world = World(own=1, shared=3, queue=2)
     assert [world.arrives(BAD).allowed for _ in range(4)] == [True, None, None, False]
@@ -94,8 +92,8 @@ def test_places_in_one_line_are_not_those_of_another() -> None:
 
 
 @pytest.mark.promise(1)
-def test_how_often_a_request_that_waits_asks_the_store() -> None:
-    """When it arrives, 0.1, 0.3, 0.7, 1.5 and 2.5 seconds later and so on, and at the end to be counted as refused."""
+def test_waiting_request_queries_the_store_at_growing_intervals() -> None:
+    """At arrival, 0.1, 0.3, 0.7, 1.5, 2.5 seconds later and so on, and at the end to be counted as refused."""
     world = World(own=1, shared=0, queue_timeout=5)
     world.arrives(GOOD)
     waits = world.arrives(GOOD)
@@ -106,8 +104,8 @@ def test_how_often_a_request_that_waits_asks_the_store() -> None:
 
 
 @pytest.mark.promise(1)
-def test_each_slot_given_back_is_asked_for_once() -> None:
-    """The decision of a take shows whether a slot is left, so the next request does not query the store too early."""
+def test_each_released_slot_is_taken_with_one_take() -> None:
+    """A take shows whether a slot is left, so the next request does not query the store too early."""
     world = World(own=1, shared=0)
     at_work = world.arrives(GOOD)
     line = [world.arrives(GOOD) for _ in range(10)]
@@ -119,7 +117,7 @@ def test_each_slot_given_back_is_asked_for_once() -> None:
 
 
 @pytest.mark.promise(1)
-def test_newcomers_do_not_put_off_when_a_full_bucket_is_asked_again() -> None:
+def test_new_requests_do_not_postpone_the_next_query_of_a_full_bucket() -> None:
     world = World(own=1, shared=0)
     at_work, waits = world.arrives(GOOD), world.arrives(GOOD)
     for _ in range(20):
@@ -130,7 +128,7 @@ def test_newcomers_do_not_put_off_when_a_full_bucket_is_asked_again() -> None:
     assert waits.allowed
 
 
-def test_a_slot_that_is_given_back_while_a_request_is_refused_is_not_lost() -> None:
+def test_slot_released_during_a_refusal_is_not_lost() -> None:
     """The slot is released after the store refused the request, but before the request joins the queue."""
     queues = Queues()
     wish = SlotDemand({("a", ""): 1}, PATIENCE)
@@ -139,7 +137,7 @@ def test_a_slot_that_is_given_back_while_a_request_is_refused_is_not_lost() -> N
     place = queues.join(wish, [("a", "")], lambda: None, release_count)
     assert place is not None
     assert place.may_try
-    queues.wake([("a", "")])  # a release during its attempt has the same effect
+    queues.wake([("a", "")])  # a release during the attempt has the same effect
     queues.record_refusal(place, [("a", "")])
     assert place.may_try
     queues.record_refusal(place, [("a", "")])

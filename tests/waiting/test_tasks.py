@@ -1,4 +1,4 @@
-"""200 tasks wait for one limit: they get turns of their own and in order, and canceled tasks are not charged."""
+"""Tests that 200 tasks that wait for one limit get turns in order, and that canceled tasks are not charged."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest) -> str | None:
     return url
 
 
-def test_each_has_a_turn_of_its_own(store: str | None) -> None:
+def test_each_task_gets_its_own_turn(store: str | None) -> None:
     async def one(limiter: AsyncLimiter) -> int:
         return (await limiter.acquire(PACE, "key")).decisions[0].at
 
@@ -50,13 +50,13 @@ def test_each_has_a_turn_of_its_own(store: str | None) -> None:
 
     turns, took = asyncio.run(main())
     apart = [later - earlier for earlier, later in pairwise(sorted(turns))]
-    assert min(apart) >= INTERVAL  # and so no turn is given twice
+    assert min(apart) >= INTERVAL  # so no turn is given twice
     if store is None:
         assert turns == sorted(turns)  # in the order of the calls
         assert took >= (TASKS - 1) * INTERVAL / 1e6
 
 
-def test_what_the_last_ones_gave_back_is_there_again(store: str | None) -> None:
+def test_refunded_units_of_canceled_tasks_are_available(store: str | None) -> None:
     async def main() -> tuple[int, Verdict]:
         async with opened(store) as own:
             limiter, waiting = AsyncLimiter(own), []
@@ -75,7 +75,7 @@ def test_what_the_last_ones_gave_back_is_there_again(store: str | None) -> None:
     assert 0 < left.retry_after <= 60  # only the first task, which did not wait, is charged
 
 
-def test_they_go_as_they_came() -> None:
+def test_tasks_get_turns_in_order_of_arrival() -> None:
     async def main() -> list[int]:
         limiter, gone = AsyncLimiter(MemoryStore(clock=asyncio.get_running_loop().time)), list[int]()
 
