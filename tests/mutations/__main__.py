@@ -1,4 +1,4 @@
-"""The program: which mutations, how many side by side, and whether all of them were killed."""
+"""Runs mutations, several side by side, and reports whether all of them were killed."""
 
 import argparse
 import os

@@ -78,4 +78,4 @@ if __name__ == "__main__":
     signal.alarm(_LONGEST)
     sys.stdout.write(f"\n{json.encode(outcome(sys.argv[1:])).decode()}\n")
     sys.stdout.flush()
-    os._exit(0)  # so that nothing that a failed test left behind prints after the last line
+    os._exit(0)  # so that no thread of a failed test prints after the last line
