@@ -17,7 +17,7 @@ from ratelimit_mw.testing.laws import LAWS, Law, check_laws
 from ratelimit_mw.testing.walks import START, Step, Walk
 
 limits = st.one_of(*[of_each_algorithm[name] for name in ALGORITHMS])
-Correction = tuple[int, int, bool]  # of which decision, how many units, whether they are refunded
+Correction = tuple[int, int, bool]  # the number of a decision, units, and whether these are refunded
 corrections = st.tuples(st.integers(0, 10), st.integers(0, 13), st.booleans())
 
 KEPT = [

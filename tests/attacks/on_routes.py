@@ -121,7 +121,7 @@ ON_ROUTES = [
         "3 logins, then POST http://shop.example/login and the like",
         "3 logins per address",
         absolute,
-        (200, 200, 200, 429, 404, 429),  # the second one's path is /health/login
+        (200, 200, 200, 429, 404, 429),  # the path of the second request is /health/login
         most=3,
     ),
     Attack(

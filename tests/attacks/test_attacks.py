@@ -47,7 +47,7 @@ def test_middleware_withstands_each_attack(target: Target, attack: Attack) -> No
 
 
 def test_attacks_are_logged_once_per_cause(target: Target) -> None:
-    """Costs that raise and untrusted proxy headers are logged once per cause, whatever values the client sends."""
+    """Costs that raise and untrusted proxy headers are logged once per cause, for any values that the client sends."""
     me = target.address()
     for each in range(30):
         target.ask(me, "POST", "/spend", ("X-Cost", f"no number {each}"), ("X-Forwarded-For", f"11.66.7.{each}"))

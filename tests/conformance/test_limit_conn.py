@@ -178,7 +178,7 @@ def test_every_row_has_a_test() -> None:
 @pytest.mark.parametrize(("row", "theirs"), ROWS)
 def test_concurrent_decides_as_limit_conn(row: str, theirs: Any) -> None:
     happens, ours = OURS[row]
-    assert asyncio.run(happens()) == ours  # type: ignore[arg-type]  # they are coroutines
+    assert asyncio.run(happens()) == ours  # type: ignore[arg-type]  # all of these are coroutines
     assert theirs in THEIRS[(404, False) if ours == (404, [False]) else ours]
 
 

@@ -93,7 +93,7 @@ def test_gcra_replies_as_cl_throttle(stores: list[Store], clock: Clock) -> None:
 
 
 def test_gcra_replies_as_dragonfly_documents_but_for_a_rounding_error(stores: list[Store]) -> None:
-    """Dragonfly's first reset of 11 s for an interval of 10 s is a rounding error; the right one is 10 s."""
+    """Dragonfly's first reset of 11 s for an interval of 10 s is a rounding error; the right value is 10 s."""
     (row,) = REPLIES["docs_only_rows"]
     assert row["fresh"] == [0, 1, 0, -1, 11]
     limit = throttled_by(row["cmd"])

@@ -41,7 +41,7 @@ def run(mutations: Sequence[Mutation], *, jobs: int, say: Callable[[str], object
     Returns 0 if all were killed and the tests pass without mutations, else 1.
     """
     with TemporaryDirectory(prefix="ratelimit-mw-") as folder, ThreadPoolExecutor(jobs) as threads:
-        package = _copied(PACKAGE, folder)  # all mutations begin with the same text, whatever is edited meanwhile
+        package = _copied(PACKAGE, folder)  # all mutations begin with the same text, even if files are edited meanwhile
         if stale := [f"{mutation}: {problem}" for mutation in mutations if (problem := _problem(mutation, package))]:
             say("\n".join(stale))
             return 1

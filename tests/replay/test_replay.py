@@ -335,7 +335,7 @@ def test_suggested_limit_separates_abusers_from_honest_clients(tmp_path: Path) -
     rule = replay(
         {"limits": minute.limit, "plain_keys": True},
         path,
-        on_decision=lambda _, verdict: None if verdict else touched.add(verdict.charges[0].key),  # type: ignore[union-attr]  # each has one
+        on_decision=lambda _, verdict: None if verdict else touched.add(verdict.charges[0].key),  # type: ignore[union-attr]  # each request has a verdict
     ).rule("default")
     assert (rule.clients, rule.refused) == (minute.touched, minute.refused)  # the same as in a replay of the whole log
     abusers = {client for client in touched if "198.51.100." in client}

@@ -23,7 +23,7 @@ MOST_TURNS = 1000  # of all requests together, at one instant
 
 @dataclass(eq=False)
 class Asked:
-    """A request. `due`: when it continues unless it is woken earlier. `calls`: its calls of the methods of the store."""
+    """A request. `due`: when it continues unless it is woken earlier. `calls`: its calls of the store's methods."""
 
     number: int
     match: Match
