@@ -315,11 +315,12 @@ def test_requests_succeed_after_earlier_ones_timed_out(redis_server: RedisServer
         late = await asyncio.gather(*(store.atake(question(number)) for number in range(80)), return_exceptions=True)
         proxy.release()
         await asyncio.sleep(0)
-        while True:
-            try:
-                return late, [await store.atake(question(100))]
-            except StoreError:
-                continue
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    return late, [await store.atake(question(100))]
+                except StoreError:
+                    await asyncio.sleep(0.01)
 
     with HeldProxy(redis_server.port) as proxy:
         late, good = run(work, f"redis://127.0.0.1:{proxy.port}/0", timeout=0.2)

@@ -104,6 +104,26 @@ def test_connections_to_the_old_address_are_closed_after_the_server_moves() -> N
 
 
 @pytest.mark.promise(8)
+def test_a_moved_server_is_found_without_a_broken_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, places, moved = [1000.0], [("host", 1)], threading.Event()
+
+    def make(place: Any) -> Any:
+        return Named(f"at {place[1]}", lambda _: moved.set())
+
+    monkeypatch.setattr(sync_transport.time, "monotonic", lambda: now[0])
+    pool = Pool(make, lambda: places[-1])
+    connection = pool.acquire(Deadline(5))
+    places.append(("host", 2))
+    pool.release(connection)  # too soon after the last search
+    assert pool.acquire(Deadline(5)) is connection
+    now[0] += sync_transport.FIND_INTERVAL + 0.1
+    pool.release(connection)
+    assert moved.wait(5)
+    following: Any = pool.acquire(Deadline(5))
+    assert following.name == "at 2"
+
+
+@pytest.mark.promise(8)
 def test_a_full_pool_opens_no_further_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_transport, "_MAX_CONNECTIONS", 2)
     threads = NoThreads(monkeypatch)

@@ -150,11 +150,7 @@ def test_the_fast_path_gives_the_plan_of_the_general_path(face: str, seed: int) 
             if fast is not None:
                 made += 1
                 assert slow is not None, request
-                assert (fast.charges, fast.policies, fast.match.rule) == (
-                    slow.charges,
-                    slow.policies,
-                    fast.match.rule,
-                ), request
+                assert (fast.charges, fast.policies) == (slow.charges, slow.policies), request
                 assert fast.match is rules.match(
                     AsgiRequest(scope(*request), request[2])
                     if face == "asgi"

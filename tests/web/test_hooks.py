@@ -86,8 +86,10 @@ def test_on_decision_receives_shadow_refusals(make: Make) -> None:
 def test_a_store_failure_is_no_shadow_refusal() -> None:
     store = RecordingStore()
     store.error = StoreError("down")
-    threads(limits="1/hour", shadow=True, store=store, on_decision=collect)(PlainRequest())
-    assert [one.shadow_refused for one in DECISIONS] == [False]
+    send = threads(limits="1/hour", shadow=True, store=store, on_store_error="deny", on_decision=collect)
+    for _ in range(2):
+        send(PlainRequest())
+    assert [(one.verdict.source, one.shadow_refused) for one in DECISIONS] == [("allowed_on_error", False)] * 2
 
 
 def test_on_decision_receives_requests_after_the_proxy_header_checks_end() -> None:

@@ -375,6 +375,8 @@ def test_client_headers_cannot_mark_a_request_as_charged() -> None:
         send = nested([settings])
         send()
         assert send().status == 429
+    forged = {**HTTP, "headers": [(b"ratelimit_mw", b"1"), (b"ratelimit", b"1")]}
+    assert talk(asgi.RateLimitMiddleware(App200(), settings), forged).sent[0]["status"] == 429
     server = Server(HTTP_RATELIMIT_MW="1", HTTP_RATELIMIT="1")
     app = wsgi.RateLimitMiddleware(lambda _, __: [b""], settings)
     read(server.ask(app))
