@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.stores.redis import sync_transport
-from ratelimit_mw.stores.redis.deadline import Deadline
+from ratelimit_mw.stores.redis.deadline import FIND_INTERVAL, Deadline
 from ratelimit_mw.stores.redis.sync_transport import Pool
 from ratelimit_mw.stores.redis.thread_store import WorkerPool
 
@@ -110,13 +111,13 @@ def test_a_moved_server_is_found_without_a_broken_connection(monkeypatch: pytest
     def make(place: Any) -> Any:
         return Named(f"at {place[1]}", lambda _: moved.set())
 
-    monkeypatch.setattr(sync_transport.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     pool = Pool(make, lambda: places[-1])
     connection = pool.acquire(Deadline(5))
     places.append(("host", 2))
     pool.release(connection)  # too soon after the last search
     assert pool.acquire(Deadline(5)) is connection
-    now[0] += sync_transport.FIND_INTERVAL + 0.1
+    now[0] += FIND_INTERVAL + 0.1
     pool.release(connection)
     assert moved.wait(5)
     following: Any = pool.acquire(Deadline(5))
