@@ -366,7 +366,7 @@ def test_two_a_minute(ratelimit, ask):
     assert ask(1) == [200]
 
 
-def test_what_others_took_does_not_matter(ask, ratelimit):
+def test_units_taken_by_other_tests_do_not_count(ask, ratelimit):
     assert ask(3) == [200, 200, 429]
     ratelimit.freeze()
     assert ask(1) == [429]
@@ -376,13 +376,13 @@ def test_what_others_took_does_not_matter(ask, ratelimit):
     assert ask(3) == [200, 200, 429]
 
 
-def test_a_failure_is_undone_too(ratelimit, ask):
+def test_a_failure_restores_time(ratelimit, ask):
     ratelimit.advance(10**6)
     ask(3)
     assert False
 
 
-def test_without_the_fixture_time_runs_and_nobody_is_locked_out(ask):
+def test_without_the_fixture_time_runs_and_no_request_is_refused(ask):
     assert ask(1) == [200]
 """
 
@@ -400,7 +400,7 @@ def test_fixture_isolates_the_tests_of_a_users_suite(tmp_path: Path, redis_url: 
     (tmp_path / "test_apps.py").write_text(TESTS, "utf-8")
     done = run_pytest(tmp_path, STORE=redis_url if kind == "redis" else "memory://")
     failed = re.findall(r"^FAILED test_apps.py::(\S+) - assert False$", done.stdout, re.MULTILINE)
-    assert failed == [f"test_a_failure_is_undone_too[{ask}]" for ask in ("ask_flask", "ask_starlette")], done.stdout
+    assert failed == [f"test_a_failure_restores_time[{ask}]" for ask in ("ask_flask", "ask_starlette")], done.stdout
     assert re.search(r"^2 failed, 6 passed in ", done.stdout, re.MULTILINE)
 
 

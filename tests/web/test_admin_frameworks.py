@@ -166,7 +166,7 @@ def test_flask_command_shows_help_and_fails_on_wrong_arguments(app: Flask) -> No
     assert run(args=["ratelimit"]).exit_code == 2
 
 
-def test_flask_checks_what_else_the_first_request_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flask_check_reports_unenforced_decorators_and_late_config(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marks, "_unchecked", {})
     monkeypatch.setattr(marks, "_limited_apps", set())
 
@@ -179,7 +179,7 @@ def test_flask_checks_what_else_the_first_request_shows(monkeypatch: pytest.Monk
         return done.exit_code, done.output.splitlines()
 
     assert checked(strict=True) == (0, ["shop: no mistakes, no warnings"])
-    name = f"{__name__}.{test_flask_checks_what_else_the_first_request_shows.__name__}.<locals>.search"
+    name = f"{__name__}.{test_flask_check_reports_unenforced_decorators_and_late_config.__name__}.<locals>.search"
 
     @flask_limit("3/hour")
     def search() -> str:

@@ -335,7 +335,7 @@ def test_wsgi_treats_a_returned_awaitable_as_invalid_without_a_warning(
 
 @ALL
 @pytest.mark.promise(9)
-def test_callables_that_fail_are_logged_once_and_name_themselves(face: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_callables_are_logged_once_by_name(face: str, caplog: pytest.LogCaptureFixture) -> None:
     def plan_of(request: Request) -> Any:
         return "lots"
 
@@ -349,7 +349,7 @@ def test_callables_that_fail_are_logged_once_and_name_themselves(face: str, capl
     send, _ = served(face, key=group, app_limits=app_limits, **ruled(limits=plan_of, final=False))
     for _ in range(3):
         send(Step())
-    place = "test_callables_that_fail_are_logged_once_and_name_themselves.<locals>"
+    place = "test_failing_callables_are_logged_once_by_name.<locals>"
     assert {message.removeprefix("ratelimit_mw: ").replace(f"{place}.", "") for message in caplog.messages} >= {
         "cost weight: returned str, not a whole number, 0 or more: the request costs 1",
         "key group: returned float, not text: the key counts as missing",
@@ -361,13 +361,15 @@ def test_callables_that_fail_are_logged_once_and_name_themselves(face: str, capl
 
 @ALL
 @pytest.mark.parametrize(("cost", "returned"), [(-1, "a negative int"), (True, "bool")])
-def test_a_cost_below_zero_is_named(face: str, cost: Any, returned: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_cost_of_a_callable_is_logged(
+    face: str, cost: Any, returned: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def refund(request: Request) -> Any:
         return cost
 
     send, _ = served(face, **ruled(limits="9/hour", cost=refund))
     send(Step())
-    name = "test_a_cost_below_zero_is_named.<locals>.refund"
+    name = "test_invalid_cost_of_a_callable_is_logged.<locals>.refund"
     text = f"cost {name}: returned {returned}, not a whole number, 0 or more: the request costs 1"
     assert caplog.messages == [f"ratelimit_mw: {text}"]
 

@@ -244,13 +244,15 @@ NONSENSE: dict[str, Any] = {
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("answer", NONSENSE)
-def test_nonsense_of_a_callable_leaves_our_own_answer(face: str, answer: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_return_value_causes_the_default_response(
+    face: str, answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
     on_refused = lambda _, __: NONSENSE[answer]  # noqa: E731  # the message contains its location
     got = refused(FACES[face], on_refused=on_refused)
     problem(got, 429)
     assert fields(got) == sorted([*OWN, *[pair for pair in got.headers if pair[0].startswith("content-")]])
     place = f"test_on_refused.py:{on_refused.__code__.co_firstlineno}:32"
-    name = f"test_nonsense_of_a_callable_leaves_our_own_answer.<locals>.<lambda> at {place}"
+    name = f"test_an_invalid_return_value_causes_the_default_response.<locals>.<lambda> at {place}"
     (said,) = caplog.messages
     assert said.startswith(f"ratelimit_mw: on_refused {name}: returned no valid response, the default one is sent: ")
 
@@ -279,11 +281,11 @@ def test_the_log_describes_an_invalid_return_value_of_a_callable(
     )
 
 
-def test_a_callable_with_other_parameters_is_named_by_its_place() -> None:
+def test_the_error_locates_a_callable_with_wrong_parameters() -> None:
     on_refused: Any = lambda request: (429, {}, "")  # noqa: E731, ARG005  # the message contains its location
     with pytest.raises(ConfigError) as caught:
         asgi.RateLimitMiddleware(App200(), limits="1/minute", on_refused=on_refused)
-    name = "test_a_callable_with_other_parameters_is_named_by_its_place.<locals>.<lambda> at test_on_refused.py"
+    name = "test_the_error_locates_a_callable_with_wrong_parameters.<locals>.<lambda> at test_on_refused.py"
     text = re.sub(r"py:\d+:\d+", "py", str(caught.value))
     assert text == (
         f"on_refused: got {name}, which takes (request), expected an ASGI app, a WSGI app (environ, start_response), "

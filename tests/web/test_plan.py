@@ -172,7 +172,7 @@ def test_each_missing_key_is_logged_once_by_name(
     ]
 
 
-def test_a_missing_key_of_a_callable_is_logged_with_its_place(
+def test_the_log_locates_a_callable_without_a_key(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "_quiet_until", {})
@@ -180,7 +180,7 @@ def test_a_missing_key_of_a_callable_is_logged_with_its_place(
     for _ in range(2):
         planned(rules(key=call), PlainRequest(), {call: None})
     (text,) = caplog.messages
-    name = "test_a_missing_key_of_a_callable_is_logged_with_its_place.<locals>.<lambda>"
+    name = "test_the_log_locates_a_callable_without_a_key.<locals>.<lambda>"
     begin, _, end = text.partition(f"{name} at test_plan.py:{call.__code__.co_firstlineno}:")
     assert begin == "ratelimit_mw: key "
     assert end.lstrip("0123456789") == ": is missing; missing_key = 'shared' applies"

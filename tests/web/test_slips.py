@@ -578,7 +578,7 @@ def test_limit_and_exempt_on_a_flask_app_are_errors(wrap: Any) -> None:
 
 
 @pytest.mark.promise(8)
-def test_each_callable_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_callable_is_logged_in_its_own_line(caplog: pytest.LogCaptureFixture) -> None:
     """All lambdas have the same name, so their position is added. Functions with one name differ by their code."""
 
     def raising() -> Callable[[Any], Any]:
@@ -600,7 +600,7 @@ def test_each_callable_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) ->
             middleware = asgi.RateLimitMiddleware(App200(), limits="100/minute", key=call)
             for _ in range(2):
                 status(middleware)
-    here = "test_each_callable_has_lines_of_its_own.<locals>"
+    here = "test_each_callable_is_logged_in_its_own_line.<locals>"
     line = calls[0].__code__.co_firstlineno
     names = [
         f"<lambda> at test_slips.py:{line}:24",
