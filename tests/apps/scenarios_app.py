@@ -21,7 +21,7 @@ from web.faces import ASGI, WSGI, asgi_parts, wsgi_parts
 from web.scenario import Scenario, Step
 from web.scenarios import SCENARIOS
 from web.scenarios_settlements import AFTER
-from web.table import RecordingAsyncRedis, RecordingRedis, TableStore, begin, tell_time
+from web.table import LONG, RecordingAsyncRedis, RecordingRedis, TableStore, begin, tell_time
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -59,7 +59,8 @@ class Table:
             clock.now = Clock().now
             if URL == "memory://":
                 self.store = memory()
-            self.app = self._make({"store": self.store, **COUNTED, **row.settings})
+            settings = {"store": self.store, "store_timeout": LONG, **COUNTED, **row.settings}
+            self.app = self._make(settings)
         step = row.steps[int(number)]
         self.due = 0 if COUNTED else step.settled  # a worker that skipped the earlier steps may have nothing to settle
         begin(self.store, clock, step)
