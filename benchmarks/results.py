@@ -41,9 +41,9 @@ def updated(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]
     rows = list(before["rows"])
     place = len(rows)
     for row in now["rows"]:
-        names = [one["row"] for one in rows]
-        if row["row"] in names:
-            place = names.index(row["row"])
+        known = [(one["row"], one["what"]) for one in rows]  # several rows may have one name
+        if (row["row"], row["what"]) in known:
+            place = known.index((row["row"], row["what"]))
             rows[place] = row
         else:
             place += 1

@@ -391,16 +391,19 @@ def test_update_replaces_the_measured_rows_in_a_file(tmp_path: Path) -> None:
 
 def test_updated_results_keep_their_order(tmp_path: Path) -> None:
     def found(rounds: int | str, *rows: tuple[str, int]) -> dict[str, Any]:
-        return {"rounds": rounds, "rows": [{"row": name, "value": value} for name, value in rows]}
+        lines = [{"row": name[0], "what": name, "value": value} for name, value in rows]
+        return {"rounds": rounds, "rows": lines}
 
     def updated(before: dict[str, Any], now: dict[str, Any]) -> Any:
         done = run(tmp_path, "-c", UPDATED, json.dumps(before), json.dumps(now))
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
+    before = found("4 to 9", ("a", 1), ("b over c", 1), ("b over d", 1), ("c", 1))
+    now = found(9, ("b over d", 2), ("b over e", 2), ("d", 2))
+    after = found("4 to 9", ("a", 1), ("b over c", 1), ("b over d", 2), ("b over e", 2), ("d", 2), ("c", 1))
+    assert updated(before, now) == after
     before = found("4 to 9", ("a", 1), ("b", 1), ("c", 1))
-    now = found(9, ("b", 2), ("b-new", 2), ("d", 2))
-    assert updated(before, now) == found("4 to 9", ("a", 1), ("b", 2), ("b-new", 2), ("d", 2), ("c", 1))
     assert updated(before, found(50, ("e", 2))) == found("4 to 50", ("a", 1), ("b", 1), ("c", 1), ("e", 2))
     assert updated(found(9, ("a", 1)), found(9, ("a", 2))) == found(9, ("a", 2))
 
