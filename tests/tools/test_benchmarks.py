@@ -439,6 +439,7 @@ def test_row_closes_its_resources_before_the_next_row(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["begins with []", "begins with []", "the loop runs", "ends with []"]
 
 
+@pytest.mark.one_redis
 def test_rows_of_workers_count_the_responses_to_wrk(tmp_path: Path, redis_server: RedisServer) -> None:
     put_wrk(tmp_path)
     (tmp_path / "redis-server").symlink_to(redis_server.binary)
