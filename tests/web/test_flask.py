@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any, ClassVar
 
 import pytest
-from flask import Blueprint, Flask, Response, abort, g, request, send_file
+from flask import Blueprint, Flask, Response, abort, g, request, request_finished, send_file
 from flask.views import MethodView, View
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException, TooManyRequests
@@ -975,3 +975,17 @@ def test_an_extension_that_created_its_store_can_be_closed() -> None:
     app = Flask("shop")
     RateLimiter(app, limits="1/minute")
     app.extensions["ratelimit_mw"].close()
+
+
+@pytest.mark.parametrize(("concurrent", "receives"), [(0, False), (1, True)])
+def test_only_an_app_with_tracked_responses_receives_the_end_of_requests(
+    concurrent: int,
+    receives: bool,
+) -> None:
+    app = Flask("shop")
+    app.add_url_rule("/", view_func=lambda: "hello")
+    RateLimiter(app, limits="9/minute", concurrent=concurrent)
+    for _ in range(3):  # a slot that is not released would refuse the second request
+        with app.test_client().get("/") as answer:
+            assert answer.status_code == 200
+    assert bool(request_finished.has_receivers_for(app)) == receives
