@@ -11,6 +11,8 @@ from checking import python
 from redis_servers import RedisServer
 from test_layers import RANK, SOURCES, graph, reached
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "docs" / "architecture_diagrams.py"
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"

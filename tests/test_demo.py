@@ -9,7 +9,11 @@ from http.client import HTTPConnection
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from redis_servers import RedisServer
+
+pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = [sys.executable, "-m", "ratelimit_mw", "demo"]

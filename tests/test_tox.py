@@ -13,13 +13,9 @@ LISTS = ["quick", "once", "faces", "redis", "faults"]
 
 @pytest.mark.parametrize("name", LISTS)
 def test_every_file_of_a_list_exists(name: str) -> None:
-    named = [word for option in TOX[name] for word in TOX[name][option].split() if word != "--ignore"]
+    named = [word for option in TOX[name] for word in TOX[name][option].split()]
     assert named
     assert [word for word in named if not (ROOT / word).exists()] == []
-
-
-def test_files_ignored_per_interpreter_are_those_run_once() -> None:
-    assert TOX["once"]["ignored"].replace("--ignore ", "").split() == TOX["once"]["tests"].split()
 
 
 def test_the_readme_names_the_quick_run() -> None:

@@ -11,7 +11,7 @@ from redis_servers import RedisServer
 from web.real_servers import APPS
 from web_servers import serve_uvicorn
 
-pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
+pytestmark = [pytest.mark.once, pytest.mark.promise(9), pytest.mark.promise(10)]
 
 
 STANDS = [("memory", "h11"), ("redis", "h11"), ("memory", "httptools")]  # the store, and uvicorn's parser

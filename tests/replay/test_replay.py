@@ -16,6 +16,8 @@ from ratelimit_mw.replay.suggestions import peak, refusals, widest_gap
 from ratelimit_mw.settings import Settings
 from replay.replayed import FORMAT, combined, crowd, requests, settled, tier_of, write
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:

@@ -20,9 +20,13 @@ SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"  # where Debian
 NGINX = shutil.which("nginx", path=SBIN)
 READY_WITHIN = 120.0  # seconds
 
-pytestmark = pytest.mark.skipif(
-    NGINX is None, reason="no nginx to compare with; type: sudo apt-get install nginx-light (macOS: brew install nginx)"
-)
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(
+        NGINX is None,
+        reason="no nginx to compare with; type: sudo apt-get install nginx-light (macOS: brew install nginx)",
+    ),
+]
 
 CONFIG = """
 daemon off;

@@ -20,6 +20,8 @@ from web.scenario import Answer, Step
 from web.table import ALL_ROWS, REFUSED
 from web_servers import WebServer, serve_gunicorn, serve_uvicorn
 
+pytestmark = pytest.mark.once
+
 WORKERS = 3
 PATIENCE = 60.0  # seconds
 SERVERS = {

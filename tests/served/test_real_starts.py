@@ -18,6 +18,8 @@ from web_servers import (
     serve_uvicorn_run,
 )
 
+pytestmark = pytest.mark.once
+
 WRONG = {"asgi": "wrong_limit:app", "wsgi": "wrong_limit_wsgi:app"}
 
 

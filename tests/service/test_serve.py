@@ -19,6 +19,8 @@ from proxies.programs import served, stop, wait_for_port
 from ratelimit_mw.cli import main, serve
 from redis_servers import RedisServer, free_port
 
+pytestmark = pytest.mark.once
+
 SETTINGS = 'limits = "100000/day"\ntrusted_proxies = ["127.0.0.1"]\n'
 FORWARDED = "X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /\r\nX-Forwarded-For: 192.0.2.1\r\n"
 

@@ -7,7 +7,7 @@ from spellings import drive
 from spellings.endpoints import EVERY, EXEMPT, TEMPLATES, WITHOUT_RULE, escaped
 from spellings.targets import filled, random_targets, seeds, written
 
-pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
+pytestmark = [pytest.mark.once, pytest.mark.promise(9), pytest.mark.promise(10)]
 
 PARTS = 20 if PROOF else 1  # the run is split, so that several processes share it
 RANDOM = 100_000 // PARTS if PROOF else 300  # targets for each framework and part; at least 3,000 in a run of the tests

@@ -31,6 +31,8 @@ from redis_cluster import RedisCluster
 from redis_sentinels import RedisSentinels
 from redis_servers import RedisServer, free_port
 
+pytestmark = pytest.mark.once
+
 PATIENT = 5.0  # seconds
 HOUR = "5/3600s using fixed_window"
 DAY = "20/86400s using gcra"

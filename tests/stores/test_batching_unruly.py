@@ -27,7 +27,13 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(circuit_breaker, "FAILURES_TO_OPEN", 1_000_000)
 
 
-pytestmark = [pytest.mark.promise(2), pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.one_redis]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.promise(2),
+    pytest.mark.promise(3),
+    pytest.mark.promise(8),
+    pytest.mark.one_redis,
+]
 
 
 def cost(number: int) -> int:

@@ -19,6 +19,8 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer, free_port
 
+pytestmark = pytest.mark.once
+
 PATIENT = 5.0  # seconds
 LIMIT = FixedWindow(10, 3600)
 LATEST = [

@@ -32,7 +32,7 @@ from stores.processes import by_eight_processes
 WINDOW = FixedWindow(250, 60)
 HOT = Charge("k", WINDOW, lease=100)
 
-pytestmark = [pytest.mark.promise(2), pytest.mark.promise(3)]
+pytestmark = [pytest.mark.once, pytest.mark.promise(2), pytest.mark.promise(3)]
 
 
 class Leasing(LayeredStore):

@@ -22,7 +22,7 @@ from redis_servers import RedisServer
 from stores.opened import Open, each_kind
 from stores.stalls import run_stalled
 
-pytestmark = pytest.mark.promise(8)
+pytestmark = [pytest.mark.once, pytest.mark.promise(8)]
 
 PATIENCE = 20.0  # seconds
 RECOVERS = 10.0  # seconds; recovery takes less than one, unless the machine is busy

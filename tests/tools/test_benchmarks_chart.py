@@ -6,7 +6,11 @@ from shutil import copy
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from benchmark_program import ROOT, SMALL, run
+
+pytestmark = pytest.mark.once
 
 SVG = "{http://www.w3.org/2000/svg}"
 BEGIN, END = 250.0, 630.0  # pixels; the ends of all axes

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs/how-to/install.md").read_text("utf-8")
 COMMANDS = re.findall(r"^python3 -m (pip install .*)$", PAGE, re.MULTILINE)

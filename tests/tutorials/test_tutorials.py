@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs/tutorial/first-app.md").read_text("utf-8")
 TAB = re.compile(r"^:::\{tab-item\} (?P<framework>\w+)\n(?P<text>.*?)^:::$", re.MULTILINE | re.DOTALL)

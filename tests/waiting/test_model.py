@@ -15,6 +15,8 @@ from ratelimit_mw.testing import Clock
 from waiting.model import Ask, Bucket, Outcome, outcomes
 from waiting.simulated_loop import ToldLoop, run_told
 
+pytestmark = pytest.mark.once
+
 MS = 1000  # microseconds
 SECOND = 1000 * MS
 QUOTA = 100  # per second: a turn each 10 ms

@@ -35,6 +35,8 @@ from ratelimit_mw.flask import endpoint_limits as marks
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
 
+pytestmark = pytest.mark.once
+
 LOGIN = ["--request", "POST /login/7", "--ip", "192.0.2.7"]
 LATE = (
     "app.config['RATELIMIT_MW'] was written after RateLimiter(app) had read it, so it has no effect; write it before, "

@@ -9,6 +9,8 @@ from redis_servers import RedisServer
 from web.serving import Serving, over_asgi, over_wsgi
 from web.test_one_round_trip import commands
 
+pytestmark = pytest.mark.once
+
 PATIENT = 5.0  # seconds for the store; a busy machine must not cause local decisions
 
 

@@ -11,6 +11,8 @@ import pytest
 from message_codes import plain
 from ratelimit_mw.django import checks as django_checks
 
+pytestmark = pytest.mark.once
+
 PROJECT = """
 SECRET_KEY = "x"
 ROOT_URLCONF = "urls"

@@ -58,6 +58,8 @@ from web.test_delays import PACED, SLOW
 from web.test_django_throttle import Burst, throttled
 from web.websocket_talk import chat
 
+pytestmark = pytest.mark.once
+
 Labels = tuple[str, ...]
 PATIENT = 60.0  # seconds
 TURNS = 100_000  # turns of an event loop

@@ -23,6 +23,8 @@ from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.redis import RedisStore
 
+pytestmark = pytest.mark.once
+
 OFTEN = [f"often-{number}" for number in range(20)]
 
 
