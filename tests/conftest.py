@@ -15,6 +15,22 @@ from ratelimit_mw.metrics.registry import COUNTS, Registry
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer, RedisServerError, find_binaries
 
+# helpers that assert; before any of them is imported, so that a failure shows both values
+pytest.register_assert_rewrite(
+    "algorithms.adversary",
+    "attacks.attack",
+    "checking",
+    "faults",
+    "proxies.programs",
+    "regular",
+    "stores.processes",
+    "waiting.queue_world",
+    "web.in_process",
+    "web.message_order",
+    "web.scenarios_settlements",
+    "web.table",
+)
+
 # slow tests, and tests that need Chromium; tox environments of their own run them
 collect_ignore = ["browser", "soak", "tutorials"]
 
@@ -63,14 +79,12 @@ class Running(Mapping[str, R], Generic[R]):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Find the binaries before the header shows them. A machine without any is an error, never a skip."""
+    """Find the binaries before the header shows them."""
     problems: list[str] = []
     try:
         binaries = find_binaries(_CACHE, problems.append)
     except RedisServerError as error:  # a specified binary cannot be used
         pytest.exit(str(error), returncode=1)
-    if not binaries:
-        pytest.exit("\n".join([*problems, _NONE_AT_ALL]), returncode=1)
     if os.environ.get("TEST_REDIS") == "one":  # to save time: another environment tests the others
         binaries, left = dict(list(binaries.items())[:1]), list(binaries)[1:]
         problems += [f"{name}, as TEST_REDIS says" for name in left]
@@ -96,7 +110,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     Tests marked `one_redis` run only with the first binary, unless the profile is `proof`.
     """
     binaries = metafunc.config.stash[_BINARIES]
-    names = list(binaries)
+    names = list(binaries) or ["none"]  # not empty, because pytest would skip the test
     if metafunc.definition.get_closest_marker("one_redis") and not PROOF:
         names = names[:1]
     for fixture in ("redis_server", "redis_cluster"):
@@ -104,13 +118,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(fixture, names, indirect=True)
 
 
+def _binaries(config: pytest.Config) -> dict[str, Path]:
+    """Return all binaries by name. A machine without any is an error of the tests that use one, never a skip."""
+    binaries = config.stash[_BINARIES]
+    if not binaries:
+        pytest.fail(_NONE_AT_ALL, pytrace=False)
+    return binaries
+
+
 @pytest.fixture(scope="session")
 def redis_servers(pytestconfig: pytest.Config) -> Iterator[Mapping[str, RedisServer]]:
     """All servers by name, for tests that need several at once. They are shared: other tests may have left data in
     them.
     """
-    binaries = pytestconfig.stash[_BINARIES]
-    servers = Running(binaries, RedisServer)
+    servers = Running(_binaries(pytestconfig), RedisServer)
     yield servers
     servers.stop()
 
@@ -139,8 +160,7 @@ def redis_url(redis_server: RedisServer) -> str:
 @pytest.fixture(scope="session")
 def redis_clusters(pytestconfig: pytest.Config) -> Iterator[Running[RedisCluster]]:
     """All clusters by name; tests take `redis_cluster`."""
-    binaries = pytestconfig.stash[_BINARIES]
-    clusters = Running(binaries, RedisCluster)
+    clusters = Running(_binaries(pytestconfig), RedisCluster)
     yield clusters
     clusters.stop()
 

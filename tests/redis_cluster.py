@@ -12,8 +12,9 @@ from redis_servers import RedisServer, RedisServerError, free_port
 _SLOTS = 16384
 _NODES = 3  # the fewest that Redis calls a cluster
 _BUS = 10_000  # above the port; the setting that would move the bus port came with 7.0
-# Milliseconds of silence after which a node counts as failed; short, because tests may wait for the failure.
-_OPTIONS = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+# Milliseconds of silence after which a node counts as failed, and the others refuse all keys. No test waits for that;
+# many pause a node, for longer on a busy machine than they meant to.
+_OPTIONS = ("--cluster-enabled", "yes", "--cluster-node-timeout", "60000")
 _SETTLED_WITHIN = 60.0  # seconds; a fresh node always refuses keys for its first two
 
 

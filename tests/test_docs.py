@@ -24,7 +24,7 @@ from ratelimit_mw.algorithms import ALGORITHMS, SCRIPTED
 from ratelimit_mw.cli import main
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.options import Options
-from ratelimit_mw.testing import control
+from ratelimit_mw.testing import control, freeze
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
@@ -84,6 +84,10 @@ from werkzeug.test import Client
 call_command("check", "--fail-level", "WARNING")
 print([Client(application).get(sys.argv[2]).status_code for _ in range(110)])
 """
+
+# Pages whose blocks print what is admitted at one instant: there the time of the stores stands still, because a busy
+# machine would print something else.
+AT_ONE_INSTANT = {ROOT / "docs/how-to/come-from-nginx.md"}
 
 # Files that a page includes are not run here either; the value names the tests that run them. They are shown whole:
 # no options but `OPTIONS` are allowed.
@@ -175,7 +179,8 @@ def run(page: Path, urls: dict[str, str]) -> None:
 def run_python(page: Path, text: str, names: dict[str, Any]) -> str:
     """Run a block, and return its output. Calls its tests, and checks that its app refuses in the end."""
     output = io.StringIO()
-    with contextlib.redirect_stdout(output):
+    stopped = freeze() if page in AT_ONE_INSTANT else contextlib.nullcontext()
+    with stopped, contextlib.redirect_stdout(output):
         exec(compile(text, str(page), "exec"), names)  # noqa: S102  # the point of this test
     for name in [name for name in names if name.startswith("test_")]:
         with control(empty=True) as ratelimit:  # like the fixture

@@ -267,10 +267,7 @@ def test_charges_of_late_replies_are_refunded(redis_cluster: RedisCluster, kind:
         with contextlib.suppress(StoreError):  # opens the first connections
             store.take(charges)
         redis_cluster.nodes[1].pause()
-        end = time.monotonic() + 1.0  # after two seconds the other nodes would refuse everything: CLUSTERDOWN
-        for number in range(15):
-            if number and time.monotonic() > end:
-                break
+        for _ in range(15):
             with pytest.raises(StoreError):
                 store.take(charges)
         redis_cluster.nodes[1].resume()
@@ -308,7 +305,7 @@ def test_a_busy_event_loop_refunds_the_charges_of_other_slots(redis_cluster: Red
         while not request.done():  # the event loop is busy: a timeout of 50 ms takes more than a second
             time.sleep(0.04)  # noqa: ASYNC251
             await asyncio.sleep(0)
-        redis_cluster.nodes[1].resume()  # within two seconds, otherwise the other nodes refuse everything
+        redis_cluster.nodes[1].resume()
         with pytest.raises(StoreError):
             await request
         for _ in range(200):
