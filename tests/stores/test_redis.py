@@ -134,7 +134,7 @@ def test_key_expires_with_its_window_after_repeated_writes(
             seen[began] = seen.get(began, 0) + 1
             late.append(ends - (began / 1000 + life))
             assert late[-1] >= -1  # milliseconds; PTTL is rounded, and two clocks are compared
-        if len(seen) > 3:
+        if len(seen) > 3 and max(seen.values()) > 1:  # on a busy machine a window may see one write
             break
     assert min(late) <= 2
     assert max(seen.values()) > 1  # the store wrote some keys again in their window

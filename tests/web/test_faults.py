@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import pytest
@@ -18,8 +19,13 @@ BACK_WITHIN = 60.0  # seconds
 ANSWERS: dict[Mode, list[Answer]] = {
     "allow": [(200, "allowed_on_error", "")] * 3,
     "deny": [(503, "", "")] * 3,
-    "local": [(200, "local", f'"default";r={left};t=3600') for left in (999, 998, 997)],
+    "local": [(200, "local", f'"default";r={left}') for left in (999, 998, 997)],
 }
+
+
+def without_seconds(answers: Iterable[Answer]) -> list[Answer]:
+    """Return the answers without the seconds of RateLimit, which pass while a busy machine answers."""
+    return [(status, source, state.partition(";t=")[0]) for status, source, state in answers]
 
 
 @pytest.fixture(params=[over_asgi, over_wsgi], ids=["asgi", "wsgi"])
@@ -51,7 +57,7 @@ def test_on_store_error_decides_until_the_store_recovers(
             redis_server.pause()
         else:
             redis_server.kill()
-        assert [send() for _ in range(3)] == ANSWERS[mode]
+        assert without_seconds(send() for _ in range(3)) == ANSWERS[mode]
         if fault == "frozen":
             redis_server.resume()
         else:
@@ -91,7 +97,7 @@ def test_on_store_error_decides_if_connections_are_refused(mode: Mode, serving: 
         taken.bind(("127.0.0.1", 0))
         url = f"redis://127.0.0.1:{taken.getsockname()[1]}"
         with serving(limits="1000/hour", store=url, on_store_error=mode) as send:
-            assert [send() for _ in range(3)] == ANSWERS[mode]
+            assert without_seconds(send() for _ in range(3)) == ANSWERS[mode]
 
 
 @pytest.mark.parametrize("mode", ANSWERS)
@@ -99,4 +105,4 @@ def test_on_store_error_decides_if_redis_never_replies(mode: Mode, serving: Serv
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel connects, but no server accepts
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         with serving(limits="1000/hour", store=url, on_store_error=mode) as send:
-            assert [send() for _ in range(3)] == ANSWERS[mode]
+            assert without_seconds(send() for _ in range(3)) == ANSWERS[mode]
