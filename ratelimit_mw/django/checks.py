@@ -155,7 +155,7 @@ def _on_limits(routed: Sequence[tuple[Any, str]]) -> Sequence[Finding]:
     with suppress(ConfigError):  # reported by `check_settings`
         rules = RuleSet(_own_settings())
         return rules.endpoint_findings(
-            (f"/{route}", partial(compile_limits, rules, limits_by_level(view, method, f"/{route}")))
+            (route, partial(compile_limits, rules, limits_by_level(view, method, route)))
             for view, route in routed
             for method in METHODS
         )

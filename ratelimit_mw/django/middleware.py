@@ -17,7 +17,14 @@ from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, SETTING_NAME, compile_limits, limits_by_level
-from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserNotLoaded, load_user, may_have_user
+from ratelimit_mw.django.request import (
+    AsyncDjangoRequest,
+    DjangoRequest,
+    UserNotLoaded,
+    load_user,
+    may_have_user,
+    route_of,
+)
 from ratelimit_mw.django.responses import (
     RequestContext,
     add_headers,
@@ -237,11 +244,11 @@ class RateLimitMiddleware:
 
     def limits_of(self, request: HttpRequest) -> tuple[EndpointRules, Gate | None]:
         """Return the limits on the view of a request, and `_sync_gate`; None in its place if they may need an await."""
-        match = request.resolver_match
-        if match is None:
+        match, route = request.resolver_match, route_of(request)
+        if match is None or route is None:
             return (), self._sync_gate
         method = request.method if request.method in METHODS else ""
-        endpoint = match.func, method, match.route
+        endpoint = match.func, method, route
         try:
             return self._limits[endpoint]
         except TypeError:  # the view is an instance without a hash
@@ -249,7 +256,7 @@ class RateLimitMiddleware:
 
     def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[EndpointRules, Gate | None]:
         view, method, route = endpoint
-        levels = list(limits_by_level(view, method, f"/{route}"))
+        levels = list(limits_by_level(view, method, route))
         limits = compile_limits(self._gate, levels)
         self._gate.rule_set.report_endpoint(limits)
         for endpoint_limits, name, _ in levels:
