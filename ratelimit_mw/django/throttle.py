@@ -331,7 +331,7 @@ def idle_throttles(views: Sequence[Any]) -> Iterator[Idle]:
 
 def _report_idle(throttle: type[Throttle], view: object) -> None:
     """Report a throttle without effect: once for all its views or, with `strict`, as an error each time."""
-    idle = _idle_of(getattr(settings, "ROOT_URLCONF", None)).get((throttle, type(view)))
+    idle = _idle_of(getattr(settings, "ROOT_URLCONF", ())).get((throttle, type(view)))
     if idle is None:
         return
     strict = is_strict()
