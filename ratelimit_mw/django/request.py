@@ -5,6 +5,7 @@ from functools import lru_cache, reduce
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.contrib.sessions.backends.base import SessionBase
 from django.http import HttpRequest
 from django.http.request import HttpHeaders
@@ -44,6 +45,14 @@ class DjangoRequest(Request):
     def path(self) -> str:
         """The path as Django resolves it."""
         return self.raw.path_info or "/"
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The path, and the one without REST framework's format suffix, if the view's route has one: `/items.json`."""
+        kwargs = {} if (match := self.raw.resolver_match) is None else match.kwargs
+        name = getattr(settings, "REST_FRAMEWORK", {}).get("FORMAT_SUFFIX_KWARG", "format")
+        bare, dot, suffix = self.path.rstrip("/").rpartition(".")
+        return (self.path, bare) if dot and suffix == kwargs.get(name) else (self.path,)
 
     @property
     def headers(self) -> Mapping[str, str]:
