@@ -16,7 +16,8 @@ from ratelimit_mw.admin.buckets import Bucket, find_buckets, look, split_key
 from ratelimit_mw.admin.listing import Listing, inventory_of
 from ratelimit_mw.admin.target import DescribedRequest, SettingsSource, Target
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import check_int, check_seconds
+from ratelimit_mw.core.limit import Charge, check_int, check_seconds
+from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import KEPT_SECONDS
 
 __all__ = ["Bucket", "Buckets", "Clients", "Keys", "RefusedClient", "keys", "peek", "reset", "reset_key", "top"]
@@ -24,10 +25,11 @@ __all__ = ["Bucket", "Buckets", "Clients", "Keys", "RefusedClient", "keys", "pee
 DEFAULT_MOST: Final = 100  # clients
 
 
-class Buckets(Struct, frozen=True):
-    """The buckets of a request."""
+class Buckets(Struct, frozen=True, omit_defaults=True):
+    """The buckets of a request. `forgotten`: how many of them existed before a reset; None without one."""
 
     buckets: Sequence[Bucket]
+    forgotten: int | None = None
 
 
 class Keys(Struct, frozen=True):
@@ -88,9 +90,7 @@ def reset(
     target, described = Target.of(settings), DescribedRequest(request, ip, user, headers, host)
     found = find_buckets(target, described)
     with target.open_store() as store:
-        if found.charges:
-            store.reset(found.charges)
-        return Buckets(look(store, found.charges))
+        return forget(store, found.charges)
 
 
 def reset_key(settings: SettingsSource, key: str, *, rule: str | None = None) -> Buckets:
@@ -101,10 +101,16 @@ def reset_key(settings: SettingsSource, key: str, *, rule: str | None = None) ->
     """
     target = Target.of(settings)
     with target.open_store() as store:
-        charges = Listing(target, store, key=key, rule=rule).charges()
-        if charges:
-            store.reset(charges)
-        return Buckets(look(store, charges))
+        return forget(store, Listing(target, store, key=key, rule=rule).charges())
+
+
+def forget(store: Store, charges: Sequence[Charge], before: Sequence[Bucket] | None = None) -> Buckets:
+    """Do what `reset` does, for the buckets of these charges. `before`: what `look` returned; None to look now."""
+    if not charges:
+        return Buckets([], 0)
+    existed = sum(bucket.exists for bucket in (look(store, charges) if before is None else before))
+    store.reset(charges)
+    return Buckets(look(store, charges), existed)
 
 
 def keys(

@@ -1,7 +1,7 @@
 """Finds the buckets of a described request, and reads what is left in buckets."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
@@ -15,7 +15,8 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable
-from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.keys import Key
+from ratelimit_mw.http.request import USER_NAMES, Request
 from ratelimit_mw.rules.plan import Match, plan
 from ratelimit_mw.stores import Store
 
@@ -26,6 +27,10 @@ _MISSING: Final = (
     "If the app reads it from elsewhere, such as a form, reset the keys that `peek` and `keys` show, with reset --key. "
     "--ip '' means a request without an address, whose bucket all such requests share"
 )
+_ABSENT: Final = (
+    "no such bucket exists: nothing is counted for {identity}, which this request has for the key {key!r} of {limits}"
+)
+_USER: Final = f"; `user` is the first of {', '.join(USER_NAMES)} that the app's user has, in Django the primary key"
 
 
 class Bucket(Struct, frozen=True):
@@ -44,19 +49,37 @@ class Bucket(Struct, frozen=True):
     retry_after: float
     reset_after: float
 
+    @property
+    def exists(self) -> bool:
+        """Whether anything is counted. If not, the bucket is as one that was never charged."""
+        return self.reset_after > 0
+
 
 class RequestBuckets(Struct, frozen=True):
     """The buckets that a request would charge.
 
     `charges`: one for each bucket, with the cost of the request. `names`: the names of their limits in headers.
     `reason`: why there are no buckets; empty if there are any. `missing`: a message for each limit whose bucket cannot
-    be found.
+    be found. `keys`: the key of each limit, and what the request has for it; empty if the buckets are not those of a
+    request.
     """
 
     charges: Sequence[Charge]
     names: Sequence[str]
     reason: str = ""
     missing: Sequence[str] = ()
+    keys: Sequence[tuple[Key, str]] = ()
+
+    def absent(self, buckets: Sequence[Bucket]) -> Iterator[str]:
+        """Yield a message for each client's identity of which no bucket exists. `buckets`: those of `charges`."""
+        by_key: dict[tuple[Key, str], list[tuple[str, Bucket]]] = {}
+        for pair, name, bucket in zip(self.keys, self.names, buckets, strict=False):
+            by_key.setdefault(pair, []).append((name, bucket))
+        for (key, identity), named in by_key.items():
+            if not any(bucket.exists for _, bucket in named):
+                limits = ", ".join(name for name, _ in named)
+                text = _ABSENT.format(key=key.text, identity=identity, limits=limits)
+                yield f"{text}{_USER}" if key.may_read_user else text
 
 
 def find_buckets(target: Target, described: DescribedRequest, *, need_all: bool = True) -> RequestBuckets:
@@ -89,7 +112,7 @@ def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets
         if limits and (inner := inner_rules.match(make(), limits)) is not None:
             matches.append(inner)
     results = _results([call for one in matches for call in one.callables], request)
-    found: dict[tuple[str, str], tuple[Charge, str]] = {}
+    found: dict[tuple[str, str], tuple[Charge, str, tuple[Key, str]]] = {}
     missing: dict[str, str] = {}
     for one in matches:
         missing.update(_missing_keys(one, request, results, may_be_shared=described.ip == ""))
@@ -97,10 +120,12 @@ def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets
         for charge, compiled in zip(charge_plan.charges, charge_plan.compiled_limits, strict=True):
             if compiled.policy.name in missing:
                 continue
-            found.setdefault((charge.key, charge.limit.bucket), (_as_limit(charge), compiled.policy.name))
-    charges, names = [charge for charge, _ in found.values()], [name for _, name in found.values()]
+            identity = compiled.key.identity(request, request.route or one.route, results) or "no client in particular"
+            parts = _as_limit(charge), compiled.policy.name, (compiled.key, identity)
+            found.setdefault((charge.key, charge.limit.bucket), parts)
+    charges, names, keys = zip(*found.values(), strict=True) if found else ((), (), ())
     reason = "" if found else "no limit applies to this request"
-    return RequestBuckets(charges, names, reason, _missing_messages(missing))
+    return RequestBuckets(charges, names, reason, _missing_messages(missing), keys)
 
 
 def look(store: Store, charges: Sequence[Charge], *, limited: bool = False) -> list[Bucket]:

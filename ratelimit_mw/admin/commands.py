@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, most_refused
+from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, forget, most_refused
 from ratelimit_mw.admin.buckets import Bucket, RequestBuckets, find_buckets, look, rule_spellings, split_key
 from ratelimit_mw.admin.listing import Listing, inventory_of
 from ratelimit_mw.admin.output import CommandParser, bucket_row, json_text, refusal_row, table, write_line
@@ -142,7 +142,9 @@ def _described(args: argparse.Namespace) -> DescribedRequest:
 def _peek(args: argparse.Namespace, target: Target) -> int:
     found = find_buckets(target, _described(args), need_all=False)
     with target.open_store() as store:
-        _show(found, look(store, found.charges), as_json=args.json)
+        buckets = look(store, found.charges)
+    _show(found, Buckets(buckets), as_json=args.json)
+    _mention_absent(args, found, buckets)
     _mention_endpoints(args, target)
     return _fail(ConfigError(*found.missing), _FAILED) if found.missing else 0
 
@@ -152,18 +154,24 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
     described = None if args.key is not None else find_buckets(target, _described(args))
     with target.open_store() as store:
         found = described or _buckets_of_key(target, store, args)
-        if found.charges and not args.yes and not _confirmed(found, look(store, found.charges)):
+        before = look(store, found.charges)
+        if any(bucket.exists for bucket in before) and not args.yes and not _confirmed(found, before):
             return _FAILED
-        if found.charges:
-            store.reset(found.charges)
-        after = look(store, found.charges)
-    if args.json or not after:
-        _show(found, after, as_json=args.json)
+        done = forget(store, found.charges, before)
+    if args.json or not done.buckets:
+        _show(found, done, as_json=args.json)
     else:
-        write_line(f"{len(after)} {'bucket' if len(after) == 1 else 'buckets'} forgotten; {_DENY_CACHE}")
+        write_line(f"{done.forgotten} {'bucket' if done.forgotten == 1 else 'buckets'} forgotten; {_DENY_CACHE}")
     if described is not None:
+        _mention_absent(args, found, before)
         _mention_endpoints(args, target)
     return 0
+
+
+def _mention_absent(args: argparse.Namespace, found: RequestBuckets, buckets: Sequence[Bucket]) -> None:
+    """If a person reads the output, print for which clients nothing is counted."""
+    for message in () if args.json else found.absent(buckets):
+        print(printable(message, _MAX_ERROR), file=sys.stderr)
 
 
 def _check_words(args: argparse.Namespace) -> None:
@@ -203,19 +211,19 @@ def _confirmed(found: RequestBuckets, buckets: list[Bucket]) -> bool:
         raise ConfigError(
             "reset: cannot ask for confirmation without a terminal; to forget the buckets, add --yes", code="RL-051"
         )
-    _show(found, buckets, as_json=False)
+    _show(found, Buckets(buckets), as_json=False)
     return input("Forget what is counted there? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _show(found: RequestBuckets, buckets: list[Bucket], *, as_json: bool) -> None:
+def _show(found: RequestBuckets, answer: Buckets, *, as_json: bool) -> None:
     if as_json:
-        write_line(json_text(Buckets(buckets)))
-    elif not buckets:
+        write_line(json_text(answer))
+    elif not answer.buckets:
         write_line(found.reason)
     else:
         # the units that `smooth` has left depend on its rate, not on its quota
         totals = ["" if charge.limit.borrows else f" of {charge.limit.most}" for charge in found.charges]
-        _write(table(map(bucket_row, buckets, found.names, totals)))
+        _write(table(map(bucket_row, answer.buckets, found.names, totals)))
 
 
 def _keys(args: argparse.Namespace, target: Target) -> int:

@@ -29,7 +29,7 @@ from ratelimit_mw.engine.runtime import Sleep, async_sleep
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import raw_headers
 from ratelimit_mw.http.views import AsgiRequest, is_peer_lost, only_asgi_header
-from ratelimit_mw.rules.deployment_checks import warn_of_authentication, warn_of_cors
+from ratelimit_mw.rules.deployment_checks import warn_of_authentication, warn_of_cors, warn_of_script_name
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
@@ -66,6 +66,7 @@ class RateLimitMiddleware:
             self._gate = AsyncGate(Settings.of(settings, options))
             self._gate.warn_of_unused_slot_options()
             warn_of_authentication(app, self._gate.rule_set.keys, strict=self._gate.settings.strict)
+            warn_of_script_name(app, self._gate.settings)
         except ConfigError as error:
             if not in_event_loop():
                 raise

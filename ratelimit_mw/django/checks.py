@@ -10,7 +10,6 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  # Django's name
 from django.urls import LocalePrefixPattern, Resolver404, get_resolver, resolve
 from django.urls.resolvers import RoutePattern
-from django.utils.module_loading import import_string
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, capture_warnings
@@ -22,7 +21,15 @@ from ratelimit_mw.django.endpoint_limits import (
     limits_by_level,
     unenforced_message,
 )
-from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware, build_gate
+from ratelimit_mw.django.middleware import (
+    AUTHENTICATION,
+    FIX_ORDER,
+    METHODS,
+    USER_UNKNOWN,
+    build_gate,
+    comes_before_authentication,
+    middleware_indices,
+)
 from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
@@ -32,7 +39,6 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
 
 _MIDDLEWARE: Final = "ratelimit_mw.django.RateLimitMiddleware"
-_AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _LITERAL_SEGMENTS: Final = re.compile(r"\^((?:[\w-]+/)*)", re.ASCII)
 _BOTH: Final = (False, True)  # under WSGI, under ASGI
 
@@ -40,7 +46,7 @@ _BOTH: Final = (False, True)  # under WSGI, under ASGI
 @register
 def check_settings(**_: Any) -> list[CheckMessage]:
     """Report mistakes in and beside `RATELIMIT_MW`, and middleware that is missing or comes before authentication."""
-    value, places = getattr(settings, SETTING_NAME, None), _middleware_indices()
+    value, places = getattr(settings, SETTING_NAME, None), middleware_indices()
     place = next(iter(places), None)
     if value is None and place is None:
         return []
@@ -58,10 +64,9 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     found += [Warning(text, id="ratelimit_mw.W006") for text in warnings]
     unread = unread_settings(dir(settings), SETTING_NAME)
     found += [_finding(finding.message, None, "ratelimit_mw.W006") for finding in unread]
-    if place is not None and _user_unknown(keys, place):
-        text = "Keys read the user, who is known only after AuthenticationMiddleware."
-        hint = f"Put {_AUTHENTICATION!r} before {settings.MIDDLEWARE[place]!r} in MIDDLEWARE."
-        found.append(_finding(text, hint, "ratelimit_mw.W002"))
+    without = AUTHENTICATION not in settings.MIDDLEWARE and any(key.requires_user for key in keys)
+    if place is not None and (without or comes_before_authentication(keys)):
+        found.append(_finding(f"{USER_UNKNOWN}.", f"{FIX_ORDER}.", "ratelimit_mw.W002"))
     return found
 
 
@@ -79,7 +84,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     hint = f"{FIX[0].upper()}{FIX[1:]}."
     found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views)]
     found += [_of_finding(finding, "ratelimit_mw.W007") for finding in _unrouted()]
-    if LOCATIONS and not _middleware_indices():
+    if LOCATIONS and not middleware_indices():
         found.append(_finding(unenforced_message(), None, "ratelimit_mw.W001"))
         return found
     found += [_of_finding(finding, "ratelimit_mw.W008") for finding in _on_limits(routed)]
@@ -106,19 +111,6 @@ def _of_finding(finding: Finding, name: str) -> CheckMessage:
     return _finding(finding.message, None, name) if finding.weakens_limits else Warning(finding.message, id=name)
 
 
-def _middleware_indices() -> Sequence[int]:
-    """Return the indices of the middleware, and of its subclasses, in `MIDDLEWARE`."""
-    indices = []
-    for index, path in enumerate(settings.MIDDLEWARE):
-        try:
-            found = import_string(path)
-        except ImportError:  # Django reports it when it loads the middleware
-            continue
-        if isinstance(found, type) and issubclass(found, RateLimitMiddleware):
-            indices.append(index)
-    return indices
-
-
 def _read(value: Any) -> tuple[Sequence[Key], Sequence[str], Sequence[str]]:
     """Return the keys of the settings, the problems with them, and the warnings that a server logs at its start.
 
@@ -132,12 +124,6 @@ def _read(value: Any) -> tuple[Sequence[Key], Sequence[str], Sequence[str]]:
         except ConfigError as error:
             problems.append(error.problems)
     return (), problems[0], ()
-
-
-def _user_unknown(keys: Sequence[Key], place: int) -> bool:
-    if _AUTHENTICATION in settings.MIDDLEWARE:
-        return settings.MIDDLEWARE.index(_AUTHENTICATION) > place and any(key.may_read_user for key in keys)
-    return any(key.requires_user for key in keys)
 
 
 def _reached_limits(views: Sequence[Any]) -> set[EndpointLimit]:
@@ -155,7 +141,7 @@ def _on_limits(routed: Sequence[tuple[Any, str]]) -> Sequence[Finding]:
     with suppress(ConfigError):  # reported by `check_settings`
         rules = RuleSet(_own_settings())
         return rules.endpoint_findings(
-            (f"/{route}", partial(compile_limits, rules, limits_by_level(view, method, f"/{route}")))
+            (route, partial(compile_limits, rules, limits_by_level(view, method, route)))
             for view, route in routed
             for method in METHODS
         )
@@ -171,7 +157,7 @@ def _unrouted() -> Iterator[Finding]:
     """Yield a finding for each rule whose path no URL has; none if the URLs depend on the language of a request."""
     patterns = get_resolver().url_patterns
     by_language = any(isinstance(one.pattern, LocalePrefixPattern) for one in patterns)
-    if by_language or not _middleware_indices():
+    if by_language or not middleware_indices():
         return
     with suppress(ConfigError):  # reported by `check_settings`
         routes = list(_shapes_of(patterns, ""))

@@ -1,13 +1,15 @@
 """The middleware for Django, under WSGI and ASGI."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.utils.module_loading import import_string
 
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.log import Finding, warn_or_fail
@@ -17,7 +19,14 @@ from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, SETTING_NAME, compile_limits, limits_by_level
-from ratelimit_mw.django.request import AsyncDjangoRequest, DjangoRequest, UserNotLoaded, load_user, may_have_user
+from ratelimit_mw.django.request import (
+    AsyncDjangoRequest,
+    DjangoRequest,
+    UserNotLoaded,
+    load_user,
+    may_have_user,
+    route_of,
+)
 from ratelimit_mw.django.responses import (
     RequestContext,
     add_headers,
@@ -29,6 +38,7 @@ from ratelimit_mw.django.responses import (
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import await_result, custom_refusal
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.rule_table import EndpointRules
@@ -37,6 +47,9 @@ from ratelimit_mw.settings.loading import unread_settings
 from ratelimit_mw.settings.options import Options
 
 _MAX_CACHED_ENDPOINTS: Final = 4096
+AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
+USER_UNKNOWN: Final = "Keys read the user, who is known only after AuthenticationMiddleware"
+FIX_ORDER: Final = f"Put {AUTHENTICATION!r} before 'ratelimit_mw.django.RateLimitMiddleware' in MIDDLEWARE"
 _STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # others share one cache entry
 _ALLOWED: Final = "a callable (request, verdict)"
@@ -67,6 +80,27 @@ def build_gate(value: Any, *, is_async: bool) -> DjangoGate | AsyncDjangoGate:
         return AsyncDjangoGate(found) if is_async else DjangoGate(found)
 
 
+def middleware_indices() -> Sequence[int]:
+    """Return the indices of the middleware, and of its subclasses, in `MIDDLEWARE`."""
+    indices = []
+    for index, path in enumerate(settings.MIDDLEWARE):
+        try:
+            found = import_string(path)
+        except ImportError:  # Django reports it when it loads the middleware
+            continue
+        if isinstance(found, type) and issubclass(found, RateLimitMiddleware):
+            indices.append(index)
+    return indices
+
+
+def comes_before_authentication(keys: Iterable[Key]) -> bool:
+    """Return whether a key reads the user before Django's own middleware has authenticated the user."""
+    if AUTHENTICATION not in settings.MIDDLEWARE or not any(key.may_read_user for key in keys):
+        return False
+    authentication: int = settings.MIDDLEWARE.index(AUTHENTICATION)
+    return next(iter(middleware_indices()), math.inf) < authentication
+
+
 def _check_get_response(arguments: Sequence[object]) -> str:
     """Raise `ConfigError` if another framework creates the middleware; return an empty text for Django."""
     for get_response in arguments[1:2]:
@@ -92,7 +126,10 @@ class RateLimitMiddleware:
         self._get_response: Final = get_response
         self._is_async: Final = iscoroutinefunction(get_response)
         self._gate: Any = build_gate(getattr(settings, SETTING_NAME, None), is_async=self._is_async)
-        warn_or_fail(unread_settings(dir(settings), SETTING_NAME), strict=self._gate.settings.strict)
+        findings = [*unread_settings(dir(settings), SETTING_NAME)]
+        if comes_before_authentication(self._gate.rule_set.keys):
+            findings.append(Finding(f"{USER_UNKNOWN}; {FIX_ORDER[0].lower()}{FIX_ORDER[1:]}", code="RL-115"))
+        warn_or_fail(findings, strict=self._gate.settings.strict)
         self._style: Final = self._gate.settings.headers
         self._limits: Final = Memo[tuple[Any, str, str], tuple[EndpointRules, Gate | None]](
             self._limits_on, Budget(_MAX_CACHED_ENDPOINTS)
@@ -237,11 +274,11 @@ class RateLimitMiddleware:
 
     def limits_of(self, request: HttpRequest) -> tuple[EndpointRules, Gate | None]:
         """Return the limits on the view of a request, and `_sync_gate`; None in its place if they may need an await."""
-        match = request.resolver_match
-        if match is None:
+        match, route = request.resolver_match, route_of(request)
+        if match is None or route is None:
             return (), self._sync_gate
         method = request.method if request.method in METHODS else ""
-        endpoint = match.func, method, match.route
+        endpoint = match.func, method, route
         try:
             return self._limits[endpoint]
         except TypeError:  # the view is an instance without a hash
@@ -249,7 +286,7 @@ class RateLimitMiddleware:
 
     def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[EndpointRules, Gate | None]:
         view, method, route = endpoint
-        levels = list(limits_by_level(view, method, f"/{route}"))
+        levels = list(limits_by_level(view, method, route))
         limits = compile_limits(self._gate, levels)
         self._gate.rule_set.report_endpoint(limits)
         for endpoint_limits, name, _ in levels:

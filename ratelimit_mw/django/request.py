@@ -1,19 +1,24 @@
 """Requests as Django represents them."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, reduce
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.contrib.sessions.backends.base import SessionBase
 from django.http import HttpRequest
 from django.http.request import HttpHeaders
+from django.urls import LocalePrefixPattern
 from django.utils.functional import LazyObject, SimpleLazyObject, empty
+from django.utils.translation import override
 
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request, user_id
 from ratelimit_mw.http.views import is_peer_lost, is_wsgi_peer_lost, merges_underscores
 
+LANGUAGE: Final = "<language>/"  # in routes, the prefix of `i18n_patterns`
 _NOT_LOADED: Final = object()
 _AUTHENTICATION: Final = "django.contrib.auth.middleware"  # the module of Django's AuthenticationMiddleware
 
@@ -40,6 +45,14 @@ class DjangoRequest(Request):
     def path(self) -> str:
         """The path as Django resolves it."""
         return self.raw.path_info or "/"
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The path, and the one without REST framework's format suffix, if the view's route has one: `/items.json`."""
+        kwargs = {} if (match := self.raw.resolver_match) is None else match.kwargs
+        name = getattr(settings, "REST_FRAMEWORK", {}).get("FORMAT_SUFFIX_KWARG", "format")
+        bare, dot, suffix = self.path.rstrip("/").rpartition(".")
+        return (self.path, bare) if dot and suffix == kwargs.get(name) else (self.path,)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -127,4 +140,16 @@ async def load_user(raw: HttpRequest) -> str | None:
 def route_of(raw: HttpRequest) -> str | None:
     """Return the route of the view, as in urlpatterns; None without a view."""
     match = getattr(raw, "resolver_match", None)
-    return None if match is None else f"/{match.route}"
+    return None if match is None else joined_route(*match.tried[-1])  # the last ones tried are those that matched
+
+
+@lru_cache(maxsize=4096)
+def joined_route(*patterns: Any) -> str:
+    """Return the route of nested URL patterns, as `resolver_match.route`, but the same in every language.
+
+    Otherwise a client could choose a bucket by choosing a language. The result is cached, because it takes longer to
+    switch translations off than to look up the route.
+    """
+    with override(None):  # a translated pattern then has the text of the code
+        texts = [LANGUAGE if isinstance(one.pattern, LocalePrefixPattern) else str(one.pattern) for one in patterns]
+    return "/" + reduce(lambda above, own: above + own.removeprefix("^") if above else own, texts)

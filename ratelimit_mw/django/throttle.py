@@ -21,7 +21,7 @@ from ratelimit_mw.core.validation import closest_match, translate_option, unknow
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.django.endpoint_limits import SETTING_NAME, compile_limits, is_strict
 from ratelimit_mw.django.middleware import build_gate
-from ratelimit_mw.django.request import DjangoRequest
+from ratelimit_mw.django.request import DjangoRequest, joined_route
 from ratelimit_mw.django.responses import RequestContext
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.response_tracking import track_response
@@ -279,15 +279,13 @@ class Use(NamedTuple):
     declared: bool
 
 
-def views_of(patterns: Sequence[Any], above: str = "") -> Iterator[tuple[Any, str]]:
+def views_of(patterns: Sequence[Any], *above: Any) -> Iterator[tuple[Any, str]]:
     """Yield all views of these URL patterns and of those that they include, with the route to each."""
     for pattern in patterns:
-        own = str(pattern.pattern)
-        route = above + (own.removeprefix("^") if above else own)  # as in Django's `resolver_match.route`
         if hasattr(pattern, "url_patterns"):
-            yield from views_of(pattern.url_patterns, route)
+            yield from views_of(pattern.url_patterns, *above, pattern)
         else:
-            yield pattern.callback, route
+            yield pattern.callback, joined_route(*above, pattern)
 
 
 def uses_of(views: Sequence[Any]) -> Iterator[Use]:
@@ -333,7 +331,7 @@ def idle_throttles(views: Sequence[Any]) -> Iterator[Idle]:
 
 def _report_idle(throttle: type[Throttle], view: object) -> None:
     """Report a throttle without effect: once for all its views or, with `strict`, as an error each time."""
-    idle = _idle_of(getattr(settings, "ROOT_URLCONF", None)).get((throttle, type(view)))
+    idle = _idle_of(getattr(settings, "ROOT_URLCONF", ())).get((throttle, type(view)))
     if idle is None:
         return
     strict = is_strict()

@@ -8,7 +8,7 @@ from uuid import UUID
 from ratelimit_mw.core.log import warn_throttled
 
 _LARGEST: Final = 10**100  # no real id is larger, and converting a much larger integer to text is slow or fails
-_USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
+USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
 
 
 class Request(ABC):
@@ -120,7 +120,7 @@ def user_id(user: object) -> str | None:
             code="RL-226",
         )
         return None
-    for name in _USER_NAMES:
+    for name in USER_NAMES:
         try:
             text = as_text(getattr(user, name, None))
         except Exception:  # noqa: BLE001, S112  # Starlette's BaseUser raises for attributes it does not define

@@ -1,6 +1,7 @@
 """Startup checks of what surrounds the middleware: the server, its processes, the proxies and the wrapped app."""
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from ratelimit_mw.core.processes import configured_workers, multiple_workers_fin
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.networks import Address, parse_address
+from ratelimit_mw.http.paths import covers
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 
@@ -186,14 +188,40 @@ def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> No
         warn_or_fail([finding], strict=strict)
 
 
+def warn_of_script_name(app: Any, settings: Settings) -> None:
+    """Report rules that match only one of the two paths by which Django serves a view for `FORCE_SCRIPT_NAME`.
+
+    Under ASGI, Django drops this prefix from a path, and serves a path without it as it is.
+    """
+    prefix = (sys.modules["django.conf"].settings.FORCE_SCRIPT_NAME or "" if _is_of(app, "django") else "").rstrip("/")
+    findings = []
+    for number, rule in enumerate(settings.parsed_rules() if prefix else ()):
+        paths = [rule.path] if isinstance(rule.path, str) else rule.path
+        for path in () if rule.exempt else paths:
+            other = path.removeprefix(prefix) if path.startswith(f"{prefix}/") else f"{prefix}{path}"
+            if not any(covers(each, other, ignore_case=settings.ignore_case) for each in paths):
+                text = (
+                    f"rules[{number}] ({rule.full_name}): Django has FORCE_SCRIPT_NAME = {prefix!r}, so it serves "
+                    f"{other} as it does {path}, and the rule does not match {other}; add it to the rule's paths, or "
+                    "use ratelimit_mw.django, whose middleware reads a path as Django does"
+                )
+                findings.append(Finding(text, code="RL-146"))
+    warn_or_fail(findings, strict=settings.strict)
+
+
 def is_falcon(app: object) -> bool:
     """Return whether `app` is a Falcon app, or middleware around one.
 
     Falcon's `/users/{id}` also matches `/users/`, with an empty id. In all other supported routers `/users/` does not
     match it, and is usually a separate endpoint.
     """
+    return _is_of(app, "falcon")
+
+
+def _is_of(app: object, package: str) -> bool:
+    """Return whether a class of this package made the app, or an app inside it."""
     classes = (kind for inner in nested_apps(app, *_APP_ATTRIBUTES) for kind in type(inner).__mro__)
-    return any(kind.__module__.partition(".")[0] == "falcon" for kind in classes)
+    return any(kind.__module__.partition(".")[0] == package for kind in classes)
 
 
 def _nested_classes(app: Any) -> Iterator[object]:

@@ -56,8 +56,7 @@ class Hits(AsyncLimiter):
     async def reset_call(self, call: HitCall) -> dict[str, Any]:
         """Forget what was taken. Slots are released, too."""
         charges = self._charges(limits_of(call), call.key, 0)
-        await answered(reset(self._gate, charges))
-        return {"reset": len(charges)}
+        return {"reset": await answered(reset(self._gate, charges))}
 
     async def settle_call(self, call: SettleCall) -> dict[str, Any]:
         """Correct what a key took, or release or renew its slots."""
@@ -101,11 +100,15 @@ class Hits(AsyncLimiter):
         return Verdict(allowed, (), (), source="allowed_on_error" if allowed else "denied_on_error")
 
 
-async def reset(gate: AsyncGate, charges: Sequence[Charge]) -> None:
-    """Forget buckets in the store of a gate, which may have no timeout of its own."""
+async def reset(gate: AsyncGate, charges: Sequence[Charge]) -> int:
+    """Forget buckets in the store of a gate, which may have no timeout of its own. Return how many existed."""
+    if not charges:
+        return 0
     store: Any = gate.store_for("store")
     async with asyncio.timeout(gate.settings.store_timeout):
+        before = await store.apeek([Charge(charge.key, charge.limit, 0) for charge in charges])
         await store.areset(charges)
+    return sum(decision.reset_after > 0 for decision in before)  # with nothing counted, the quota is whole now
 
 
 async def answered(call: Awaitable[Any]) -> Any:

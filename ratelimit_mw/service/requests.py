@@ -103,9 +103,7 @@ class Requests:
         """Forget what the client of a request has used of each limit that applies."""
         found = await self._plan(request_of(call.scope()))
         charges = () if found is None else found[1].charges
-        if charges:
-            await answered(reset(self._gate, charges))
-        return {"reset": len(charges)}
+        return {"reset": await answered(reset(self._gate, charges))}
 
     async def _plan(self, request: AsgiRequest) -> tuple[Match, Plan] | None:
         """Return the limits of a request and its charges; None if nothing limits it."""

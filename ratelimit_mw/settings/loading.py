@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,8 @@ from ratelimit_mw.settings.options import Options
 _PREFIX: Final = "RATELIMIT_MW_"
 _OTHER_PREFIX: Final = "RATELIMIT_"
 _SETTING: Final = "RATELIMIT_MW"  # the name of the mapping in the configuration of Flask and Django
-_MISSPELLED: Final = re.compile(r"RATE_?LIMITS?_?MW(?:_(\w+))?", re.IGNORECASE)
+_NAME_AND_OPTION: Final = re.compile(rf"(\w+?)(?:_({'|'.join(Options.__annotations__)}))?", re.IGNORECASE)
+_SIMILARITY: Final = 0.9  # of a misspelled name, such as RATELIMIT_MV; 1 is equality
 _OTHER_LIMITERS: Final = {"flask_limiter", "django_ratelimit"}  # packages that read such names themselves
 _SCHEMA: Final = "$schema"  # the key under which editors find the schema of a JSON file
 _YES_NO: Final = {
@@ -74,10 +76,9 @@ def read_environment(
                     values[option] = _read(text.strip(), defaults.get(option))
             except ConfigError as error:
                 problems[option] = error.problems[0]
-        elif (misspelled := _MISSPELLED.fullmatch(variable)) and (misspelled[1] or "").lower() in table.__annotations__:
-            option = misspelled[1].lower()
-            problem = f"{variable}: unknown variable: did you mean `{_PREFIX}{option.upper()}`?"
-            problems[option] = ConfigError(problem, code="RL-001").problems[0]
+        elif (meant := _option_of_misspelled(variable)) and meant in table.__annotations__:
+            problem = f"{variable}: unknown variable: did you mean `{_PREFIX}{meant.upper()}`?"
+            problems[meant] = ConfigError(problem, code="RL-001").problems[0]
     return values, problems
 
 
@@ -89,8 +90,8 @@ def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
     """
     for name in sorted(names):
         is_name = name == _SETTING or name.startswith(_PREFIX)
-        if not is_name and (misspelled := _MISSPELLED.fullmatch(name)):
-            part = f"`{misspelled[1].lower()}`" if misspelled[1] else "its content"
+        if not is_name and (misspelled := _option_of_misspelled(name)) is not None:
+            part = f"`{misspelled}`" if misspelled else "its content"
             yield Finding(f"{name} is not read here; write {part} into {setting}", code="RL-111")
             continue
         option = name.removeprefix(_PREFIX).removeprefix(_OTHER_PREFIX).lower()
@@ -107,6 +108,14 @@ def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
             yield Finding(
                 f"{name} is not read here; write `{equivalent[0]}` into {setting}: {equivalent[1]}", code="RL-111"
             )
+
+
+def _option_of_misspelled(name: str) -> str | None:
+    """Return the option that follows a misspelled `RATELIMIT_MW`, empty if none does. None for any other name."""
+    found = _NAME_AND_OPTION.fullmatch(name)
+    if found is None or not get_close_matches(found[1].upper(), [_SETTING], cutoff=_SIMILARITY):
+        return None
+    return (found[2] or "").lower()
 
 
 def option_of(problem: str) -> str:

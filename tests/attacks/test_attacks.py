@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from attacks.attack import Attack, Served, Target
+from attacks.on_django import ON_DJANGO
 from attacks.table import ATTACKS
 from redis_servers import RedisServer
 from web.real_servers import APPS
@@ -43,6 +44,21 @@ def target(request: pytest.FixtureRequest, redis_servers: Mapping[str, RedisServ
 def test_middleware_withstands_each_attack(target: Target, attack: Attack) -> None:
     seen = attack.play(target)
     assert (seen.statuses, seen.forged) == ([*target.exact.get(attack.name, attack.exact)], 0)
+    assert attack.held(seen)
+
+
+@pytest.fixture(scope="module")
+def django_target() -> Iterator[Target]:
+    """Start a Django project, which no proxy is in front of."""
+    with serve_uvicorn("attacked_django:app", APPS, "--no-proxy-headers", "--lifespan", "off") as server:
+        served = Served(int(server.url.rpartition(":")[2]), server.output)
+        yield Target(served, served)
+
+
+@pytest.mark.parametrize("attack", ON_DJANGO, ids=lambda attack: attack.name)
+def test_the_middleware_of_django_withstands_each_attack(django_target: Target, attack: Attack) -> None:
+    seen = attack.play(django_target)
+    assert seen.statuses == [*attack.exact]
     assert attack.held(seen)
 
 

@@ -342,7 +342,7 @@ def test_request_is_peeked_and_reset(ratelimit_clock: None) -> None:
         left = call(app, "/v1/peek", {**parts, "cost": 0}).json()
         assert [(one["name"], one["remaining"]) for one in left["limits"]] == [("default", 2), ("default-2", 4)]
         assert left["limits"][1]["notation"] == "5/86400s using gcra"
-    assert call(app, "/v1/reset", parts).json() == {"reset": 2}
+    assert [call(app, "/v1/reset", parts).json() for _ in range(2)] == [{"reset": 2}, {"reset": 0}]
     assert call(app, "/v1/peek", {**parts, "cost": 0}).json()["remaining"] == 3
     assert call(made(enabled=False), "/v1/reset", parts).json() == {"reset": 0}
     assert call(made(enabled=False), "/v1/peek", parts).json()["limits"] == []
@@ -357,7 +357,7 @@ def test_key_is_hit_peeked_settled_and_reset(ratelimit_clock: None) -> None:
     assert call(app, "/v1/hit", {**body, "cost": 6}).json()["retry_after"] is None
     assert call(app, "/v1/settle", {**body, "delta": -2}).json() == {"settled": 2}
     assert call(app, "/v1/peek", body).json()["remaining"] == 4
-    assert call(app, "/v1/reset", body).json() == {"reset": 2}
+    assert [call(app, "/v1/reset", body).json() for _ in range(2)] == [{"reset": 2}, {"reset": 0}]
     assert call(app, "/v1/peek", body).json()["remaining"] == 5
     assert call(app, "/v1/hit", {**body, "key": "mail"}).json()["remaining"] == 4
 

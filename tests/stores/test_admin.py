@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +23,13 @@ from ratelimit_mw.admin.buckets import rule_spellings
 from ratelimit_mw.admin.listing import Pace
 from ratelimit_mw.admin.output import duration, retry
 from ratelimit_mw.admin.target import DescribedRequest
+from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.cli import main
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.inventory import Refusal
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.testing import Clock
 from redis_cluster import RedisCluster
 from redis_sentinels import RedisSentinels
 from redis_servers import RedisServer, free_port
@@ -147,8 +150,10 @@ def exhaust_and_reset(url: str) -> None:
     app.gate.close()
     clients = admin.top(app.settings).clients
     assert clients == [admin.RefusedClient("ip=192.0.2.7", "login", 2)]
-    after = admin.reset(app.settings, **LOGIN).buckets
-    assert [(one.remaining, one.retry_after, one.reset_after) for one in after] == [(5, 0.0, 0.0), (20, 0.0, 0.0)]
+    after = admin.reset(app.settings, **LOGIN)
+    left = [(one.remaining, one.retry_after, one.reset_after) for one in after.buckets]
+    assert (left, after.forgotten) == ([(5, 0.0, 0.0), (20, 0.0, 0.0)], 2)
+    assert admin.reset(app.settings, **LOGIN).forgotten == 0
     assert app.admit_as_another_process()
     end = time.monotonic() + 60  # this process caches the refusal for a second
     while not app.admit():
@@ -408,6 +413,7 @@ def test_reset_needs_confirmation(app: App, file: str, capsys: Any, monkeypatch:
     assert [one["remaining"] for one in json.loads(out)["buckets"]] == [5, 20]
 
 
+NONE = {"buckets": [], "forgotten": 0}
 SEVEN, EIGHT = "ip=192.0.2.7", "ip=192.0.2.8"
 
 
@@ -447,7 +453,7 @@ def test_keys_lists_and_reset_removes_the_buckets_of_a_key(
     nothing = "the store has no bucket of this key\n"
     assert run(capsys, "reset", file, "--key", SEVEN) == (0, nothing, "")
     assert admin.reset_key(file, SEVEN).buckets == []
-    assert json.loads(run(capsys, "reset", file, "--key", EIGHT, "--rule", "other", "--json")[1]) == {"buckets": []}
+    assert json.loads(run(capsys, "reset", file, "--key", EIGHT, "--rule", "other", "--json")[1]) == NONE
 
 
 def test_reset_of_a_key_needs_confirmation(app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -750,6 +756,62 @@ def test_peek_and_reset_use_a_memory_store_of_this_process() -> None:
     for function in (admin.keys, admin.top):
         with pytest.raises(ConfigError, match="MemoryStore can neither list its keys nor keep refusals"):
             function(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"limits": f"5/hour using {name}"} for name in ALGORITHMS),
+        {"limits": "5/hour burst 9 using gcra", "shadow": True},
+        {"limits": [], "concurrent": 3},
+        {"limits": "1/hour", "penalty": "3 refusals per hour: 1 hour"},
+    ],
+    ids=str,
+)
+def test_reset_returns_how_many_buckets_existed(settings: dict[str, Any]) -> None:
+    """A bucket exists as soon as one unit is counted, and until it is forgotten."""
+    clock = Clock()
+    own = Settings(**settings, store=MemoryStore(clock=clock))
+    gate = Gate(own)
+    admit = partial(gate.admit, DescribedRequest("/", "192.0.2.7").request())
+    words: Any = {"request": "/", "ip": "192.0.2.7"}
+    total = len(admin.peek(own, **words).buckets)
+    assert [one.exists for one in admin.peek(own, **words).buckets] == [False] * total
+    assert admin.reset(own, **words).forgotten == 0
+    admit()
+    if "penalty" in settings:
+        assert admin.reset(own, **words).forgotten == 1  # nothing was refused yet
+        admit()
+    admit()
+    clock.advance(1)
+    assert admin.reset(own, **{**words, "ip": "192.0.2.8"}).forgotten == 0
+    assert admin.reset(own, **words).forgotten == total
+    assert admin.reset(own, **words).forgotten == 0
+
+
+ABSENT = "no such bucket exists: nothing is counted for {}, which this request has for the key {!r} of {}{}"
+OF_USER = (
+    "; `user` is the first of identity, pk, id, username, display_name that the app's user has, in Django the primary "
+    "key"
+)
+
+
+def test_peek_and_reset_say_that_no_such_bucket_exists(
+    app: App, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, app.settings.store, key="user | ip")
+    monkeypatch.setattr("sys.stdin", StringIO())  # nothing is forgotten, so nothing is asked
+    app.admit()
+    words = ["--request", "/", "--user", "ann", "--ip", "192.0.2.7"]
+    absent = ABSENT.format("user=ann", "user | ip", "default", OF_USER)
+    assert run(capsys, "peek", file, *words)[::2] == (0, f"{absent}\n{ENDPOINTS}")
+    code, out, err = run(capsys, "reset", file, *words)
+    assert (code, out.split(";")[0], err) == (0, "0 buckets forgotten", f"{absent}\n{ENDPOINTS}")
+    assert json.loads(run(capsys, "reset", file, *words, "--json")[1])["forgotten"] == 0
+    login = ["--request", "POST /login", "--ip", "192.0.2.8"]
+    absent = ABSENT.format("ip=192.0.2.8", "ip", "login, login-2", "")
+    assert run(capsys, "peek", file, *login)[2] == f"{absent}\n{ENDPOINTS}"
+    assert run(capsys, "peek", file, *login, "--json")[2] == ""
 
 
 def test_peek_with_a_store_for_asyncio_is_an_error(redis_server: RedisServer) -> None:

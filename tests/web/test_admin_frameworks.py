@@ -421,6 +421,37 @@ def test_django_commands_find_the_limits_of_a_view(redis_url: str) -> None:
         assert manage("peek", "--request", "nothing")[0] == 1
 
 
+def ann(get_response: Any) -> Any:
+    """A middleware that authenticates a user by primary key and name, as Django's own does."""
+
+    def known(request: Any) -> Any:
+        request.user = SimpleNamespace(is_authenticated=True, pk=7, username="ann")
+        return get_response(request)
+
+    return known
+
+
+def test_django_commands_say_that_the_key_is_the_primary_key(redis_url: str) -> None:
+    middleware = [f"{__name__}.ann", "ratelimit_mw.django.RateLimitMiddleware"]
+    described = ["--request", "/none", "--ip", "192.0.2.7", "--user"]
+    with (
+        options(redis_url, key="user | ip", limits="2/hour"),
+        override_settings(MIDDLEWARE=middleware),
+    ):
+        client = Client()
+        assert [client.get("/none").status_code for _ in range(3)] == [404, 404, 429]
+        code, out, err = manage("reset", *described, "ann", "--yes")
+        assert (code, out.split(";")[0]) == (0, "0 buckets forgotten")
+        assert err.startswith(
+            "no such bucket exists: nothing is counted for user=ann, which this request has for the key 'user | ip' of "
+            "default; `user` is the first of identity, pk,"
+        )
+        assert err.endswith("in Django the primary key\n")
+        assert client.get("/none").status_code == 429
+        assert manage("reset", *described, "7", "--yes")[1].split(";")[0] == "1 bucket forgotten"
+        assert Client().get("/none").status_code == 404  # the other process remembers the refusal for a second
+
+
 def test_django_peek_passes_a_django_request_to_callables(redis_url: str) -> None:
     def is_seventh(request: Any) -> bool:
         raw = request.raw

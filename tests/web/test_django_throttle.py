@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from django.conf import settings as project
 from django.http import HttpResponse
 from django.test import override_settings
 from django.urls import path
@@ -444,6 +445,14 @@ def test_throttle_works_on_a_plain_django_request() -> None:
     assert allowed == [True, True, False]
     assert throttles[2].wait() == 60.0
     assert throttles[0].wait() is None
+
+
+def test_throttle_without_a_scope_works_in_a_project_without_urls() -> None:
+    """A view may be called without a URL, as in tests of an app whose settings have no ROOT_URLCONF."""
+    view = throttled(Throttle)
+    with override_settings(RATELIMIT_MW=FREE):
+        del project.ROOT_URLCONF
+        assert view(APIRequestFactory().get("/")).status_code == 200
 
 
 # throttles that throttle nothing

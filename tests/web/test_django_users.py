@@ -18,7 +18,7 @@ from django.urls import include, path, re_path
 from django.utils.asyncio import async_unsafe
 from django.utils.functional import SimpleLazyObject
 
-from ratelimit_mw import MemoryStore
+from ratelimit_mw import ConfigError, MemoryStore
 from ratelimit_mw.django import limit
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -186,6 +186,33 @@ def test_keys_conditions_limits_and_tiers_can_read_the_user(
     ask = site([path("", hello)], settings(store, **{"limits": [], **more}), f"{ME}.Lazily", OURS)
     assert ask(headers={"X-User": "7"}).field("ratelimit")[0].endswith(";r=8;t=60")
     assert len(store.calls) == 1
+
+
+AUTH = "django.contrib.auth.middleware.AuthenticationMiddleware"
+BEFORE = (
+    f"Keys read the user, who is known only after AuthenticationMiddleware; put {AUTH!r} before {OURS!r} in MIDDLEWARE"
+)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("key", "middleware", "messages"),
+    [
+        ("user | ip", (OURS, AUTH), [BEFORE]),
+        ("ip", (OURS, AUTH), []),
+        ("user | ip", (AUTH, OURS), []),
+        ("user", (OURS,), []),  # another middleware may set it
+    ],
+)
+def test_a_start_reports_middleware_before_authentication(
+    site: Site, key: str, middleware: tuple[str, ...], messages: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    site([], {"limits": "9/minute", "key": key}, *middleware)
+    assert caplog.messages == [f"ratelimit_mw: {message}" for message in messages]
+    if messages:
+        with pytest.raises(ConfigError) as error:
+            site([], {"limits": "9/minute", "key": key, "strict": True}, *middleware)
+        assert list(error.value.problems) == messages
 
 
 @BOTH

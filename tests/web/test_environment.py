@@ -353,7 +353,14 @@ def test_a_settings_object_ignores_the_environment(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(
-    "name", ["RATELIMITMW_LIMITS", "RATE_LIMIT_MW_LIMITS", "RATELIMITS_MW_LIMITS", "ratelimit_mw_limits"]
+    "name",
+    [
+        "RATELIMITMW_LIMITS",
+        "RATE_LIMIT_MW_LIMITS",
+        "RATELIMITS_MW_LIMITS",
+        "ratelimit_mw_limits",
+        "RATELIMIT_MV_LIMITS",
+    ],
 )
 def test_a_misspelled_prefix_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "5/minute")

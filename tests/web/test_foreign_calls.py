@@ -328,6 +328,9 @@ UNREAD = [
     ("RATE_LIMIT_MW", "write its content into "),
     ("RATELIMITMW", "write its content into "),
     ("RATE_LIMIT_MW_STORE", "write `store` into "),
+    ("RATELIMIT_MV", "write its content into "),
+    ("RATELIMT_MW", "write its content into "),
+    ("RATELIMIT_WM_STORE_TIMEOUT", "write `store_timeout` into "),
 ]
 
 
@@ -372,7 +375,8 @@ def test_configuration_names_for_other_readers_are_not_logged(
 ) -> None:
     configured("RATELIMIT_OF_MY_OWN")
     configured("RATELIMITED")
-    configured("RATE_LIMIT_MWE")
+    configured("RATE_LIMIT_MAX")
+    configured("RATELIMIT_MV_LIMIT_OF_MINE")
     monkeypatch.setenv("RATELIMIT_MW_JITTER", "1")
     configured("RATELIMIT_MW_JITTER")
     monkeypatch.setitem(sys.modules, "flask_limiter", sys)
