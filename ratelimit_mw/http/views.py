@@ -35,12 +35,10 @@ def only_asgi_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str
 def is_peer_lost(scope: Mapping[str, Any]) -> bool:
     """Return whether a TCP client reset its connection before the server read its address.
 
-    uvicorn then reports no client, as for a unix socket. But a unix socket has no port.
+    uvicorn then reports no client, as for a unix socket. But a unix socket has no port: servers report its path as the
+    host, or the first two characters of its path as host and port (gunicorn).
     """
-    if scope.get("client"):
-        return False
-    server: Sequence[Any] = scope.get("server") or ("", None)
-    return server[1] is not None
+    return not scope.get("client") and [type(part) for part in scope.get("server") or ()] == [str, int]
 
 
 class AsgiRequest(Request):
