@@ -1,5 +1,6 @@
 """Requests as Django represents them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from django.utils.functional import LazyObject, SimpleLazyObject, empty
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request, user_id
-from ratelimit_mw.http.views import is_peer_lost, is_wsgi_peer_lost, merges_underscores
+from ratelimit_mw.http.views import is_peer_lost, is_wsgi_peer_lost, joined_values
 
 _NOT_LOADED: Final = object()
 _AUTHENTICATION: Final = "django.contrib.auth.middleware"  # the module of Django's AuthenticationMiddleware
@@ -52,9 +53,9 @@ class DjangoRequest(Request):
         return () if value is None else (value,)
 
     @property
-    def merges_underscores(self) -> bool:
-        """Whether the WSGI server keeps names with underscores; under ASGI, Django drops them."""
-        return not hasattr(self.raw, "scope") and merges_underscores(self.raw.META)
+    def joined_values(self) -> re.Pattern[str] | None:
+        """See `http.views.joined_values`; None under ASGI, where Django drops names with underscores."""
+        return None if hasattr(self.raw, "scope") else joined_values(self.raw.META)
 
     @property
     def is_peer_lost(self) -> bool:

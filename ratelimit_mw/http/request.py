@@ -1,5 +1,6 @@
 """The view of a request that rules, keys and callables read, the same for every framework."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -57,9 +58,12 @@ class Request(ABC):
         """Return all lines of a header, in order; `name` is in lower case. WSGI servers join several with commas."""
 
     @property
-    def merges_underscores(self) -> bool:
-        """Whether the server reads a header `X_Y` as `X-Y`, as some WSGI servers do. A client can then forge `X-Y`."""
-        return False
+    def joined_values(self) -> re.Pattern[str] | None:
+        """The comma with which the server may have joined a header `X_Y` to `X-Y`, as some WSGI servers do.
+
+        A client can then forge `X-Y`. None if the server does not do so.
+        """
+        return None
 
     @property
     def is_peer_lost(self) -> bool:
