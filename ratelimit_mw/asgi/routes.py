@@ -38,7 +38,6 @@ def _create(owner: object, what: str) -> dict[Any, Any]:
 
 _MAX_DEPTH: Final = 20  # nested mounts
 _NAMED: Final = re.compile(r"\(\?P<\w+>")
-_PORT: Final = re.compile(r":\d*$")
 _OF_ONE_SEGMENT: Final = [  # Starlette's converters without slashes, in patterns
     *("(?:[^/]+)", "(?:[0-9]+(\\.[0-9]+)?)", "(?:[0-9]+)"),
     "(?:[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12})",
@@ -62,10 +61,13 @@ class RouteInfo(NamedTuple):
     parents: tuple[Any, ...]
     name: str
 
-    def has(self, path: str, host: str) -> bool:
-        """Return whether a path and host belong to this place, if the route has several."""
-        hosts = [one.host_regex for one in self.parents if hasattr(one, "host_regex")]
-        return self.pattern.match(path) is not None and all(regex.match(host) for regex in hosts)
+    def has(self, path: str, scope: Scope) -> bool:
+        """Return whether a path and the host of its request belong to this place, if the route has several.
+
+        Starlette matches the host, because its versions cut the port differently, and only some ignore case.
+        """
+        hosts = [one for one in self.parents if hasattr(one, "host_regex")]
+        return self.pattern.match(path) is not None and all(one.matches(scope)[0].name == "FULL" for one in hosts)
 
 
 def all_routes(
@@ -179,9 +181,7 @@ def first_match(infos: Sequence[RouteInfo], scope: Scope) -> RouteInfo | None:
     """Return the first place that matches the request's path and host, or else the first place."""
     if len(infos) > 1:
         path = strip_root(scope.get("app_root_path", scope.get("root_path", "")), scope["path"])
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        host = _PORT.sub("", hosts[0]) if hosts else ""
-        infos = [info for info in infos if info.has(path, host)] or infos
+        infos = [info for info in infos if info.has(path, scope)] or infos
     return infos[0] if infos else None
 
 

@@ -1,5 +1,6 @@
 """Requests as Django represents them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Any, Final
@@ -16,7 +17,7 @@ from django.utils.translation import override
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request, user_id
-from ratelimit_mw.http.views import is_peer_lost, is_wsgi_peer_lost, merges_underscores
+from ratelimit_mw.http.views import is_peer_lost, is_wsgi_peer_lost, joined_values
 
 LANGUAGE: Final = "<language>/"  # in routes, the prefix of `i18n_patterns`
 _NOT_LOADED: Final = object()
@@ -65,9 +66,9 @@ class DjangoRequest(Request):
         return () if value is None else (value,)
 
     @property
-    def merges_underscores(self) -> bool:
-        """Whether the WSGI server keeps names with underscores; under ASGI, Django drops them."""
-        return not hasattr(self.raw, "scope") and merges_underscores(self.raw.META)
+    def joined_values(self) -> re.Pattern[str] | None:
+        """See `http.views.joined_values`; None under ASGI, where Django drops names with underscores."""
+        return None if hasattr(self.raw, "scope") else joined_values(self.raw.META)
 
     @property
     def is_peer_lost(self) -> bool:

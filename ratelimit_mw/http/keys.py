@@ -6,7 +6,7 @@
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any, Final, Protocol
 
@@ -23,6 +23,7 @@ from ratelimit_mw.http.callables import (
     resolve_callable,
 )
 from ratelimit_mw.http.client_ip import check_no_underscore, client_address
+from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, is_ipv4
 
 KeySpec = str | RequestCallable
@@ -53,9 +54,7 @@ class KeyContext(Protocol):
     def user(self) -> str | None: ...  # noqa: D102
     def header(self, name: str) -> str | None: ...  # noqa: D102
     @property
-    def cookies(self) -> Mapping[str, str]: ...  # noqa: D102
-    @property
-    def cookie_pairs(self) -> Sequence[str]: ...  # noqa: D102
+    def cookies(self) -> Cookies: ...  # noqa: D102
     def header_lines(self, name: str) -> Sequence[str]: ...  # noqa: D102
 
 
@@ -160,12 +159,9 @@ class Key:
 
     def is_ambiguous(self, request: KeyContext) -> bool:
         """Return whether the request has a header or cookie of this key in a form that apps may read differently."""
-        if any(len(request.header_lines(name)) > 1 for name in self.headers):
-            return True
-        if not self.cookies:
-            return False
-        sent = {pair.partition("=")[0].strip() for pair in request.cookie_pairs}
-        return not (self.cookies & sent) <= request.cookies.keys()
+        return any(len(request.header_lines(name)) > 1 for name in self.headers) or any(
+            request.cookies.is_ambiguous(name) for name in self.cookies
+        )
 
     def failed(self, results: CallResults) -> bool:
         """Return whether one of its callables raised or returned an invalid key."""
@@ -187,7 +183,7 @@ class Key:
             return self._call(part_name, resolve_callable(part_name))
         if kind in ("header", "cookie") and _NAME.fullmatch(name):
             if kind == "cookie":
-                return part_name, lambda request, _, __: _encoded(part_name, request.cookies.get(name))
+                return part_name, lambda request, _, __: _encoded(part_name, request.cookies.only(name))
             check_no_underscore(name)
             name = name.lower()
             kind = f"header:{name}"

@@ -1,11 +1,13 @@
 """The view of a request that rules, keys and callables read, the same for every framework."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.http.cookies import Cookies
 
 _LARGEST: Final = 10**100  # no real id is larger, and converting a much larger integer to text is slow or fails
 USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
@@ -22,7 +24,7 @@ class Request(ABC):
     None without callbacks.
     """
 
-    __slots__ = ("client", "messages", "on_end", "raw", "route", "state")
+    __slots__ = ("_cookies", "client", "messages", "on_end", "raw", "route", "state")
 
     def __init__(self, raw: Any, client: str | None, state: Any = None, route: str | None = None) -> None:
         self.raw = raw
@@ -31,6 +33,7 @@ class Request(ABC):
         self.route = route
         self.messages: Any = None
         self.on_end: Any = None
+        self._cookies: Cookies | None = None
 
     @property
     @abstractmethod
@@ -57,9 +60,12 @@ class Request(ABC):
         """Return all lines of a header, in order; `name` is in lower case. WSGI servers join several with commas."""
 
     @property
-    def merges_underscores(self) -> bool:
-        """Whether the server reads a header `X_Y` as `X-Y`, as some WSGI servers do. A client can then forge `X-Y`."""
-        return False
+    def joined_values(self) -> re.Pattern[str] | None:
+        """The comma with which the server may have joined a header `X_Y` to `X-Y`, as some WSGI servers do.
+
+        A client can then forge `X-Y`. None if the server does not do so.
+        """
+        return None
 
     @property
     def is_peer_lost(self) -> bool:
@@ -80,20 +86,11 @@ class Request(ABC):
         return values[0] if len(values) == 1 else None
 
     @property
-    def cookie_pairs(self) -> Sequence[str]:
-        """The `name=value` pairs of all Cookie headers, as sent."""
-        return self.headers.get("cookie", "").replace(", ", ";").split(";")
-
-    @property
-    def cookies(self) -> Mapping[str, str]:
-        """The cookies that every app reads alike. Omits names with several values, and values with escapes."""
-        values: dict[str, str | None] = {}
-        for pair in self.cookie_pairs:
-            name, _, raw = pair.partition("=")
-            name, value = name.strip(), raw.strip().strip('"')
-            unambiguous = values.get(name, value) == value and "\\" not in value
-            values[name] = value if unambiguous else None
-        return {name: value for name, value in values.items() if value is not None}
+    def cookies(self) -> Cookies:
+        """The cookies, of which each is read once."""
+        if self._cookies is None:
+            self._cookies = Cookies(self.header_lines("cookie"))
+        return self._cookies
 
 
 def strip_root(root: str, path: str) -> str:

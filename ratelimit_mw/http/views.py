@@ -14,7 +14,9 @@ from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
 _MERGING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01])\.", re.IGNORECASE)
 # runserver has the `SERVER_SOFTWARE` of wsgiref's server, but drops header names with underscores
 _DJANGO_SERVER: Final = "django.core.servers.basehttp"
-_JOINED_VALUES: Final = re.compile(r",(?! )")  # these servers write no space after a comma, proxies do
+# a comma with which a server joins headers: these servers write no space after it, proxies do; uWSGI writes one, too
+_JOINED: Final = re.compile(r",(?! )")
+_JOINED_BY_UWSGI: Final = re.compile(",")
 
 RawHeaders = Sequence[tuple[bytes, bytes]]  # the headers of an ASGI scope; names in lower case
 
@@ -35,12 +37,10 @@ def only_asgi_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str
 def is_peer_lost(scope: Mapping[str, Any]) -> bool:
     """Return whether a TCP client reset its connection before the server read its address.
 
-    uvicorn then reports no client, as for a unix socket. But a unix socket has no port.
+    uvicorn then reports no client, as for a unix socket. But a unix socket has no port: servers report its path as the
+    host, or the first two characters of its path as host and port (gunicorn).
     """
-    if scope.get("client"):
-        return False
-    server: Sequence[Any] = scope.get("server") or ("", None)
-    return server[1] is not None
+    return not scope.get("client") and [type(part) for part in scope.get("server") or ()] == [str, int]
 
 
 class AsgiRequest(Request):
@@ -93,10 +93,10 @@ class AsgiRequest(Request):
 def only_wsgi_header(environ: Mapping[str, Any], name: str) -> str | None:
     """Return a header that a WSGI request has once, else None. `name` is in lower case.
 
-    None, too, if the server may have merged it with a header of another name; see `merges_underscores`.
+    None, too, if the server may have merged it with a header of another name; see `joined_values`.
     """
     value: str | None = environ.get(_variable(name))
-    return None if value is None or merges_underscores(environ) else value
+    return None if value is None or joined_values(environ) is not None else value
 
 
 class WsgiRequest(Request):
@@ -140,8 +140,8 @@ class WsgiRequest(Request):
         return () if value is None else (value,)
 
     @property
-    def merges_underscores(self) -> bool:
-        return merges_underscores(self.raw)
+    def joined_values(self) -> re.Pattern[str] | None:
+        return joined_values(self.raw)
 
     @property
     def is_peer_lost(self) -> bool:
@@ -169,17 +169,20 @@ def _variable(name: str) -> str:
     return variable if variable in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{variable}"
 
 
-def merges_underscores(environ: Mapping[str, Any]) -> bool:
-    """Return whether the WSGI server reads a header `X_Y` as `X-Y`, because it does not drop names with underscores.
+def joined_values(environ: Mapping[str, Any]) -> re.Pattern[str] | None:
+    """Return the pattern of a comma with which the WSGI server may have joined a header `X_Y` to `X-Y`.
 
-    A server that its environ does not identify counts as one that drops them.
+    Returns None for a server that drops names with underscores. A server that its environ does not identify counts as
+    one that drops them.
     """
     software = environ.get("SERVER_SOFTWARE")
     if software is None:
-        return _is_of_asgi_server(environ)  # uvicorn, hypercorn and asgiref do not drop them
+        if "uwsgi.version" in environ:
+            return _JOINED_BY_UWSGI
+        return _JOINED if _is_of_asgi_server(environ) else None  # uvicorn, hypercorn and asgiref do not drop them
     if not _MERGING_SERVERS.match(software):
-        return False
-    return not software.startswith("WSGIServer/") or _DJANGO_SERVER not in sys.modules
+        return None
+    return None if software.startswith("WSGIServer/") and _DJANGO_SERVER in sys.modules else _JOINED
 
 
 def is_wsgi_peer_lost(environ: Mapping[str, Any]) -> bool:
@@ -204,9 +207,12 @@ def _is_of_asgi_server(environ: Mapping[str, Any]) -> bool:
     return environ.get("wsgi.multithread") is True and environ.get("wsgi.multiprocess") is True
 
 
-def unambiguous_values(name: str, values: Sequence[str]) -> Sequence[str]:
-    """Return the lines of a proxy's header; none if the server joined lines, which hides the proxy's own line."""
-    if not any(_JOINED_VALUES.search(value) for value in values):
+def unambiguous_values(name: str, values: Sequence[str], joined: re.Pattern[str]) -> Sequence[str]:
+    """Return the lines of a proxy's header; none if the server joined lines, which hides the proxy's own line.
+
+    `joined`: see `joined_values`.
+    """
+    if not any(joined.search(value) for value in values):
         return values
     warn_throttled(
         name,

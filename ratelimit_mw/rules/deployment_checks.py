@@ -99,7 +99,13 @@ class ProxyHeaderCheck:
             fix = f"put {listed!r} into trusted_proxies" if listed else "set trusted_proxies = 1"
             if name != own:
                 fix += f", and set proxy_header = {name!r} if it writes that header itself"
-            self._warn_of_untrusted(address, shown, name, fix)
+            if self._suffices(address):
+                warn(
+                    "trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as one, "
+                    "also on safelist and blocklist; if it is your proxy, %s",
+                    *(shown, name, fix),
+                    code="RL-229",
+                )
         elif own not in sent:
             if self._suffices(address):
                 warn(
@@ -118,17 +124,13 @@ class ProxyHeaderCheck:
                     *(hops, own, shown, count, count),
                     code="RL-244",
                 )
-        elif (client := self._finder.forwarding_client(members)) is not None:
-            fix = f"set trusted_proxies = {hops + 1}" if hops else f"put '{client}' into trusted_proxies"
-            self._warn_of_untrusted(client, str(client), own, fix)
-
-    def _warn_of_untrusted(self, proxy: Address | None, shown: str, header: str, fix: str) -> None:
-        if self._suffices(proxy):
-            warn(
-                "trusted_proxies: %s sends %s, but is not trusted, so all clients behind it are counted as one, also "
-                "on safelist and blocklist; if it is your proxy, %s",
-                *(shown, header, fix),
-                code="RL-229",
+        elif (client := self._finder.forwarding_client(members)) is not None and self._suffices(client):
+            warn(  # names only the peer: the address may be an attacker's, which must not be trusted
+                "trusted_proxies: in the %s of %s, the address of a client has another one to its left, so either a "
+                "client wrote the header itself, or one of your proxies is missing in trusted_proxies, and all clients "
+                "behind it are counted as one; compare trusted_proxies with your own list of proxies",
+                *(own, shown),
+                code="RL-249",
             )
 
     def _suffices(self, proxy: Address | None) -> bool:

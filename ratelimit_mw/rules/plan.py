@@ -1,7 +1,7 @@
 """Plans the charges of a request, and makes the verdict from their decisions. Pure: no store, no clock, no I/O."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.verdict import Source, Verdict, verdict_of
 from ratelimit_mw.http.callables import CallResults, RequestCallable
 from ratelimit_mw.http.client_ip import client_address
+from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.keys import KeyContext
 from ratelimit_mw.http.networks import is_ipv4
 from ratelimit_mw.http.request import Request
@@ -154,8 +155,7 @@ class _PlanContext(Struct, frozen=True, gc=False):
 
     user: str | None
     client: str | None
-    cookies: Mapping[str, str] = {}
-    cookie_pairs: Sequence[str] = ()
+    cookies: Cookies = Cookies(())
 
     def header(self, _: str) -> str | None:
         return None

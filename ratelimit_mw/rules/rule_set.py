@@ -228,12 +228,13 @@ class RuleSet:
 
         If the server lets clients forge it, logs a warning or, with `strict`, raises `ConfigError`.
         """
-        if not request.merges_underscores:
+        joined = request.joined_values
+        if joined is None:
             return finder.resolve(request.client, request.header_lines)
         if not self._warned or self._settings.strict:
             self._warned = True
             warn_or_fail([UNDERSCORE_FINDING], strict=self._settings.strict)
-        return finder.resolve(request.client, lambda name: unambiguous_values(name, request.header_lines(name)))
+        return finder.resolve(request.client, lambda name: unambiguous_values(name, request.header_lines(name), joined))
 
     def plans_for(self, method: str, path: str) -> PlanCache | None:
         """Return the cache of plans, by client address, for requests with this method and URL path.

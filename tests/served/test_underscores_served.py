@@ -8,7 +8,7 @@ from spellings.served import WSGI_SERVERS
 
 pytestmark = [pytest.mark.once, pytest.mark.promise(10)]
 
-KEEPING = {"hypercorn-wsgi", "granian-wsgi", "wsgiref"}
+KEEPING = {"hypercorn-wsgi", "granian-wsgi", "uwsgi", "wsgiref"}
 OVERWRITING = {"granian-wsgi"}  # the app sees the last of the two headers, as if it were the only one
 
 

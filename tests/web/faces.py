@@ -155,7 +155,7 @@ def asgi_parts(step: Step, path: str) -> dict[str, Any]:
     """Return the parts of a scope that a step specifies. `path`: below the root."""
     user = SimpleNamespace(is_authenticated=True, identity=step.user) if step.user else None
     parts = {"path": step.root + path, "root_path": step.root, "client": (step.client, 50000), "user": user}
-    return parts if step.client else {**parts, "client": None, "server": None}  # as on a unix socket
+    return parts if step.client else {**parts, "client": None, "server": ("/", "r")}  # as gunicorn on a unix socket
 
 
 def wsgi_parts(step: Step) -> dict[str, Any]:

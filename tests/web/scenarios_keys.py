@@ -32,8 +32,29 @@ def as_(name: str, **more: Any) -> Step:
     return Step(headers={"X-Tenant": name}, **more)
 
 
+def session(request: Request) -> str | None:
+    return request.cookies.get("sid")
+
+
 def left(remaining: int) -> tuple[tuple[str, int, int], ...]:
     return (("default", remaining, 3600),)
+
+
+LONG_COOKIES = (f"sid=a; b={'x' * 8184}", f"b={'x' * 8184}; sid=c", f"b={'x' * 8191}")  # each of one character too many
+
+
+def beyond_the_bound(name: str, key: Any) -> Scenario:
+    """Return a scenario in which clients send too many cookies, so that their key cannot be read."""
+    steps = (
+        Step(asked=0, source=""),
+        Step(headers={"Cookie": "sid=a"}, state=left(1)),
+        Step(headers={"Cookie": LONG_COOKIES[0]}, state=left(1)),
+        Step(headers={"Cookie": LONG_COOKIES[1]}, state=left(0)),
+        no(3600, "default", headers={"Cookie": LONG_COOKIES[2]}, state=left(0)),
+        Step(headers={"Cookie": f"sid=a; b={'x' * 8183}"}, state=left(0)),
+    )
+    settings = {"limits": "2/hour", "key": key, "missing_key": "exempt"}
+    return Scenario(name=name, settings=settings, steps=steps, promises=(9, 10))
 
 
 def shared_by_all(name: str, key: Any, missing_key: str = "shared") -> Scenario:
@@ -176,6 +197,8 @@ KEYS = (
             Step(client="192.0.2.1", state=left(1)),
         ),
     ),
+    beyond_the_bound("a client with cookies beyond the bound is not exempt", "cookie:sid"),
+    beyond_the_bound("a client with cookies beyond the bound is not exempt, if a callable reads them", session),
     shared_by_all("a callable that raises frees nobody", raises),
     shared_by_all("a callable that raises frees nobody, though missing_key is exempt", raises, "exempt"),
     shared_by_all("a callable that returns None is not there", nothing),

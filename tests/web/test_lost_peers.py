@@ -28,6 +28,7 @@ pytestmark = pytest.mark.promise(10)
 
 LOST = ("127.0.0.1", 8000)  # what uvicorn reports as `server` of a TCP connection
 UNIX = ("/run/app.sock", None)
+GUNICORNS_UNIX = ("/", "r")  # what its ASGI worker reports for /run/app.sock
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"missing_key": "exempt"},
@@ -73,7 +74,7 @@ UNDER_WSGI: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-def status(app: Any, server: tuple[str, int | None] | None, client: tuple[str, int] | None = None) -> int:
+def status(app: Any, server: tuple[str, int | str | None] | None, client: tuple[str, int] | None = None) -> int:
     """Return the status of one request. Without `client`, the client is lost if the server is a TCP socket."""
     headers = [(b"host", b"h"), (b"x-key", b"k"), (b"x-forwarded-for", b"10.1.2.3")]
     scope = {
@@ -100,6 +101,7 @@ def test_the_asgi_middleware_refuses_lost_clients(settings: dict[str, Any]) -> N
     assert status(app, LOST, ("192.0.2.7", 5)) == 200  # completes the checks of the first request
     assert status(app, LOST) == 403
     assert status(app, UNIX) == 200
+    assert status(app, GUNICORNS_UNIX) == 200
     assert status(app, None) == 200
 
 
@@ -111,6 +113,7 @@ def test_wsgi_apps_of_an_asgi_server_refuse_lost_clients(make: Callable[[Any], A
     assert status(app, LOST) == 403
     assert status(app, ("::1", 8000)) == 403
     assert status(app, UNIX) == 200
+    assert status(app, GUNICORNS_UNIX) == 200
     assert status(app, None) == 200
 
 
@@ -147,5 +150,6 @@ def test_disabled_middleware_does_not_refuse_lost_clients() -> None:
 def test_endpoint_limits_refuse_lost_clients(app: Any) -> None:
     made = app()
     assert status(made, UNIX) == 200
+    assert status(made, GUNICORNS_UNIX) == 200
     assert status(made, LOST) == 403
     assert status(made, LOST, ("192.0.2.7", 5)) == 200

@@ -1,11 +1,14 @@
 """Tests the request attributes that rules and keys read, also of malicious requests."""
 
+import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
 from ratelimit_mw.http.views import AsgiRequest, WsgiRequest
 from web.asgi_talk import HTTP
@@ -65,7 +68,7 @@ def test_many_lines_of_one_header_are_joined_efficiently() -> None:
         ("=a", {}),
         ("SID=a", {"SID": "a"}),
         ("sid=\xff", {"sid": "\xff"}),
-        ("sid=" + "x" * 2**20, {"sid": "x" * 2**20}),
+        ("sid=" + "x" * 8188, {"sid": "x" * 8188}),
     ],
     ids=lambda value: ascii(value)[:30],
 )
@@ -75,8 +78,61 @@ def test_cookies_are_parsed_and_ambiguous_ones_are_left_out(cookie: str, found: 
 
 
 def test_many_cookies_are_parsed() -> None:
-    names = [f"c{number}" for number in range(100_000)]
-    assert list(wsgi(HTTP_COOKIE=";".join(f"{name}=1" for name in names)).cookies) == names
+    names = [f"c{number}" for number in range(1000)]
+    cookies = wsgi(HTTP_COOKIE=";".join(f"{name}=1" for name in names)).cookies
+    assert (cookies.get("c7"), cookies.get("C7"), "c7" in cookies, len(cookies)) == ("1", None, True, 1000)
+    assert list(cookies) == names
+    assert (cookies.only("c7"), cookies.only("C7")) == ("1", None)
+
+
+@pytest.mark.promise(10)
+def test_cookies_beyond_their_bound_are_ambiguous() -> None:
+    """The bound is for all Cookie headers together."""
+    half = b"sid=" + b"x" * 4092
+    within, beyond = asgi((b"cookie", half), (b"cookie", half)), asgi((b"cookie", half), (b"cookie", half + b";"))
+    assert (within.cookies.only("sid"), within.cookies.is_ambiguous("sid")) == ("x" * 4092, False)
+    assert (within.cookies.only("a"), within.cookies.is_ambiguous("a")) == (None, False)
+    assert (beyond.cookies.only("sid"), beyond.cookies.is_ambiguous("sid")) == (None, True)
+    assert beyond.cookies.is_ambiguous("a")
+    for read in (lambda: beyond.cookies["a"], lambda: list(beyond.cookies), lambda: beyond.cookies.get("a")):
+        with pytest.raises(ValueError, match="more than 8192 characters"):
+            read()
+
+
+@pytest.mark.promise(10)
+@pytest.mark.parametrize(
+    "cookie", ["sid;" * 2048, "sid=1;" * 1365, ";" * 8192, ";".join(f"sid{each}" for each in range(1100)), "a;" * 32768]
+)
+def test_cookies_are_read_once_however_often_they_are_needed(cookie: str) -> None:
+    """Counts the calls of functions, which are nearly all of the work."""
+    request = asgi((b"cookie", cookie.encode()))
+    keys = [Key("cookie:sid", 64) for _ in range(7)]
+
+    def reads() -> None:
+        for key in keys:
+            key.identity(request, "", {})
+            key.is_ambiguous(request)
+
+    first, again = calls(reads), calls(reads)
+    assert first <= 8 * 2048 + again
+    assert again <= 7 * 25
+
+
+def calls(function: Callable[[], object]) -> int:
+    """Return how many functions are called, in Python and in C."""
+    count = 0
+
+    def note(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return count
 
 
 @pytest.mark.parametrize(

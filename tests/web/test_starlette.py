@@ -212,6 +212,35 @@ def test_the_route_key_is_the_full_path_template() -> None:
     )
 
 
+class Below(Router):
+    """Routes below a host, which names itself to the endpoint."""
+
+    def __init__(self, host: str, *routes: Route) -> None:
+        super().__init__(routes)
+        self.host = host
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        scope["below"] = self.host
+        await super().__call__(scope, receive, send)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("host", ["b.test", "b.test:80", "b.test:", "b.test:1:2", "b.test:x", "B.Test", "B.TEST:1:2"])
+def test_the_route_key_has_the_host_that_starlette_matches(host: str) -> None:
+    """Versions of Starlette cut the port differently."""
+    store, settings = recording()
+
+    async def endpoint(request: Request) -> Response:
+        return PlainTextResponse(request.scope["below"])
+
+    route = Route("/", limit("9/minute", name="own", key="route")(endpoint))
+    app = app_of(*[Host(name, Below(name, route)) for name in ("a.test", "b.test", "{rest}")], **settings)
+    (answer,) = answers(app, "/", headers={"host": host})
+    charged = [call[0].partition("}:")[0].removeprefix("{route=") for call in taken(store)]
+    below = answer.body.decode().replace("{", "%7B").replace("}", "%7D")
+    assert charged == ([f"{below}/"] if answer.status == 200 else [])
+
+
 def test_the_route_key_omits_the_root_path_of_a_proxy() -> None:
     store, settings = recording()
     inner = Starlette(routes=[Route("/items/{item}", limit("9/minute", name="own", key="route")(as_async))])

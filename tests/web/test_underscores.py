@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.http.views import UNDERSCORE_FINDING, merges_underscores
+from ratelimit_mw.http.views import UNDERSCORE_FINDING, joined_values
 from ratelimit_mw.testing import Clock, RecordingStore
-from ratelimit_mw.wsgi import RateLimitMiddleware
-from web.wsgi_talk import Server, hello, read
+from web.faces import WSGI
+from web.wsgi_talk import Server, read
 
 pytestmark = pytest.mark.promise(10)
 
 ADAPTER = {"wsgi.multithread": True, "wsgi.multiprocess": True}  # environ of uvicorn, hypercorn, asgiref
+UWSGI = {"uwsgi.version": b"2.0.31", "wsgi.multithread": False, "wsgi.multiprocess": False}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,7 @@ ADAPTER = {"wsgi.multithread": True, "wsgi.multiprocess": True}  # environ of uv
         ({"SERVER_SOFTWARE": "waitress"}, False),
         ({"SERVER_SOFTWARE": "Werkzeug/3.1.9"}, False),
         (ADAPTER, True),
+        (UWSGI, True),
         ({"wsgi.multithread": True, "wsgi.multiprocess": False}, False),
         ({}, False),
     ],
@@ -38,23 +40,23 @@ def test_servers_that_keep_underscored_headers_are_recognized(
     environ: dict[str, Any], keeps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "django.core.servers.basehttp", raising=False)
-    assert merges_underscores(environ) is keeps
+    assert (joined_values(environ) is not None) is keeps
 
 
 def test_djangos_server_is_known_to_drop_underscored_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "django.core.servers.basehttp", ModuleType("basehttp"))
-    assert not merges_underscores({"SERVER_SOFTWARE": "WSGIServer/0.2"})
-    assert merges_underscores({"SERVER_SOFTWARE": "Granian"})
+    assert joined_values({"SERVER_SOFTWARE": "WSGIServer/0.2"}) is None
+    assert joined_values({"SERVER_SOFTWARE": "Granian"}) is not None
 
 
-def clients(software: str, *values: str, **settings: Any) -> list[str]:
+def clients(server: str | dict[str, Any], *values: str, face: str = "wsgi", **settings: Any) -> list[str]:
     """Return the addresses that are charged if the proxy 10.0.0.1 sends these X-Forwarded-For headers."""
     store = RecordingStore(clock=Clock())
     more = {"limits": "9/hour", "trusted_proxies": ["10.0.0.1"], "plain_keys": True, "key": "ip", **settings}
-    app = RateLimitMiddleware(hello, store=store, **more)
+    app = WSGI[face]({"store": store, **more})
+    own = {"SERVER_SOFTWARE": server} if isinstance(server, str) else server
     for value in values:
-        server = Server(SERVER_SOFTWARE=software, HTTP_X_FORWARDED_FOR=value, REMOTE_ADDR="10.0.0.1")
-        read(server.ask(app))
+        read(Server(HTTP_X_FORWARDED_FOR=value, REMOTE_ADDR="10.0.0.1", **own).ask(app))
     return [charge.key.partition("}")[0].removeprefix("{ip=") for _, charges in store.calls for charge in charges]
 
 
@@ -65,6 +67,19 @@ def test_joined_x_forwarded_for_headers_are_ignored_under_granian(caplog: pytest
     values = ("192.0.2.1", "198.51.100.1, 192.0.2.1", JOINED, JOINED)
     assert clients("Granian", *values) == ["192.0.2.1", "192.0.2.1", "10.0.0.1", "10.0.0.1"]
     assert caplog.messages.count(f"ratelimit_mw: {UNDERSCORE_FINDING.text}") == 1
+
+
+@pytest.mark.parametrize("face", WSGI)
+def test_a_list_is_ignored_under_uwsgi_which_joins_as_proxies_do(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    values = ("192.0.2.1", "198.51.100.1, 192.0.2.1", "192.0.2.1, 198.51.100.1", JOINED)
+    assert clients(UWSGI, *values, face=face) == ["192.0.2.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"]
+    assert caplog.messages.count(f"ratelimit_mw: {UNDERSCORE_FINDING.text}") == 1
+
+
+def test_strict_raises_under_uwsgi() -> None:
+    with pytest.raises(ConfigError) as caught:
+        clients(UWSGI, "192.0.2.1", strict=True)
+    assert str(caught.value) == UNDERSCORE_FINDING.text
 
 
 def test_joined_x_forwarded_for_headers_are_read_under_gunicorn_27(caplog: pytest.LogCaptureFixture) -> None:
