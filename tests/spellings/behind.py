@@ -42,7 +42,9 @@ def settings() -> str:
     """Return the settings of the service: those of all spellings, and rules for a host."""
     hosted = [{"name": f"{name}-{ADMIN}", "path": f"/{name}", "host": ADMIN, "limits": MANY} for name in HOSTED]
     rules = [*({**rule, "final": False} for rule in hosted), *SETTINGS["rules"]]
-    tables = ["\n[[rules]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in rule.items()) for rule in rules]
+    tables = [
+        "\n[[rules]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in rule.items()) for rule in rules
+    ]
     plain = {"limits": MANY, "exempt": SETTINGS["exempt"], "trusted_proxies": ["127.0.0.1"]}
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in plain.items()) + "".join(tables)
 

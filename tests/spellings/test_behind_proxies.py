@@ -5,7 +5,6 @@ Each proxy has the configuration of its page. The servers differ in how they rea
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,10 @@ def ports(
 ) -> Iterator[dict[str, int]]:
     """Yield the port of each installed proxy in front of a server."""
     serving = {**ASGI_SERVERS, **WSGI_SERVERS}[request.param]
-    with serving("spelled_asgi:app" if request.param in ASGI_SERVERS else "spelled_wsgi:app") as server, ExitStack() as on:
+    with (
+        serving("spelled_asgi:app" if request.param in ASGI_SERVERS else "spelled_wsgi:app") as server,
+        ExitStack() as on,
+    ):
         inner = {"service": service, "app": int(server.url.rpartition(":")[2])}
         yield {
             kind: on.enter_context(proxy(kind, tmp_path_factory.mktemp(kind), inner)) for kind in PROXIES if found(kind)
