@@ -3,8 +3,8 @@
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -40,13 +40,15 @@ class Seen(NamedTuple):
 
 def settings() -> str:
     """Return the settings of the service: those of all spellings, and rules for a host."""
-    hosted = [{"name": f"{name}-{ADMIN}", "path": f"/{name}", "host": ADMIN, "limits": MANY} for name in HOSTED]
-    rules = [*({**rule, "final": False} for rule in hosted), *SETTINGS["rules"]]
-    tables = [
-        "\n[[rules]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in rule.items()) for rule in rules
-    ]
     plain = {"limits": MANY, "exempt": SETTINGS["exempt"], "trusted_proxies": ["127.0.0.1"]}
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in plain.items()) + "".join(tables)
+    host = {"host": ADMIN, "final": False, "limits": MANY}
+    hosted = [{"name": f"{name}-{ADMIN}", "path": f"/{name}", **host} for name in HOSTED]
+    return "[[rules]]\n".join(map(_lines, [plain, *hosted, *SETTINGS["rules"]]))
+
+
+def _lines(options: Mapping[str, Any]) -> str:
+    """Return the options as TOML, in which these texts and lists are written as in JSON."""
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items())
 
 
 def requests(seed: str, count: int) -> Iterator[tuple[bytes, str]]:
