@@ -15,14 +15,7 @@ from spellings.endpoints import escaped
 RUNNING = ExitStack()
 atexit.register(RUNNING.close)
 ASKED = {name: RUNNING.enter_context(opened(name)) for name in frameworks("asgi")}
-READ = (
-    "path",
-    "raw_path",
-    "root_path",
-    "query_string",
-    "method",
-    "scheme",
-)  # not http_version, for which granian writes "1"
+READ = ("path", "raw_path", "root_path", "query_string", "method", "scheme")
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -16,6 +16,11 @@ ADMIN: Final = "admin.test"
 HOSTS: Final = (ADMIN, "other.test", f"{ADMIN.upper()}:80", f"{ADMIN}.", f"other.test, {ADMIN}", f"{ADMIN}, other.test")
 CLIENT: Final = "127.0.0.9"  # not the address of the proxy
 HOSTED: Final = ("free", "login")  # endpoints with one more rule for the host ADMIN
+NAMED: Final = [  # targets and Host headers that once evaded a rule
+    (b"http://admin.test/free", "other.test"),
+    (b"http://other.test/free", ADMIN),
+    (b"http://admin.test/login", "other.test"),
+]
 _NAME: Final = re.compile(r'"([^"]*)";q=')
 _POLICY: Final = re.compile(rb"^ratelimit-policy: *(.*?)\r?$", re.IGNORECASE | re.MULTILINE)
 

@@ -54,7 +54,7 @@ def test_no_spelling_passes_without_the_limit_of_its_endpoint(kind: str, ports: 
         pytest.skip(missing(kind))
     targets = [*FOUND, *seeds()[PROXIES.index(kind) % STEP :: STEP]]
     named = [(target, host) for target in targets for host in (behind.ADMIN, "other.test")]
-    seen = behind.run(ports[kind], [*named, *behind.requests(f"{kind} {sorted(ports)}", RANDOM)])
+    seen = behind.run(ports[kind], [*behind.NAMED, *named, *behind.requests(f"{kind} {sorted(ports)}", RANDOM)])
     assert seen.escapes == []
     assert seen.evaded == []
     assert seen.reached > RANDOM // 5
