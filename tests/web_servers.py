@@ -15,7 +15,7 @@ from pathlib import Path
 
 _READY_WITHIN = 120.0  # seconds
 _STOP_WITHIN = 5.0  # seconds
-_LISTENING = re.compile(r"(?:[Rr]unning on|Listening at:|Serving on) (http://127\.0\.0\.1:(\d+))")
+_LISTENING = re.compile(r"(?:[Rr]unning on|Listening at:|Serving on|TCP address) (?:http://)?127\.0\.0\.1:(\d+)")
 _OF_THE_CALLER = ("WEB_CONCURRENCY", "GUNICORN_CMD_ARGS")  # these would change the tested configuration
 
 
@@ -41,8 +41,8 @@ class WebServer:
         deadline = time.monotonic() + _READY_WITHIN
         while time.monotonic() < deadline and self.process.poll() is None:
             listening = _LISTENING.search(self.output())
-            if listening and _answers(int(listening[2])):
-                self.url = listening[1]
+            if listening and _answers(int(listening[1])):
+                self.url = f"http://127.0.0.1:{listening[1]}"
                 return
             time.sleep(0.02)
         state = "still runs" if self.process.poll() is None else f"ended with {self.process.returncode}"
@@ -172,6 +172,22 @@ def serve_granian_run(
         command = ["run_granian", method, str(workers), str(port), app]
         with _serve(command, app_dir, _with_path(app_dir, env)) as server:
             yield server
+
+
+@contextmanager
+def serve_daphne(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
+    """Serve the ASGI application "module:name". See serve_uvicorn."""
+    fixed = ["daphne", "--bind", "127.0.0.1", "--port", "0"]
+    with _serve([*fixed, *options, app], app_dir, _with_path(app_dir, env)) as server:
+        yield server
+
+
+@contextmanager
+def serve_uwsgi(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
+    """Serve the WSGI application "module:name". See serve_uvicorn."""
+    fixed = ["run_uwsgi", "--http-socket", "127.0.0.1:0", "--buffer-size", "32768"]
+    with _serve([*fixed, *options, "--module", app], app_dir, _with_path(app_dir, env)) as server:
+        yield server
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.scopes import scope_from_parts
-from ratelimit_mw.http.views import AsgiRequest
+from ratelimit_mw.http.views import AsgiRequest, TargetRequest
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
@@ -87,7 +87,7 @@ class DescribedRequest(Struct, frozen=True):
             )
         client = (self.ip, 0) if self.ip else None
         scope = scope_from_parts(method, raw_target, self.raw_headers, client, self.user or "")
-        return AsgiRequest(scope, self.ip or None, route=route)
+        return TargetRequest(scope, self.ip or None, route=route)
 
 
 class Target(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Rate limiting middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and others."""
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, Final, Unpack
+from typing import Any, ClassVar, Final, Unpack
 
 from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, check_routes
 from ratelimit_mw.asgi.disconnect import ClientDisconnected, DisconnectWatcher, send_client_closed
@@ -52,6 +52,8 @@ class RateLimitMiddleware:
     Invalid settings raise `ConfigError`. Inside a running event loop, where Starlette builds its middleware, the error
     fails the server's lifespan startup instead, so that the server stops and shows the message.
     """
+
+    request_type: ClassVar[type[AsgiRequest]] = AsgiRequest
 
     @check_arguments(Options)
     def __init__(
@@ -203,7 +205,7 @@ class RateLimitMiddleware:
         # The fast path found the client's address, which `on_refused` needs after a refusal. Without a verdict, start
         # from the peer's address: `admit` finds the client's.
         client = _client(None if verdict is None else self._fast_rules, scope)
-        request = AsgiRequest(scope, client, scope.get(STATE_KEY))
+        request = self.request_type(scope, client, scope.get(STATE_KEY))
         if verdict is None:
             verdict = self._sync_gate.admit(request) if self._sync_gate else await self._gate.admit(request, (), sleep)
         state = request.state

@@ -1,16 +1,13 @@
 """Builds the ASGI scope of a request from its parts, for a request that no server has received."""
 
-import re
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any
 
+from ratelimit_mw.http.targets import authority_of, unquoted
 from ratelimit_mw.http.views import RawHeaders
 
 _VERSION: Mapping[str, str] = {"version": "3.0"}
-_ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
-_DIGITS: Final = "0123456789abcdefABCDEF"
-_BYTES: Final = {(high + low).encode(): bytes.fromhex(high + low) for high in _DIGITS for low in _DIGITS}
 
 
 def scope_from_parts(
@@ -18,10 +15,14 @@ def scope_from_parts(
 ) -> dict[str, Any]:
     """Return the scope of an HTTP request.
 
-    `target`: path and query as the client sent them. A fragment is dropped, as servers do. `headers`: names in lower
-    case. `client`: the socket's peer; None for a unix socket. `user`: the name of the user that was authenticated.
+    `target`: as the client sent it. `raw_path` keeps `#` and what follows, because some servers do; `TargetRequest`
+    reads the path in every form. `headers`: names in lower case. `client`: the socket's peer; None for a unix socket.
+    `user`: the name of the user that was authenticated.
     """
     path, _, query = target.partition(b"#")[0].partition(b"?")
+    host = authority_of(target)
+    if host is not None and (b"host", host) not in headers:  # an app may read it in the target or in the header
+        headers = [(b"host", host), *headers]
     scope: dict[str, Any] = {
         "type": "http",
         "asgi": _VERSION,
@@ -29,7 +30,7 @@ def scope_from_parts(
         "scheme": "http",
         "method": method,
         "path": unquoted(path).decode("utf-8", "replace"),
-        "raw_path": path,
+        "raw_path": target.partition(b"?")[0],
         "query_string": query,
         "root_path": "",
         "headers": headers,
@@ -39,13 +40,3 @@ def scope_from_parts(
     if user is not None:
         scope["user"] = SimpleNamespace(is_authenticated=bool(user), identity=user)
     return scope
-
-
-def unquoted(path: bytes) -> bytes:
-    """Return a path with its escapes decoded, such as `%2F`. A `%` that begins no escape remains.
-
-    Returns the same as `urllib.parse.unquote_to_bytes`, in a tenth of its time for each `%` that begins no escape.
-    """
-    parts = _ESCAPE.split(path)  # each second part is the digits of an escape
-    parts[1::2] = map(_BYTES.__getitem__, parts[1::2])
-    return b"".join(parts)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final
-from urllib.parse import urlparse
 
 from ratelimit_mw.core.log import Finding, warn_throttled
 from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
+from ratelimit_mw.http.targets import decoded, paths_of_target, readings
 
 _MERGING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01])\.", re.IGNORECASE)
 # runserver has the `SERVER_SOFTWARE` of wsgiref's server, but drops header names with underscores
@@ -62,12 +62,10 @@ class AsgiRequest(Request):
         path, root = self.raw["path"], self.raw.get("root_path", "")
         if not root and path[:1] == "/":
             return (path,)
-        readings = [strip_root(root, path)]
-        for target in (path, _path_of_url(path)):
-            readings.append(target)
-            if root:  # Litestar drops everything up to the first `root`, Quart and Django drop it as a prefix
-                readings[-1] = target.partition(root)[2] if root in target else target
-        return tuple(dict.fromkeys(one or "/" for one in readings))
+        paths = [strip_root(root, path), *readings((path,))]
+        if root:  # Litestar drops everything up to the first `root`, Quart and Django drop it as a prefix
+            paths[1:] = [one.partition(root)[2] if root in one else one for one in paths[1:]]
+        return tuple(dict.fromkeys(one or "/" for one in paths))
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -88,6 +86,16 @@ class AsgiRequest(Request):
     def user(self) -> str | None:
         user = self.raw.get("user")
         return None if user is None else user_id(user)
+
+
+class TargetRequest(AsgiRequest):
+    """A view of a request that no server has received. See `scope_from_parts`."""
+
+    __slots__ = ()
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return paths_of_target(self.raw["raw_path"])
 
 
 def only_wsgi_header(environ: Mapping[str, Any], name: str) -> str | None:
@@ -119,11 +127,7 @@ class WsgiRequest(Request):
         text: str = self.raw.get("PATH_INFO") or "/"
         if text.isascii():
             return (text,)
-        raw = text.encode("latin-1")
-        try:
-            return (raw.decode(),)
-        except UnicodeDecodeError:
-            return raw.decode("utf-8", "replace"), raw.decode("utf-8", "ignore") or "/"  # Bottle ignores invalid bytes
+        return tuple(path or "/" for path in decoded(text.encode("latin-1")))
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -150,16 +154,6 @@ class WsgiRequest(Request):
     @property
     def user(self) -> str | None:
         return as_text(self.raw.get("REMOTE_USER"))
-
-
-def _path_of_url(path: str) -> str:
-    """Return the path. Some servers pass a whole URL (absolute form); its path is extracted as in Quart."""
-    if path[:1] == "/":
-        return path
-    try:
-        return urlparse(path).path
-    except ValueError:
-        return path
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, cl
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.networks import is_ipv4, parse_address
 from ratelimit_mw.http.scopes import scope_from_parts
-from ratelimit_mw.http.views import AsgiRequest
+from ratelimit_mw.http.views import AsgiRequest, TargetRequest
 from ratelimit_mw.replay.assumptions import Assumed
 from ratelimit_mw.replay.formats.base import (
     CLIENT,
@@ -59,7 +59,7 @@ class RecordReader:
         method, _, target = record[REQUEST].partition(" ")
         fields = [(_bytes(name), _bytes(value)) for name, value in headers]
         peer = None if client is None else (client, 0)
-        return AsgiRequest(scope_from_parts(method, _bytes(target), fields, peer, user), client)
+        return TargetRequest(scope_from_parts(method, _bytes(target), fields, peer, user), client)
 
     def _logged_headers(self, record: Record) -> Iterator[tuple[str, str]]:
         for name, value in zip(self._log.names, record[FIRST_EXTRA:], strict=True):

@@ -104,8 +104,8 @@ class RuleSet:
         self._refresh_single_match()
 
     def adapt_to_router(self, app: object) -> None:
-        """Match paths as the router of `app` does. Only Falcon's differs from the others."""
-        if is_falcon(app):
+        """Match paths as the router of `app` does. Only Falcon's differs from the others. `app`: None for any."""
+        if app is None or is_falcon(app):
             self._table.allow_empty_segments()
 
     def compile_endpoint_limits(

@@ -11,6 +11,7 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.request import strip_root
 from ratelimit_mw.http.response import Response, raw_headers
+from ratelimit_mw.http.views import TargetRequest
 from ratelimit_mw.metrics import CONTENT_TYPE, exposition
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.service.access import Access, web_page_problem
@@ -38,10 +39,13 @@ Render = Callable[[Send], Send]  # changes a decision into what a proxy expects
 class LimitedAnswer(RateLimitMiddleware):
     """The middleware around an app that answers every admitted request with an empty 200."""
 
+    request_type = TargetRequest
+
     def __init__(self, settings: Settings) -> None:
         super().__init__(_answer, settings)
         if self._error is not None:
             raise self._error
+        self._gate.rule_set.adapt_to_router(None)
 
     async def decide(self, request: Forwarded, receive: Receive, send: Send, render: Render | None) -> None:
         """Send the decision on a request. `render`: changes a refusal into what the proxy expects.
@@ -60,7 +64,7 @@ class LimitedAnswer(RateLimitMiddleware):
         scope = request.scope()
         send = _never_admitting(scope, send if render is None else render(send))
         if verdict is None:
-            await self(scope, receive, send)
+            await self._on_general_path(None, scope, receive, send)
         else:
             await self._decide(verdict, scope, receive, send)
 

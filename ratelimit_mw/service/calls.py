@@ -16,7 +16,7 @@ from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.service.answers import Rejected
 
 _METHOD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110, such as M-SEARCH
-_ORIGIN: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*/?")  # of a request's target in absolute form
+_ORIGIN: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")  # the beginning of a target in absolute form
 _AT: Final = " - at `$"  # precedes the place in an error of msgspec
 
 T = TypeVar("T")
@@ -53,8 +53,7 @@ class RequestParts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """Return the ASGI scope of this request. Raises `Rejected` for parts that a request cannot have."""
         if self.ip and parse_address(self.ip) is None:
             raise Rejected(400, f"ip: got {self.ip!r:.100}, expected an address such as 192.0.2.1, or null")
-        path = _ORIGIN.sub("/", self.path)
-        if not path.startswith("/") and path != "*":
+        if not self.path.startswith("/") and self.path != "*" and _ORIGIN.match(self.path) is None:
             raise Rejected(400, f"path: got {self.path!r:.100}, expected text that begins with '/', a URL, or '*'")
         if _METHOD.fullmatch(self.method) is None:
             raise Rejected(400, f"method: got {self.method!r:.100}, expected a method such as 'POST'")
@@ -66,7 +65,7 @@ class RequestParts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         if self.host is not None:
             headers = [(b"host", _bytes(self.host)), *(field for field in headers if field[0] != b"host")]
         client = (self.ip, 0) if self.ip else None
-        return scope_from_parts(self.method.upper(), _bytes(path), headers, client, self.user)
+        return scope_from_parts(self.method.upper(), _bytes(self.path), headers, client, self.user)
 
 
 class HitCall(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

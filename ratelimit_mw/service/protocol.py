@@ -91,10 +91,15 @@ class BoundedProtocol(Protocol):
         return bool(self.conn.trailing_data[0]) if hasattr(self, "conn") else self.scope is not cycle.scope
 
     def on_url(self, url: bytes) -> None:
-        """Stop at a long target, because uvicorn itself would take long to decode it."""
+        """Stop at a long target, because uvicorn itself would take long to decode it, and at one with `#`.
+
+        uvicorn cuts it there, but an app behind Envoy may read all of it.
+        """
         self.url += url
         if len(self.url) > _MAX_URL:
             raise too_long()
+        if b"#" in url:
+            raise Rejected(400, _INVALID)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's text, which gives no reason
         """Refuse a head that cannot be parsed. uvicorn would close the connection while the proxy is still writing."""

@@ -10,7 +10,7 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.on_refused import custom_refusal
 from ratelimit_mw.http.response import HeaderList, Response, headers
-from ratelimit_mw.http.views import AsgiRequest
+from ratelimit_mw.http.views import AsgiRequest, TargetRequest
 from ratelimit_mw.rules.plan import Match, Plan, conclude
 from ratelimit_mw.service.answers import finite, numbers
 from ratelimit_mw.service.calls import RequestParts, cost_of
@@ -114,7 +114,7 @@ class Requests:
 def request_of(scope: dict[str, Any]) -> AsgiRequest:
     """Return the view of a request that is described in parts."""
     client = scope["client"]
-    return AsgiRequest(scope, client[0] if client else None)
+    return TargetRequest(scope, client[0] if client else None)
 
 
 async def no_sleep(_seconds: float, _woken: object = None, /) -> None:

@@ -1,6 +1,6 @@
 """An app that sends each request to every WSGI framework behind the middleware.
 
-It returns how many endpoints the request reached, and which of them without a limit.
+It returns which endpoints the request reached, which of them without a limit, and its Host header.
 """
 
 import atexit
@@ -22,13 +22,14 @@ ONE_BY_ONE = Lock()  # a server may have threads
 
 def app(environ: Any, start_response: Any) -> Any:
     read = {name: value for name, value in environ.items() if isinstance(value, str)}
-    escapes, count = [], 0
+    escapes, all_reached = [], set()
     with ONE_BY_ONE:
         for name, ask in ASKED.items():
             reached, charged = _done(ask(read))
-            count += len(reached)
+            all_reached |= {(name, one) for one in reached}
             escapes += [(name, one, sorted(charged)) for one in reached if escaped(one, charged)]
-    body = msgspec.json.encode((count, escapes))
+    hosts = [environ["HTTP_HOST"]] if "HTTP_HOST" in environ else []
+    body = msgspec.json.encode((sorted(all_reached), escapes, hosts))
     start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
     return [body]
 

@@ -9,6 +9,7 @@ OVERRIDES = ("X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override")
 REWRITES = ("X-Original-URL", "X-Rewrite-URL", "X-Forwarded-Prefix", "X-Forwarded-Path", "X-Script-Name")
 HOSTS = ("x/health?", "x/health", "a.example", "127.0.0.1", "shop.example@google.com", "")
 SPELLED = ("/login", "/%6cogin", "/login?1", "/login?2", "/%6C%6F%67%69%6E", "/login?/health")
+FRAGMENTS = ("/login#x", "/health#/../login", "/login?#")
 OTHERWISE = (
     *("//login", "/login/", "/./login", "/health/../login", "/health/%2e%2e/login", "/login/.", "/login%0a"),
     *("//x/..//login/", "/x//../login%0a"),
@@ -25,6 +26,12 @@ def absolute(target: Target) -> Seen:
     first = statuses([target.ask(me, *LOGIN) for _ in range(3)])
     urls = [f"http://{host}/login" for host in ("shop.example", "x/health", "a@google.com")]
     return Seen(first + statuses([target.ask(me, "POST", url) for url in urls]))
+
+
+def fragments(target: Target) -> Seen:
+    me = target.address()
+    first = statuses([target.ask(me, *LOGIN) for _ in range(3)])
+    return Seen(first + statuses([target.ask(me, "POST", path) for path in FRAGMENTS]))
 
 
 def spelled(target: Target) -> Seen:
@@ -122,6 +129,15 @@ ON_ROUTES = [
         "3 logins per address",
         absolute,
         (200, 200, 200, 429, 404, 429),  # the path of the second request is /health/login
+        most=3,
+    ),
+    Attack(
+        "a fragment in the path",
+        BEFORE,
+        "3 logins, then POST /login#x, /health#/../login and the like",
+        "3 logins per address, whether the server keeps # in the path or not",
+        fragments,
+        (200, 200, 200, 404, 429, 429),
         most=3,
     ),
     Attack(

@@ -17,7 +17,10 @@ pytestmark = [pytest.mark.once, pytest.mark.promise(9), pytest.mark.promise(10)]
 
 STANDS = [("memory", "h11"), ("redis", "h11"), ("memory", "httptools")]  # the store, and uvicorn's parser
 
-BY_HTTPTOOLS = {"a whole URL as the path": (200, 200, 200, 429, 404, 429)}  # httptools reads the path out of the URL
+BY_HTTPTOOLS = {
+    "a whole URL as the path": (200, 200, 200, 429, 404, 429),  # httptools reads the path out of the URL
+    "a fragment in the path": (200, 200, 200, 429, 405, 429),  # httptools ends the path at `#`
+}
 
 
 @pytest.fixture(scope="module", params=STANDS, ids="-".join)

@@ -8,11 +8,13 @@ from typing import Any, Final
 from web.real_servers import APPS
 from web_servers import (
     WebServer,
+    serve_daphne,
     serve_developing,
     serve_granian,
     serve_gunicorn,
     serve_hypercorn,
     serve_uvicorn,
+    serve_uwsgi,
     serve_waitress,
 )
 
@@ -36,11 +38,14 @@ ASGI_SERVERS: Final[dict[str, Serving]] = {
     "hypercorn": _process(serve_hypercorn),
     "hypercorn-root": _process(serve_hypercorn, "--root-path", "/api"),
     "granian": _process(serve_granian),
+    "daphne": _process(serve_daphne),
+    "gunicorn-asgi": _process(serve_gunicorn, "--worker-class", "asgi"),
 }
 WSGI_SERVERS: Final[dict[str, Serving]] = {
     "hypercorn-wsgi": _process(serve_hypercorn, prefix="wsgi:"),
     "granian-wsgi": _process(serve_granian, "--interface", "wsgi"),
     "gunicorn": _process(serve_gunicorn, "--worker-class", "gthread", "--threads", "2"),
+    "uwsgi": _process(serve_uwsgi),
     "waitress": _process(serve_waitress, "--no-clear-untrusted-proxy-headers"),
     "werkzeug": _process(serve_developing, "werkzeug"),
     "wsgiref": _process(serve_developing, "wsgiref"),

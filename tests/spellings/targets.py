@@ -371,4 +371,8 @@ FOUND: Final = [  # targets that once evaded a rule
     b"/users//./posts/9",
     b"///over/",
     b"/report-5%0a.json",
+    b"/users/a#/posts/9",
+    b"/over/7#",
+    b"/slash/#x",
+    b"/users/a%%2fb",
 ]

@@ -5,7 +5,7 @@ from urllib.parse import unquote_to_bytes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ratelimit_mw.http.scopes import unquoted
+from ratelimit_mw.http.targets import unquoted
 
 PARTS = st.sampled_from([b"%", b"%%", b"%2", b"%2f", b"%2F", b"%zz", b"%ff", b"%0A", b"2f", b"/a", b"\xff", b"\n", b""])
 
