@@ -1,19 +1,21 @@
-"""Startup checks of rules against the routes of the app: paths that no route has, and methods that none accepts."""
+"""Startup checks of rules against the routes of the app: paths that no route has or that a rule leaves out, methods."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from itertools import islice
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.log import Finding
+from ratelimit_mw.http.paths import covers
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.rule import Rule
+from ratelimit_mw.settings.rule import PathSpec, Rule
 
 # A segment that is at least this similar to a route's segment counts as a misspelling. 1 is equality.
 _SIMILARITY: Final = 0.8
 _MAX_COMPARED: Final = 200  # segments, for each one of a rule; a comparison takes some microseconds
 _ANY: Final = "{}"  # a segment with a parameter
+_BELOW: Final = re.compile(r"(/[^{}]+)/\{\w+:path\}")  # a template for all paths below one
 _BRACKETS: Final = re.compile(r"<([^<>]*)>")
 _OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any", "int", "float", "uuid"}
 
@@ -43,23 +45,53 @@ def shape_of_bracket_template(template: str, methods: Iterable[str] = ()) -> Rou
 def route_findings(
     settings: Settings, routes: Sequence[RouteShape], has_route: Callable[[str], bool]
 ) -> Iterator[Finding]:
-    """Yield findings on the paths of rules that no route has, and on methods that no route accepts.
+    """Yield findings on the paths of rules that no route has or that they leave out, and methods that no route accepts.
 
     A rule gets one finding for each path that resembles a route, and one for all its other paths without a route. Its
     methods are checked only if all its paths have routes. `has_route`: looks up a path without parameters in the app's
     router. A path with parameters has a finding only if no route can have any such path. With `ignore_case`, rules
     match paths that routers do not, so nothing is yielded.
     """
+    if settings.ignore_case:
+        return
     index = _RouteIndex(routes)
-    for number, rule in enumerate(() if settings.ignore_case else settings.parsed_rules()):
+    templates = [("exempt", path, True) for path in _texts(settings.exempt)]
+    for number, rule in enumerate(settings.parsed_rules()):
+        paths = _texts(rule.path)
+        place = f"rules[{number}] ({rule.full_name})"
+        templates += [(place, path, rule.exempt) for path in paths]
         if rule.exempt:
             continue
-        paths = [rule.path] if isinstance(rule.path, str) else rule.path
-        place = f"rules[{number}] ({rule.full_name})"
         unrouted = [path for path in paths if not _is_routed(path, index, has_route)]
         yield from _path_findings(place, unrouted, index)
         if rule.methods and not unrouted:
             yield from _method_findings(place, rule, [route for path in paths for route in index.meeting(path)])
+
+    yield from _left_out_findings(settings, templates, {f"/{route.path.strip('/')}" for route in routes})
+
+
+def _left_out_findings(
+    settings: Settings, templates: Sequence[tuple[str, str, bool]], routed: Container[str]
+) -> Iterator[Finding]:
+    """Yield a finding for each template `/x/{rest:path}` if `/x` has a route that probably belongs to it.
+
+    That is: the default limits apply to `/x`, and the template exempts; or no limits apply, and the template limits.
+    `templates`: place, template, and whether it exempts. `routed`: the templates of the routes.
+    """
+    for place, template, exempts in templates:
+        below = _BELOW.fullmatch(template)
+        if below is None or (root := below[1]) not in routed or exempts != bool(settings.limits or settings.app_limits):
+            continue
+        # if a rule names the root, this is meant; a rule for all paths was not written for the root
+        others = [other for _, other, too in templates if too or not exempts or other.rstrip("/") == root]
+        if not any(covers(other.rstrip("/") or "/", root) for other in others):
+            state = "limited" if exempts else "not limited"
+            yield Finding(
+                f"{place}: {template} does not match {root}, which has a route and is {state}; add {root}, or give it "
+                "a rule of its own, if this is meant",
+                weakens_limits=not exempts,
+                code="RL-154",
+            )
 
 
 class _RouteIndex:
@@ -95,6 +127,10 @@ class _RouteIndex:
                 if all(ratio() >= _SIMILARITY for ratio in ratios):
                     return meant
         return None
+
+
+def _texts(value: PathSpec) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _is_routed(path: str, index: _RouteIndex, has_route: Callable[[str], bool]) -> bool:
