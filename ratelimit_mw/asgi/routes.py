@@ -94,7 +94,8 @@ def all_routes(
 def shapes_of(info: RouteInfo) -> Iterator[RouteShape]:
     """Yield the shape of a route or mount for `route_findings`. A mount, and an unknown converter, match slashes.
 
-    A mount has a second one for its root, unless it is Starlette's StaticFiles without `html`, which has nothing there.
+    A mount also yields its root with and without a slash, because Starlette redirects from one to the other. Its
+    StaticFiles without `html` has nothing there.
     """
     pattern = info.pattern.pattern.removesuffix("(?:/|$)")
     is_mount = pattern != info.pattern.pattern
@@ -105,7 +106,7 @@ def shapes_of(info: RouteInfo) -> Iterator[RouteShape]:
         return
     yield RouteShape(info.template + "/{x:path}" * is_mount, frozenset(info.methods))
     if is_mount and getattr(info.endpoint, "html", True):
-        yield RouteShape(info.template)
+        yield from (RouteShape(info.template), RouteShape(f"{info.template}/"))
 
 
 def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

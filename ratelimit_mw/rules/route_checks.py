@@ -1,13 +1,13 @@
-"""Startup checks of rules against the routes of the app: paths that no route has or that a rule leaves out, methods."""
+"""Startup checks of rules against the routes of the app: paths without a route, methods, and routes left out."""
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from itertools import islice
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.log import Finding
-from ratelimit_mw.http.paths import covers
+from ratelimit_mw.http.paths import Forms, Paths
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import PathSpec, Rule
 
@@ -45,7 +45,7 @@ def shape_of_bracket_template(template: str, methods: Iterable[str] = ()) -> Rou
 def route_findings(
     settings: Settings, routes: Sequence[RouteShape], has_route: Callable[[str], bool]
 ) -> Iterator[Finding]:
-    """Yield findings on the paths of rules that no route has or that they leave out, and methods that no route accepts.
+    """Yield findings on paths that no route has, methods that no route accepts, and routes left out of `exempt`.
 
     A rule gets one finding for each path that resembles a route, and one for all its other paths without a route. Its
     methods are checked only if all its paths have routes. `has_route`: looks up a path without parameters in the app's
@@ -55,41 +55,44 @@ def route_findings(
     if settings.ignore_case:
         return
     index = _RouteIndex(routes)
-    templates = [("exempt", path, True) for path in _texts(settings.exempt)]
-    for number, rule in enumerate(settings.parsed_rules()):
-        paths = _texts(rule.path)
-        place = f"rules[{number}] ({rule.full_name})"
-        templates += [(place, path, rule.exempt) for path in paths]
+    rules = [(f"rules[{number}] ({rule.full_name})", rule) for number, rule in enumerate(settings.parsed_rules())]
+    yield from _left_out_findings(settings, rules, [route.path for route in routes])
+    for place, rule in rules:
         if rule.exempt:
             continue
+        paths = _texts(rule.path)
         unrouted = [path for path in paths if not _is_routed(path, index, has_route)]
         yield from _path_findings(place, unrouted, index)
         if rule.methods and not unrouted:
             yield from _method_findings(place, rule, [route for path in paths for route in index.meeting(path)])
 
-    yield from _left_out_findings(settings, templates, {f"/{route.path.strip('/')}" for route in routes})
-
 
 def _left_out_findings(
-    settings: Settings, templates: Sequence[tuple[str, str, bool]], routed: Container[str]
+    settings: Settings, rules: Sequence[tuple[str, Rule]], routed: Iterable[str]
 ) -> Iterator[Finding]:
-    """Yield a finding for each template `/x/{rest:path}` if `/x` has a route that probably belongs to it.
+    """Yield a finding for each exempt `/x/{rest:path}` if `/x` or `/x/` has a route, and only the default limits apply.
 
-    That is: the default limits apply to `/x`, and the template exempts; or no limits apply, and the template limits.
-    `templates`: place, template, and whether it exempts. `routed`: the templates of the routes.
+    If a rule names `/x`, that is meant. `rules`: with their places. `routed`: the templates of the routes.
     """
-    for place, template, exempts in templates:
+    if not (settings.limits or settings.app_limits):
+        return
+    roots: dict[str, list[str]] = {}
+    for path in dict.fromkeys(routed):
+        roots.setdefault(path.strip("/"), []).append(path)
+    named = {path.strip("/") for _, rule in rules for path in _texts(rule.path)}
+    exempt = [("exempt", path) for path in _texts(settings.exempt)]
+    exempt += [(place, path) for place, rule in rules if rule.exempt for path in _texts(rule.path)]
+    for place, template in exempt:
         below = _BELOW.fullmatch(template)
-        if below is None or (root := below[1]) not in routed or exempts != bool(settings.limits or settings.app_limits):
+        if below is None or (root := below[1].strip("/")) in named:
             continue
-        # if a rule names the root, this is meant; a rule for all paths was not written for the root
-        others = [other for _, other, too in templates if too or not exempts or other.rstrip("/") == root]
-        if not any(covers(other.rstrip("/") or "/", root) for other in others):
-            state = "limited" if exempts else "not limited"
+        paths = Paths(place, [path for _, path in exempt])
+        left_out = " and ".join(path for path in roots.get(root, ()) if not paths.match_all(Forms.of([path])))
+        if left_out:
             yield Finding(
-                f"{place}: {template} does not match {root}, which has a route and is {state}; add {root}, or give it "
-                "a rule of its own, if this is meant",
-                weakens_limits=not exempts,
+                f"{place}: {template} does not match {left_out}, which has a route and is limited; add {left_out}, or "
+                "give it a rule of its own, if this is meant",
+                weakens_limits=False,
                 code="RL-154",
             )
 

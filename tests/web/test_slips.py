@@ -278,10 +278,14 @@ WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "in a mounted app of another framework": (lambda: ruled("/m/b", routes=[Mount("/m", of_litestar())]), []),
     "below an exempt mount": (
         lambda: ruled("/", exempt=["/m/{rest:path}"], routes=[Route("/", home), Mount("/m", App200())]),
+        ["exempt: /m/{rest:path} does not match /m and /m/, which has a route and is limited; add /m and /m/, or"],
+    ),
+    "an exempt mount, only with a slash": (
+        lambda: ruled("/", exempt=["/m/", "/m/{rest:path}"], routes=[Route("/", home), Mount("/m", App200())]),
         ["exempt: /m/{rest:path} does not match /m, which has a route and is limited; add /m, or give it a rule"],
     ),
     "an exempt mount": (
-        lambda: ruled("/", exempt=["/m/", "/m/{rest:path}"], routes=[Route("/", home), Mount("/m", App200())]),
+        lambda: ruled("/", exempt=["/m", "/m/", "/m/{rest:path}"], routes=[Route("/", home), Mount("/m", App200())]),
         [],
     ),
     "below an exempt mount of files": (
@@ -294,16 +298,12 @@ WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: ruled("/m", exempt=["/m/{rest:path}"], routes=[Mount("/m", App200())]),
         [],
     ),
-    "below a limited path": (
-        lambda: ruled("/m/{rest:path}", limits=[], routes=[Mount("/m", routes=[Route("/", home), Route("/a", home)])]),
-        ["rules[0] (m_rest_path): /m/{rest:path} does not match /m, which has a route and is not limited; add /m"],
+    "below the path of an exempt rule": (
+        lambda: ruled(rules=[{"path": "/m/{rest:path}", "exempt": True, "name": "m"}], routes=[Route("/m/", home)]),
+        ["rules[0] (m): /m/{rest:path} does not match /m/, which has a route and is limited; add /m/, or give it a"],
     ),
-    "below a limited path, which the defaults limit": (
-        lambda: ruled("/m/{rest:path}", routes=[Mount("/m", routes=[Route("/", home), Route("/a", home)])]),
-        [],
-    ),
-    "below a limited path, with all paths": (
-        lambda: ruled("/m/{rest:path}", "/{x:path}", limits=[], routes=[Mount("/m", App200())]),
+    "below an exempt path, without limits": (
+        lambda: ruled("/", limits=[], exempt=["/m/{rest:path}"], routes=[Route("/", home), Mount("/m", App200())]),
         [],
     ),
     "under hosts": (lambda: ruled("/b", routes=[Host("a.example", app=Router([Route("/a", home)]))]), []),
