@@ -5,7 +5,7 @@ from inspect import isfunction
 from typing import Any, Final
 from weakref import WeakSet
 
-from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below, shape_of, starlette_route
+from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below, shapes_of, starlette_route
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
@@ -122,7 +122,7 @@ def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[F
     # A mount with known routes has the paths of these. Any other mount, such as one of files, has all paths below it.
     known = {id(parent) for parent in parents}
     reachable = [info for info in infos if id(starlette_route(info.route)) not in known]
-    shapes = [shape_of(info) for info in reachable]
+    shapes = [shape for info in reachable for shape in shapes_of(info)]
     yield from route_findings(settings, shapes, lambda path: any(info.pattern.match(path) for info in reachable))
 
 

@@ -93,15 +93,22 @@ def all_routes(
             yield from all_routes(_child_routes(one), (*parents, one), host, (template, whole))
 
 
-def shape_of(info: RouteInfo) -> RouteShape:
-    """Return the shape of a route or mount for `route_findings`. A mount, and an unknown converter, match slashes."""
+def shapes_of(info: RouteInfo) -> Iterator[RouteShape]:
+    """Yield the shape of a route or mount for `route_findings`. A mount, and an unknown converter, match slashes.
+
+    A mount also yields its root with and without a slash, because Starlette redirects from one to the other. Its
+    StaticFiles without `html` has nothing there.
+    """
     pattern = info.pattern.pattern.removesuffix("(?:/|$)")
     is_mount = pattern != info.pattern.pattern
     for converter in _OF_ONE_SEGMENT:
         pattern = pattern.replace(converter, "")
     if "(" in pattern:
-        return RouteShape(info.template.partition("{")[0] + "{x:path}", frozenset(info.methods))
-    return RouteShape(info.template + "/{x:path}" * is_mount, frozenset(info.methods))
+        yield RouteShape(info.template.partition("{")[0] + "{x:path}", frozenset(info.methods))
+        return
+    yield RouteShape(info.template + "/{x:path}" * is_mount, frozenset(info.methods))
+    if is_mount and getattr(info.endpoint, "html", True):
+        yield from (RouteShape(info.template), RouteShape(f"{info.template}/"))
 
 
 def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

@@ -65,7 +65,8 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Calla
 def exempt(target: Target) -> Target:
     """Exempt a view, view class or blueprint from the default limits and those of outer blueprints.
 
-    `app_limits`, and rules of the settings whose path matches, still apply. Raises `TypeError` for other targets.
+    The blueprints nested in an exempt one are not exempt. `app_limits`, and rules of the settings whose path matches,
+    still apply. Raises `TypeError` for other targets.
     """
     return _attach(EndpointLimit.exemption(), target, "exempt")
 
@@ -75,7 +76,8 @@ def levels_of(
 ) -> Sequence[EndpointLevel]:
     """Return the limits on a view and on the blueprints around it, the nearest first.
 
-    Limits without a name have one bucket per endpoint. To clients, their name is the route.
+    `blueprints`: the nearest first, which is the only one whose exemption applies to the view. Limits without a name
+    have one bucket per endpoint. To clients, their name is the route.
     """
     shown = " ".join([*sorted({*methods} - _IMPLICIT_METHODS), route])
     of_view, kind = limits_on(view), _class_of(view)
@@ -85,7 +87,9 @@ def levels_of(
             method = "GET"  # MethodView answers HEAD with get()
         found.append((_limits_of_method(kind, method), f"{endpoint}.{method}", f"{method} {route}"))
         of_view += _limits_of_method(kind, "dispatch_request")
-    found += [(endpoint_limits, endpoint, shown) for endpoint_limits in (of_view, *map(limits_on, blueprints))]
+    nearest, *outer = [*map(limits_on, blueprints)] or [()]
+    of_outer = [tuple(one for one in of_blueprint if not one.rule.exempt) for of_blueprint in outer]
+    found += [(endpoint_limits, endpoint, shown) for endpoint_limits in (of_view, nearest, *of_outer)]
     return [level for level in found if level[0]]
 
 

@@ -106,12 +106,14 @@ _HANDLER_ADMITS: Final = "answered a refused request with %d; return the body an
 class _RequestDecision(Struct):
     """The decision on one request.
 
-    `shown_state`: the state that the headers describe. `refusal`: the response that replaces the view's. `fields`: the
-    headers of the refusal, if an error handler of the app writes its body. `tracker`: reports the end of the response.
+    `shown_state`: the state that the headers describe. `refusal`: the response that replaces the view's. `verdict` and
+    `fields`: those of a refusal whose body an error handler of the app writes. `tracker`: reports the end of the
+    response.
     """
 
     shown_state: RateLimitState | None = None
     refusal: Any = None
+    verdict: Verdict | None = None
     fields: HeaderList | None = None
     tracker: ResponseTracker | None = None
 
@@ -132,7 +134,7 @@ class Hooks:
     def before(self) -> Any:
         """Return the response to a refused request; None for an admitted one.
 
-        Raises the `HTTPException` of the refusal's status if the app has an error handler for it.
+        Raises the `HTTPException` of the refusal's status, with a `verdict`, if the app has an error handler for it.
         """
         flask_request = _current_request()
         decision: _RequestDecision | None = vars(flask_request).get(_ATTRIBUTE)
@@ -140,7 +142,7 @@ class Hooks:
             decision = self._decide(flask_request)
             setattr(flask_request, _ATTRIBUTE, decision)
         if decision.fields is not None:
-            raise default_exceptions[decision.refusal.status_code](response=decision.refusal)
+            raise _error(decision)
         return decision.refusal
 
     def after(self, response: Response) -> Response:
@@ -252,9 +254,8 @@ class Hooks:
     def _refusal_decision(self, our_request: Request, verdict: Verdict) -> _RequestDecision:
         refusal, refusal_handler = self.gate.default_refusal(our_request, verdict), self.gate.refusal_handler
         if refusal_handler is None and _is_handled(refusal.status):
-            return _RequestDecision(
-                refusal=_flask_response(our_request, verdict, refusal, None), fields=refusal.headers_without_body
-            )
+            response = _flask_response(our_request, verdict, refusal, None)
+            return _RequestDecision(refusal=response, verdict=verdict, fields=refusal.headers_without_body)
         try:
             return _RequestDecision(refusal=_flask_response(our_request, verdict, refusal, refusal_handler))
         except Exception as error:
@@ -262,6 +263,15 @@ class Hooks:
                 raise
             warn_of_failed_handler(refusal_handler.call, error)
             return _RequestDecision(refusal=_flask_response(our_request, verdict, refusal, None))
+
+
+def _error(decision: _RequestDecision) -> HTTPException:
+    """Return the error for the app's handler. Its `description` is the limit that binds, if one refused."""
+    verdict: Any = decision.verdict
+    limit = None if verdict.binding is None else verdict.charges[verdict.binding].limit.notation
+    error = default_exceptions[decision.refusal.status_code](limit, decision.refusal)
+    vars(error)["verdict"] = verdict
+    return error
 
 
 def _blueprints_around(endpoint: str) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Startup checks of rules against the routes of the app: paths that no route has, and methods that none accepts."""
+"""Startup checks of rules against the routes of the app: paths without a route, methods, and routes left out."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,13 +7,15 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.log import Finding
+from ratelimit_mw.http.paths import Forms, Paths
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.rule import Rule
+from ratelimit_mw.settings.rule import PathSpec, Rule
 
 # A segment that is at least this similar to a route's segment counts as a misspelling. 1 is equality.
 _SIMILARITY: Final = 0.8
 _MAX_COMPARED: Final = 200  # segments, for each one of a rule; a comparison takes some microseconds
 _ANY: Final = "{}"  # a segment with a parameter
+_BELOW: Final = re.compile(r"(/[^{}]+)/\{\w+:path\}")  # a template for all paths below one
 _BRACKETS: Final = re.compile(r"<([^<>]*)>")
 _OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any", "int", "float", "uuid"}
 
@@ -43,23 +45,56 @@ def shape_of_bracket_template(template: str, methods: Iterable[str] = ()) -> Rou
 def route_findings(
     settings: Settings, routes: Sequence[RouteShape], has_route: Callable[[str], bool]
 ) -> Iterator[Finding]:
-    """Yield findings on the paths of rules that no route has, and on methods that no route accepts.
+    """Yield findings on paths that no route has, methods that no route accepts, and routes left out of `exempt`.
 
     A rule gets one finding for each path that resembles a route, and one for all its other paths without a route. Its
     methods are checked only if all its paths have routes. `has_route`: looks up a path without parameters in the app's
     router. A path with parameters has a finding only if no route can have any such path. With `ignore_case`, rules
     match paths that routers do not, so nothing is yielded.
     """
+    if settings.ignore_case:
+        return
     index = _RouteIndex(routes)
-    for number, rule in enumerate(() if settings.ignore_case else settings.parsed_rules()):
+    rules = [(f"rules[{number}] ({rule.full_name})", rule) for number, rule in enumerate(settings.parsed_rules())]
+    yield from _left_out_findings(settings, rules, [route.path for route in routes])
+    for place, rule in rules:
         if rule.exempt:
             continue
-        paths = [rule.path] if isinstance(rule.path, str) else rule.path
-        place = f"rules[{number}] ({rule.full_name})"
+        paths = _texts(rule.path)
         unrouted = [path for path in paths if not _is_routed(path, index, has_route)]
         yield from _path_findings(place, unrouted, index)
         if rule.methods and not unrouted:
             yield from _method_findings(place, rule, [route for path in paths for route in index.meeting(path)])
+
+
+def _left_out_findings(
+    settings: Settings, rules: Sequence[tuple[str, Rule]], routed: Iterable[str]
+) -> Iterator[Finding]:
+    """Yield a finding for each exempt `/x/{rest:path}` if `/x` or `/x/` has a route, and only the default limits apply.
+
+    If a rule names `/x`, that is meant. `rules`: with their places. `routed`: the templates of the routes.
+    """
+    if not (settings.limits or settings.app_limits):
+        return
+    roots: dict[str, list[str]] = {}
+    for path in dict.fromkeys(routed):
+        roots.setdefault(path.strip("/"), []).append(path)
+    named = {path.strip("/") for _, rule in rules for path in _texts(rule.path)}
+    exempt = [("exempt", path) for path in _texts(settings.exempt)]
+    exempt += [(place, path) for place, rule in rules if rule.exempt for path in _texts(rule.path)]
+    for place, template in exempt:
+        below = _BELOW.fullmatch(template)
+        if below is None or (root := below[1].strip("/")) in named:
+            continue
+        paths = Paths(place, [path for _, path in exempt])
+        left_out = " and ".join(path for path in roots.get(root, ()) if not paths.match_all(Forms.of([path])))
+        if left_out:
+            yield Finding(
+                f"{place}: {template} does not match {left_out}, which has a route and is limited; add {left_out}, or "
+                "give it a rule of its own, if this is meant",
+                weakens_limits=False,
+                code="RL-154",
+            )
 
 
 class _RouteIndex:
@@ -95,6 +130,10 @@ class _RouteIndex:
                 if all(ratio() >= _SIMILARITY for ratio in ratios):
                     return meant
         return None
+
+
+def _texts(value: PathSpec) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _is_routed(path: str, index: _RouteIndex, has_route: Callable[[str], bool]) -> bool:

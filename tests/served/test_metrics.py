@@ -7,18 +7,22 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from served.test_scenarios_served import Stand, asked, played
+from test_docs import ROOT, blocks
 from web.faces import ASGI, WSGI
 from web.real_servers import APPS, KINDS
 from web.scenario import Answer, Step
 from web.table import ALL_ROWS, REFUSED
-from web_servers import WebServer, serve_gunicorn, serve_uvicorn
+from web_servers import WebServer, serve_gunicorn, serve_uvicorn, serve_waitress
+
+Serve = Callable[[str, Path], AbstractContextManager[WebServer]]
 
 pytestmark = pytest.mark.once
 
@@ -55,6 +59,25 @@ def test_scrape_counts_each_request_once_despite_killed_workers(name: str, tmp_p
     assert len(workers) == WORKERS + 2
     assert min(seen["admitted"], seen["refused"]) >= len(workers)
     assert [path.name for path in folder.glob("*.new")] == []
+
+
+@pytest.mark.parametrize(("serve", "recipes"), [(serve_uvicorn, 1), (serve_waitress, 2)])
+def test_recipe_of_the_docs_shows_all_counts_to_a_prometheus_that_scrapes_more_than_the_limit(
+    serve: Serve, recipes: int, tmp_path: Path
+) -> None:
+    """The second recipe continues the first one."""
+    python = [block.text for block in blocks(ROOT / "docs/how-to/metrics.md") if block.language == "python"]
+    tmp_path.joinpath("recipe.py").write_text("\n".join(python[:recipes]), "utf-8")
+    with (
+        serve("recipe:app", tmp_path) as server,
+        httpx.Client(base_url=server.url, follow_redirects=True) as client,  # Prometheus follows them, too
+    ):
+        assert Counter(client.get("/none").status_code for _ in range(103)) == {404: 100, 429: 3}
+        scrapes = [client.get("/metrics") for _ in range(102)]
+    assert {scrape.status_code for scrape in scrapes} == {200}
+    lines = scrapes[-1].text.splitlines()
+    assert 'ratelimit_requests_total{outcome="admitted",rule="default",source="store"} 100.0' in lines
+    assert len([line for line in lines if line.startswith("ratelimit_requests_total{")]) >= 2
 
 
 @pytest.mark.parametrize("stand", STANDS, ids=str)

@@ -386,7 +386,7 @@ def test_a_limit_on_get_applies_to_head_unless_head_has_its_own(app: Flask, stor
 
 def test_blueprint_limits_apply_unless_an_inner_limit_ends_the_search(app: Flask, store: RecordingStore) -> None:
     limiter = RateLimiter()
-    api, admin, free = Blueprint("api", "api"), Blueprint("admin", "admin"), Blueprint("free", "free")
+    api, admin, free, nested = (Blueprint(name, name) for name in ("api", "admin", "free", "nested"))
     assert limiter.limit("6/minute")(api) is api
     assert limiter.exempt(free) is free
     limiter.limit("3/minute", final=False)(admin)
@@ -398,10 +398,13 @@ def test_blueprint_limits_apply_unless_an_inner_limit_ends_the_search(app: Flask
         (admin, "plain", lambda view: view),
         (free, "plain", lambda view: view),
         (free, "own", limiter.limit("5/minute")),
+        (nested, "plain", lambda view: view),
+        (nested, "exempt", limiter.exempt),
     ]
     for blueprint, name, mark in views:
         blueprint.add_url_rule(f"/{blueprint.name}/{name}", name, mark(lambda: "ok"))
     api.register_blueprint(admin)
+    free.register_blueprint(nested)
     api.register_blueprint(free)
     app.register_blueprint(api)
     limiter.init_app(app)
@@ -413,6 +416,7 @@ def test_blueprint_limits_apply_unless_an_inner_limit_ends_the_search(app: Flask
         ["@api.beside() 4", "@api.beside()+ 6"],
         ["@api.admin.plain() 3", "@api.admin.plain()+ 6"],
         ["@api.free.own() 5"],
+        ["@api.free.nested.plain() 6"],
     ]
 
 
@@ -664,8 +668,9 @@ def test_an_error_handler_of_the_app_writes_the_refusal(by: Any) -> None:
     app = limited()
 
     @app.errorhandler(by)
-    def slow_down(error: HTTPException) -> tuple[str, int]:
-        assert g.ratelimit.verdict.retry_after == 60.0
+    def slow_down(error: Any) -> tuple[str, int]:
+        assert error.verdict.retry_after == g.ratelimit.verdict.retry_after == 60.0
+        assert error.description == "1/60s using sliding_window_counter"
         return f"slow down: {error.code}", 420
 
     first, refused = (app.test_client().get("/") for _ in range(2))

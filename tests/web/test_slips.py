@@ -24,6 +24,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Host, Mount, Route, Router
+from starlette.staticfiles import StaticFiles
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, MemoryStore, asgi, wsgi
 from ratelimit_mw.django import limit as django_limit
@@ -225,7 +226,7 @@ def test_a_websocket_limit_may_have_the_handshakes_method_get(caplog: pytest.Log
 
 def ruled(*paths: str, routes: Sequence[Any] = (Route("/login", home),), **options: Any) -> Any:
     rules = [{"path": path, "limits": "5/minute", "key": "all"} for path in paths]
-    return RateLimitMiddleware(Starlette(routes=list(routes)), limits="100/minute", rules=rules, **options)
+    return RateLimitMiddleware(Starlette(routes=list(routes)), **{"limits": "100/minute", "rules": rules, **options})
 
 
 def of_litestar() -> Any:
@@ -275,6 +276,36 @@ WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "in a mounted app without routes": (lambda: ruled("/m/b", "/m/{x}/{y}", routes=[Mount("/m", App200())]), []),
     "in a mounted app of another framework": (lambda: ruled("/m/b", routes=[Mount("/m", of_litestar())]), []),
+    "below an exempt mount": (
+        lambda: ruled("/", exempt=["/m/{rest:path}"], routes=[Route("/", home), Mount("/m", App200())]),
+        ["exempt: /m/{rest:path} does not match /m and /m/, which has a route and is limited; add /m and /m/, or"],
+    ),
+    "an exempt mount, only with a slash": (
+        lambda: ruled("/", exempt=["/m/", "/m/{rest:path}"], routes=[Route("/", home), Mount("/m", App200())]),
+        ["exempt: /m/{rest:path} does not match /m, which has a route and is limited; add /m, or give it a rule"],
+    ),
+    "an exempt mount": (
+        lambda: ruled("/", exempt=["/m", "/m/", "/m/{rest:path}"], routes=[Route("/", home), Mount("/m", App200())]),
+        [],
+    ),
+    "below an exempt mount of files": (
+        lambda: ruled(
+            "/", exempt=["/m/{rest:path}"], routes=[Route("/", home), Mount("/m", StaticFiles(directory="."))]
+        ),
+        [],
+    ),
+    "below an exempt path with a rule": (
+        lambda: ruled("/m", exempt=["/m/{rest:path}"], routes=[Mount("/m", App200())]),
+        [],
+    ),
+    "below the path of an exempt rule": (
+        lambda: ruled(rules=[{"path": "/m/{rest:path}", "exempt": True, "name": "m"}], routes=[Route("/m/", home)]),
+        ["rules[0] (m): /m/{rest:path} does not match /m/, which has a route and is limited; add /m/, or give it a"],
+    ),
+    "below an exempt path, without limits": (
+        lambda: ruled("/", limits=[], exempt=["/m/{rest:path}"], routes=[Route("/", home), Mount("/m", App200())]),
+        [],
+    ),
     "under hosts": (lambda: ruled("/b", routes=[Host("a.example", app=Router([Route("/a", home)]))]), []),
 }
 
@@ -294,7 +325,9 @@ register_url_convertor("slashes", _Slashes())
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize("case", WITHOUT_A_ROUTE)
-def test_rule_paths_that_no_route_has_are_reported(case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_paths_of_rules_that_differ_from_those_of_routes_are_reported(
+    case: str, caplog: pytest.LogCaptureFixture
+) -> None:
     make, expected = WITHOUT_A_ROUTE[case]
     start(make())
     assert len(heard(caplog)) == len(expected)
