@@ -15,6 +15,7 @@ from spellings.endpoints import escaped
 RUNNING = ExitStack()
 atexit.register(RUNNING.close)
 ASKED = {name: RUNNING.enter_context(opened(name)) for name in frameworks("asgi")}
+# not http_version, which is "1" in granian for HTTP/1.0, so that Falcon fails
 READ = ("path", "raw_path", "root_path", "query_string", "method", "scheme")
 
 
