@@ -22,6 +22,7 @@ from fastapi import (
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from msgspec import json
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from ratelimit_mw import ConfigError, MemoryStore, RateLimited
@@ -419,6 +420,82 @@ def test_on_refused_answers_refusals(on_refused: Any, status: int, body: bytes, 
     refused = answers(app, "/", "/")[1]
     assert (refused.status, refused.body) == (status, body)
     assert items(refused) == [("own", {"r": 0, "t": 60})]
+
+
+def test_on_refused_answers_for_dependencies_and_the_middleware() -> None:
+    settings = {"limits": "2/minute", "key": "ip", "on_refused": lambda _, verdict: (418, {}, f"no: {verdict.limit}")}
+    app = app_of(RateLimit("1/minute"), **recording(**settings)[1])
+    assert [one.body for one in answers(app, "/", "/", "/")] == [b'"hello"', b"no: 1", b"no: 2"]
+
+
+def test_an_app_handler_answers_only_for_dependencies() -> None:
+    app = app_of(RateLimit("1/minute"), **recording(limits="2/minute", key="ip")[1])
+    app.add_exception_handler(RateLimited, lambda _, __: PlainTextResponse("by the app", 418))
+    _, by_dependency, by_middleware = answers(app, "/", "/", "/")
+    assert (by_dependency.status, by_dependency.body) == (418, b"by the app")
+    check_refusal(by_middleware, [("default", 2, 0)], ["default"])
+
+
+# two steps, and one
+
+
+@limit("3 per 10 seconds")
+async def decorated(request: Request) -> str:
+    return "hello"
+
+
+@pytest.mark.promise(2)
+@pytest.mark.parametrize(
+    "app_with",
+    [
+        lambda settings: app_of(RateLimit("3 per 10 seconds"), **settings),
+        lambda settings: app_of(endpoint=decorated, **settings),
+    ],
+    ids=["dependency", "decorator"],
+)
+def test_a_refusal_by_an_endpoint_has_used_the_quota_of_the_middleware(app_with: Any) -> None:
+    app = app_with(recording(limits="100/minute", key="ip")[1])
+    assert statuses(app, *["/"] * 100) == [200] * 3 + [429] * 97
+    assert statuses(app, "/other") == [429]
+
+
+@pytest.mark.promise(2)
+def test_a_refusal_by_a_rule_for_the_path_uses_no_quota() -> None:
+    rule = {"path": "/", "limits": "3 per 10 seconds", "final": False}
+    app = app_of(**recording(limits="100/minute", key="ip", rules=[rule])[1])
+    assert statuses(app, *["/"] * 100) == [200] * 3 + [429] * 97
+    assert statuses(app, *["/other"] * 98) == [200] * 97 + [429]
+
+
+# requests that FastAPI refuses with 422
+
+
+class Item(BaseModel):
+    count: int
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "charged"),
+    [
+        ("/1", b"{", False),
+        ("/1", b'{"count": "x"}', True),
+        ("/1", b"", True),
+        ("/x", b'{"count": 1}', True),
+    ],
+    ids=["no JSON", "a field of another type", "no body", "a parameter of another type"],
+)
+def test_a_422_charges_the_endpoint_unless_the_body_is_no_json(path: str, body: bytes, *, charged: bool) -> None:
+    store, settings = recording(limits="9/minute", key="ip")
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, **settings)
+
+    @app.post("/{number}", dependencies=[Depends(RateLimit("1/minute", name="own"))])
+    async def post(number: int, item: Item) -> int:
+        return number + item.count
+
+    call, options = ("POST", path), {"content": body, "headers": {"content-type": "application/json"}}
+    assert statuses(app, call, call, **options) == [422, 429 if charged else 422]
+    assert taken(store) == [[f"{IP}default 9"], [f"{IP}@own 1"]][: 1 + charged] * 2
 
 
 def test_yield_dependencies_see_the_refusal_and_are_closed() -> None:
