@@ -13,6 +13,7 @@ from typing import Final, Self
 from weakref import WeakSet
 
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.forks import after_fork_in_child
 from ratelimit_mw.core.log import warn, warn_throttled
 from ratelimit_mw.metrics.families import (
     OTHER,
@@ -201,5 +202,4 @@ def default_folder() -> Path | None:
 
 COUNTS: Final = Registry()
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=COUNTS._start_child)  # noqa: SLF001  # the same module
+after_fork_in_child(COUNTS._start_child)  # noqa: SLF001  # the same module
