@@ -26,7 +26,7 @@ _BACKLOG: Final = 2048  # connections that wait to be accepted
 # service closes it gets no answer, and the proxy admits it. nginx closes one after a minute, Caddy after two, Envoy
 # after an hour.
 _KEEP_ALIVE: Final = 3_900
-_START_TIME: Final = 60.0  # seconds for a new worker; until it serves, the one that it replaces does
+_START_TIME: Final = 60  # seconds for a new worker; until it serves, the one that it replaces does
 _SOCKET_MODE: Final = "660"  # not for all users, because callers on a socket send no password, and may reset limits
 _MAX_MODE: Final = 0o777
 _MAX_PORT: Final = 65_535

@@ -103,8 +103,9 @@ class BoundedProtocol(Protocol):
         self._refuse(too_long() if is_long else Rejected(400, _INVALID))
 
     def shutdown(self) -> None:
-        """Leave an idle connection open a little longer: the proxy may be sending a request, and admits it if this
-        connection is reset.
+        """Leave an idle connection open a little longer.
+
+        The proxy may be sending a request, and admits it if this connection is reset.
         """
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:

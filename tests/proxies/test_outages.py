@@ -42,8 +42,8 @@ class Load:
         has made twenty more.
         """
         until, seen, wanted = time.monotonic() + WITHIN, list[Seen](), 0
-        enough = source and decisions(self._service, source) + 20
-        while wanted < 20 or (source and decisions(self._service, source) < enough):
+        enough = 0 if source is None else decisions(self._service, source) + 20
+        while wanted < 20 or (source is not None and decisions(self._service, source) < enough):
             assert time.monotonic() < until, seen[-3:]
             while self._seen:
                 seen.append(self._seen.popleft())
