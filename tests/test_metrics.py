@@ -131,7 +131,7 @@ def test_rules_over_the_series_limit_count_as_other(counts: Registry, caplog: py
     assert shown['ratelimit_waiting_requests{rule="other"}'] == 1
     assert len([name for name in shown if name.startswith(POLICY_INFO.name)]) == 10
     assert shown['ratelimit_store_seconds_count{call="settle"}'] == 1
-    (record,) = caplog.records
+    record = caplog.records[0]  # the scrape adds one: no limiter counts
     most = "1000 series are the most that a process counts; further rules and limits count as 'other'"
     assert record.getMessage() == f"ratelimit_mw: metrics: {most}"
 
@@ -408,10 +408,10 @@ def test_removed_file_is_made_again_with_all_counts(
     counts._update_due = 0.0
     counts.count_admitted("login")
     assert read_folder(own)[0][REQUESTS.name, ADMITTED] == 3
-    assert "was removed, and is made again; counts of processes that have ended are lost [RL-261]" in caplog.text
+    assert "was removed, and is made again; counts of processes that have ended are lost" in caplog.text
     counts._update_due = 0.0
     counts.count_admitted("login")
-    assert (read_folder(own)[0][REQUESTS.name, ADMITTED], caplog.text.count("RL-261")) == (4, 1)
+    assert (read_folder(own)[0][REQUESTS.name, ADMITTED], caplog.text.count("was removed")) == (4, 1)
 
 
 class TestFolder:

@@ -82,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     mode = _read_mode(args.socket_mode)
     secret = _read_secret(args.secret_file)
     addresses = [parse_address("--bind", text, secret) for text in args.bind or ["127.0.0.1:8900"]]
-    grpc = [parse_address("--grpc", text, secret).text for text in args.grpc]
+    grpc = [parse_address("--grpc", text, secret) for text in args.grpc]
+    texts = [address.text for address in grpc]
     try:
         import uvicorn  # noqa: PLC0415  # an extra that only this command needs
         from uvicorn.config import STARTUP_FAILURE  # noqa: PLC0415
@@ -92,9 +93,9 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise ConfigError(_NO_EXTRA.format("serve", error), code="RL-052") from error
     os.environ["WEB_CONCURRENCY"] = str(args.workers)  # for the check that processes do not have a store each
-    make_app(args.file, secret, grpc, mode)  # raises for mistakes before any process starts
+    make_app(args.file, secret, texts, mode)  # raises for mistakes before any process starts
     config = uvicorn.Config(
-        partial(make_worker_app, args.file, secret, grpc, mode),
+        partial(make_worker_app, args.file, secret, texts, mode),
         factory=True,
         workers=args.workers,
         http=BoundedProtocol,
@@ -109,13 +110,13 @@ def run(args: argparse.Namespace) -> int:
         timeout_worker_healthcheck=_START_TIME,
     )
     sockets = _listen(addresses, mode)
-    print(f"ratelimit_mw: serving {args.file} on {', '.join(_names(addresses, sockets, grpc))}", flush=True)
+    print(f"ratelimit_mw: serving {args.file} on {', '.join(_names(addresses, sockets, texts))}", flush=True)
     try:
         supervisor = Multiprocess(config, sockets)
         supervisor.run()
         return int(any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes))
     finally:
-        for address in addresses:
+        for address in (*addresses, *grpc):
             if address.path is not None:
                 Path(address.path).unlink(missing_ok=True)
 
