@@ -15,7 +15,8 @@ from pathlib import Path
 
 _READY_WITHIN = 120.0  # seconds
 _STOP_WITHIN = 5.0  # seconds
-_LISTENING = re.compile(r"(?:[Rr]unning on|Listening at:|Serving on|TCP address) (?:http://)?127\.0\.0\.1:(\d+)")
+_LISTENING = re.compile(r"(?:(?:[Rr]unning on|Listening at:|Serving on) http://|TCP address )127\.0\.0\.1:(\d+)")
+_MALFORMED = b"?\r\n\r\n"  # the server itself responds with 400, so the application's counters do not change
 _OF_THE_CALLER = ("WEB_CONCURRENCY", "GUNICORN_CMD_ARGS")  # these would change the tested configuration
 
 
@@ -28,8 +29,8 @@ class WebServer:
 
     url: str
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process, self._log = process, log
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, probe: bytes) -> None:
+        self.process, self._log, self._probe = process, log, probe
         self._last_words: str | None = None
 
     def output(self) -> str:
@@ -41,7 +42,7 @@ class WebServer:
         deadline = time.monotonic() + _READY_WITHIN
         while time.monotonic() < deadline and self.process.poll() is None:
             listening = _LISTENING.search(self.output())
-            if listening and _answers(int(listening[1])):
+            if listening and _answers(int(listening[1]), self._probe):
                 self.url = f"http://127.0.0.1:{listening[1]}"
                 return
             time.sleep(0.02)
@@ -59,15 +60,18 @@ class WebServer:
         self._last_words = self.output()
 
 
-def _answers(port: int) -> bool:
+def _answers(port: int, probe: bytes) -> bool:
     """Return whether a worker responds. A mere connect succeeds before gunicorn's workers import the application.
 
-    The request is malformed, so the server itself responds with 400, and the application's counters do not change.
+    `probe`: a malformed request, or nothing for a server that passes such requests on: a worker then ends the
+    connection.
     """
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
-            connection.sendall(b"?\r\n\r\n")
-            return bool(connection.recv(1))  # wsgiref responds without a status line
+            connection.sendall(probe)
+            if not probe:
+                connection.shutdown(socket.SHUT_WR)
+            return bool(connection.recv(1)) or not probe  # wsgiref responds without a status line
     except OSError:
         return False
 
@@ -85,7 +89,7 @@ def _with_path(app_dir: Path, extra: Mapping[str, str] | None) -> dict[str, str]
 
 
 @contextmanager
-def _serve(command: list[str], app_dir: Path, env: dict[str, str]) -> Iterator[WebServer]:
+def _serve(command: list[str], app_dir: Path, env: dict[str, str], probe: bytes = _MALFORMED) -> Iterator[WebServer]:
     with tempfile.TemporaryDirectory(prefix="ratelimit-mw-web-") as folder:
         log = Path(folder) / "output.txt"
         with log.open("wb") as sink:
@@ -98,7 +102,7 @@ def _serve(command: list[str], app_dir: Path, env: dict[str, str]) -> Iterator[W
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # stop() can then end the workers too, and Ctrl-C reaches pytest only
             )
-        server = WebServer(process, log)
+        server = WebServer(process, log, probe)
         try:
             server.wait_ready()
             yield server
@@ -145,6 +149,15 @@ def serve_waitress(app: str, app_dir: Path, *options: str, env: Mapping[str, str
 
 
 @contextmanager
+def serve_uwsgi(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
+    """Serve the WSGI application "module:name", imported before the workers are forked. See serve_uvicorn."""
+    fixed = ["run_uwsgi", "--http-socket", "127.0.0.1:0", "--master", "--die-on-term", "--disable-logging"]
+    fixed += ["--buffer-size", "32768"]  # bytes of a request's head; 4096 by default
+    with _serve([*fixed, *options, "--module", app], app_dir, _with_path(app_dir, env), b"") as server:
+        yield server
+
+
+@contextmanager
 def serve_hypercorn(
     app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None
 ) -> Iterator[WebServer]:
@@ -179,14 +192,6 @@ def serve_daphne(app: str, app_dir: Path, *options: str, env: Mapping[str, str] 
     """Serve the ASGI application "module:name". See serve_uvicorn."""
     fixed = ["daphne", "--bind", "127.0.0.1", "--port", "0"]
     with _serve([*fixed, *options, app], app_dir, _with_path(app_dir, env)) as server:
-        yield server
-
-
-@contextmanager
-def serve_uwsgi(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
-    """Serve the WSGI application "module:name". See serve_uvicorn."""
-    fixed = ["run_uwsgi", "--http-socket", "127.0.0.1:0", "--buffer-size", "32768"]
-    with _serve([*fixed, *options, "--module", app], app_dir, _with_path(app_dir, env)) as server:
         yield server
 
 

@@ -1,9 +1,13 @@
 """`python -m ratelimit_mw serve`: serves the limits of a settings file to proxies and other programs."""
 
 import argparse
+import asyncio
+import multiprocessing
 import os
+import signal
 import socket
 import stat
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +26,7 @@ _BACKLOG: Final = 2048  # connections that wait to be accepted
 # service closes it gets no answer, and the proxy admits it. nginx closes one after a minute, Caddy after two, Envoy
 # after an hour.
 _KEEP_ALIVE: Final = 3_900
+_START_TIME: Final = 60  # seconds for a new worker; until it serves, the one that it replaces does
 _SOCKET_MODE: Final = "660"  # not for all users, because callers on a socket send no password, and may reset limits
 _MAX_MODE: Final = 0o777
 _MAX_PORT: Final = 65_535
@@ -67,26 +72,31 @@ class Address(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal. Return 1 if the server does not start. Raises `ConfigError` for mistakes."""
+    """Serve until a signal. Return 1 if the server does not start. Raises `ConfigError` for mistakes.
+
+    Workers serve, also if there is only one, and this process keeps the sockets. So after SIGHUP, new workers with the
+    present settings replace them, and the sockets never close.
+    """
     if not 1 <= args.workers <= _MAX_WORKERS:
         raise ConfigError(f"--workers: got {args.workers}, expected 1 to {_MAX_WORKERS}", code="RL-051")
     mode = _read_mode(args.socket_mode)
     secret = _read_secret(args.secret_file)
     addresses = [parse_address("--bind", text, secret) for text in args.bind or ["127.0.0.1:8900"]]
-    grpc = [parse_address("--grpc", text, secret).text for text in args.grpc]
+    grpc = [parse_address("--grpc", text, secret) for text in args.grpc]
+    texts = [address.text for address in grpc]
     try:
         import uvicorn  # noqa: PLC0415  # an extra that only this command needs
+        from uvicorn.config import STARTUP_FAILURE  # noqa: PLC0415
         from uvicorn.supervisors import Multiprocess  # noqa: PLC0415
 
         from ratelimit_mw.service.protocol import BoundedProtocol  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(_NO_EXTRA.format("serve", error), code="RL-052") from error
     os.environ["WEB_CONCURRENCY"] = str(args.workers)  # for the check that processes do not have a store each
-    make = partial(make_app, args.file, secret, grpc, mode)
-    app = make()  # raises for mistakes before any process starts
+    make_app(args.file, secret, texts, mode)  # raises for mistakes before any process starts
     config = uvicorn.Config(
-        app if args.workers == 1 else make,
-        factory=args.workers > 1,
+        partial(make_worker_app, args.file, secret, texts, mode),
+        factory=True,
         workers=args.workers,
         http=BoundedProtocol,
         ws="none",
@@ -97,27 +107,82 @@ def run(args: argparse.Namespace) -> int:
         access_log=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE,
+        timeout_worker_healthcheck=_START_TIME,
     )
     sockets = _listen(addresses, mode)
-    print(f"ratelimit_mw: serving {args.file} on {', '.join(_names(addresses, sockets, grpc))}", flush=True)
+    print(f"ratelimit_mw: serving {args.file} on {', '.join(_names(addresses, sockets, texts))}", flush=True)
     try:
-        if args.workers > 1:
-            Multiprocess(config, sockets=sockets).run()
-            return 0
-        server = uvicorn.Server(config)
-        server.run(sockets)
-        return 0 if server.started else 1
+        supervisor = Multiprocess(config, sockets)
+        supervisor.run()
+        return int(any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes))
     finally:
-        for address in addresses:
+        for address in (*addresses, *grpc):
             if address.path is not None:
                 Path(address.path).unlink(missing_ok=True)
 
 
 def make_app(file: str, secret: str, grpc: Sequence[str], mode: int) -> Any:
     """Return the ASGI app that one process serves."""
-    import_from_working_folder()  # a worker process starts here
+    import_from_working_folder()
     app = service(file, secret=secret)
     return _WithGrpc(app, grpc, mode) if grpc else app
+
+
+def make_worker_app(file: str, secret: str, grpc: Sequence[str], mode: int) -> Any:
+    """Return the app of a worker process, which calls this in its event loop.
+
+    The worker ends if the settings have a mistake, which can happen after SIGHUP, and if its parent was killed.
+    """
+    try:
+        app = make_app(file, secret, grpc, mode)
+    except ConfigError as error:
+        sys.exit(f"ratelimit_mw: {error}")
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        _end_with(parent.sentinel)
+    return _Retiring(app)
+
+
+def _end_with(sentinel: int) -> None:
+    """End this process when the one that has the other end of this pipe ends."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(sentinel)
+        signal.raise_signal(signal.SIGTERM)
+
+    loop.add_reader(sentinel, end)
+
+
+class _Retiring:
+    """The app of a worker. After SIGTERM, proxies shall send no other request on the same connection.
+
+    The server has a handler for the signal already. It stops to accept connections a moment later.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app: Final = app
+        self._retires = False
+        inner: Any = signal.getsignal(signal.SIGTERM)
+
+        def retire(*given: Any) -> None:
+            self._retires = True
+            inner(*given)
+
+        signal.signal(signal.SIGTERM, retire)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a call; while this process ends, close the connection after its response."""
+        await self._app(scope, receive, self._closing(send) if self._retires else send)
+
+    @staticmethod
+    def _closing(send: Send) -> Send:
+        async def close_after(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            await send(message)
+
+        return close_after
 
 
 class _WithGrpc:

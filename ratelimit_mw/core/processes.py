@@ -19,8 +19,8 @@ _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
 def configured_workers() -> int:
     """Return the number of processes that the server is configured to start; 1 if it is unknown.
 
-    Reads it from the running server (gunicorn, uvicorn, hypercorn, granian), or else from the server's command line,
-    `GUNICORN_CMD_ARGS`, `GRANIAN_WORKERS` or `WEB_CONCURRENCY`.
+    Reads it from the running server (uWSGI, gunicorn, uvicorn, hypercorn, granian), or else from the server's command
+    line, `GUNICORN_CMD_ARGS`, `GRANIAN_WORKERS` or `WEB_CONCURRENCY`.
     """
     running_workers = _running_workers()
     if running_workers is not None:
@@ -72,7 +72,7 @@ def _running_workers() -> int | None:
     `Granian(workers=...)`. Imports no server.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # finds the server's call
-    at_least: int | None = None
+    at_least: int | None = getattr(sys.modules.get("uwsgi"), "numproc", None)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         if module == "granian.server.mp":

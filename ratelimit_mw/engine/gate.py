@@ -155,10 +155,7 @@ class CountingGate(ObservedGate):
             verdict = self._without_store(match, charge_plan, error)
         else:
             if decision.allowed:
-                try:
-                    COUNTS.cells[COUNTS.admitted[match.rule]] += 1
-                except KeyError:
-                    COUNTS.count_first_admitted(match.rule)
+                COUNTS.count_admitted(match.rule)
                 return Verdict(True, charge_plan.charges, decisions, match.rule, "store", charge_plan.policies)
             verdict = Verdict(False, charge_plan.charges, decisions, match.rule, "store", charge_plan.policies)
         self._observe_verdict(verdict)

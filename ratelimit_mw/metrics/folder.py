@@ -114,8 +114,10 @@ class CountFile:
 
     def __init__(self, folder: Path, cells: Cells, series: Mapping[Series, int]) -> None:
         self.name: Final = f"{os.getpid()}-{token_hex(8)}{_SUFFIX}"
-        path = folder / self.name
-        new = path.with_suffix(_NEW)
+        self.path: Final = folder / self.name
+        self._unwritten: list[bytes] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_suffix(_NEW)
         self._descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             _flock(self._descriptor)
@@ -123,8 +125,9 @@ class CountFile:
             _write_all(self._descriptor, array("q", [MAGIC, *cells[1:]]).tobytes())
             for one, index in series.items():
                 self.add_name(index, one)
+            self.write_names()
             self._mapped = mmap.mmap(self._descriptor, _SIZE)
-            new.rename(path)
+            new.rename(self.path)
         except BaseException:
             os.close(self._descriptor)
             new.unlink(missing_ok=True)
@@ -132,11 +135,20 @@ class CountFile:
         self.cells: Final = memoryview(self._mapped).cast("q")
 
     def add_name(self, index: int, series: Series) -> None:
-        """Write the line that names the series of a cell. If it cannot be written, it is left out."""
+        """Add the line that names the series of a cell, for `write_names`."""
         name, labels = series
         # also begins with a line break, because the line before may be incomplete
-        with suppress(OSError):
-            _write_all(self._descriptor, b"\n" + json.encode([index, name, labels]) + b"\n")
+        self._unwritten.append(b"\n" + json.encode([index, name, labels]) + b"\n")
+
+    def write_names(self) -> None:
+        """Write the lines that are not written yet. Raises `OSError`; another call then tries again."""
+        while self._unwritten:
+            _write_all(self._descriptor, self._unwritten[0])
+            del self._unwritten[0]
+
+    def exists(self) -> bool:
+        """Return whether the file is still in its folder."""
+        return os.path.exists(self.path)  # noqa: PTH110  # Path.exists may raise
 
     def abandon(self) -> None:
         """Close the file in this process. A child does so after a fork, as the file and its lock are the parent's."""

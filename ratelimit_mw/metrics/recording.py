@@ -40,7 +40,7 @@ def count_decision(verdict: Verdict) -> None:
     if verdict.delay:
         COUNTS.add(DELAYED, (rule,))
         COUNTS.add(DELAY_SECONDS, (rule,), round(verdict.delay * MICROSECONDS))
-    COUNTS.update_states()
+    COUNTS.update()
 
 
 def limit_label(verdict: Verdict, index: int) -> str:

@@ -13,6 +13,7 @@ from typing import Final, Self
 from weakref import WeakSet
 
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.forks import after_fork_in_child
 from ratelimit_mw.core.log import warn, warn_throttled
 from ratelimit_mw.metrics.families import (
     OTHER,
@@ -30,9 +31,10 @@ from ratelimit_mw.metrics.folder import CAPACITY, FIRST_CELL, SPARE_CELL, CountF
 MAX_SERIES: Final = 1000
 RESERVED_SERIES: Final = 100  # for series without a rule, and for the rule `other`
 _MAX_DIGESTS: Final = 10
-_STATES_INTERVAL: Final = 1.0  # seconds
+_UPDATE_INTERVAL: Final = 1.0  # seconds
 _TOO_MANY: Final = "metrics: %d series are the most that a process counts; further rules and limits count as %r"
 _NOT_WRITTEN: Final = "cannot be written, so other processes do not see the counts of this one: %s"
+_REMOVED: Final = "was removed, and is made again; counts of processes that have ended are lost"
 _ENVIRONMENT: Final = "PROMETHEUS_MULTIPROC_DIR"
 _SUBFOLDER: Final = "ratelimit_mw"
 
@@ -55,7 +57,7 @@ class Registry:
         self._has_warned = False
         self._stores = WeakSet[Sized]()
         self._open_stores: set[int] = set()
-        self._states_due = 0.0  # monotonic seconds
+        self._update_due = 0.0  # monotonic seconds
 
     def open(self, folder: str | None) -> None:
         """From now on, keep the counts in a file of this folder; None: the folder that the environment names, if any.
@@ -93,10 +95,13 @@ class Registry:
         index = self.cell(family, labels, part)
         self.cells[index] += amount
 
-    def count_first_admitted(self, rule: str) -> None:
-        """Count a request that the store admitted, for a rule that is not in `admitted` yet."""
-        index = self.admitted[rule] = self.cell(REQUESTS, (rule, "admitted", "store"))
+    def count_admitted(self, rule: str) -> None:
+        """Count a request that the store admitted."""
+        index = self.admitted.get(rule)
+        if index is None:
+            index = self.admitted[rule] = self.cell(REQUESTS, (rule, "admitted", "store"))
         self.cells[index] += 1
+        self.update()
 
     def set(self, family: Family, labels: tuple[str, ...], value: int) -> None:
         """Set a gauge."""
@@ -107,14 +112,21 @@ class Registry:
         """Count the states of a store in memory, as long as it exists."""
         self._stores.add(store)
 
-    def update_states(self) -> None:
-        """Set the number of states that this process keeps in memory, unless that was done within the last second."""
-        if monotonic() >= self._states_due:
-            self._update_states()
+    def update(self) -> None:
+        """Set the number of states in memory and mend the file, unless that was done within the last second."""
+        if monotonic() >= self._update_due:
+            self._update()
 
-    def _update_states(self) -> None:
-        self._states_due = monotonic() + _STATES_INTERVAL
+    def _update(self) -> None:
+        self._update_due = monotonic() + _UPDATE_INTERVAL
         self.set(STORE_KEYS, (), sum(map(len, list(self._stores))))
+        with self._lock:
+            if self._file is None or not self._file.exists():
+                if self._file is not None:
+                    warn_throttled(str(self._file.path), _REMOVED, code="RL-261")
+                self._open_file()
+            else:
+                self._write_names()
 
     def set_open(self, store: int, *, is_open: bool) -> None:
         """Record whether the circuit breaker of a store is open. `store`: its `id`."""
@@ -129,7 +141,7 @@ class Registry:
 
     def own_counts(self) -> dict[Series, int]:
         """Return the counts of this process alone."""
-        self._update_states()
+        self._update()
         with self._lock:
             return {series: self.cells[index] for series, index in self._series.items() if index != SPARE_CELL}
 
@@ -158,19 +170,31 @@ class Registry:
         self._series[series] = index
         if self._file is not None:
             self._file.add_name(index, series)
+            self._write_names()
         return index
 
+    def _write_names(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.write_names()
+            except OSError as error:
+                warn_throttled("metrics_folder", _NOT_WRITTEN, error, code="RL-236")
+
     def _open_file(self) -> None:
-        """Move the counts to a file of this process."""
+        """Move the counts to a new file of this process. If it cannot be written, they stay where they are."""
         if self.folder is None:
             return
+        old, old_file, copied = self.cells, self._file, list(self.cells)
         try:
-            self._file = CountFile(self.folder, self.cells, self._series)
+            self._file = CountFile(self.folder, copied, self._series)
         except OSError as error:  # the folder was usable at startup, and a request must not fail now
-            self._file, self.cells = None, list(self.cells)
             warn_throttled("metrics_folder", _NOT_WRITTEN, error, code="RL-236")
-        else:
-            self.cells = self._file.cells
+            return
+        self.cells = self._file.cells
+        for index, count in enumerate(copied):  # what other threads have counted meanwhile
+            self.cells[index] += old[index] - count
+        if old_file is not None:
+            old_file.abandon()
 
     def _start_child(self) -> None:
         """Start from zero after a fork, in a separate file, because the parent has the counts until now."""
@@ -178,6 +202,7 @@ class Registry:
         kept = {index: self.cells[index] for (name, _), index in self._series.items() if name == POLICY_INFO.name}
         if self._file is not None:
             self._file.abandon()
+            self._file = None
         self._open_stores = set()
         self.cells = [kept.get(index, 0) for index in range(CAPACITY)]
         self._open_file()
@@ -189,7 +214,7 @@ class Registry:
         self.admitted.clear()
         self._stores.clear()
         self.cells, self.folder, self._file = [0] * CAPACITY, None, None
-        self._series, self._open_stores, self._has_warned, self._states_due = {}, set(), False, 0.0
+        self._series, self._open_stores, self._has_warned, self._update_due = {}, set(), False, 0.0
         return self
 
 
@@ -201,5 +226,4 @@ def default_folder() -> Path | None:
 
 COUNTS: Final = Registry()
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=COUNTS._start_child)  # noqa: SLF001  # the same module
+after_fork_in_child(COUNTS._start_child)  # noqa: SLF001  # the same module

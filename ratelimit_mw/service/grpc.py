@@ -3,8 +3,10 @@
 Each descriptor describes a request. All of them are decided in one step, all or nothing.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from math import isinf
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -36,6 +38,7 @@ _MAX_DESCRIPTORS: Final = 64
 _MAX_MESSAGE: Final = 8_388_608  # bytes of a call. Envoy admits a call that fails, and its headers have up to 60 KB
 _PARTS: Final = (b"remote_address", b"path", b"method", b"user")
 _DROPPED: Final = ("content-length",)  # Envoy computes it
+_UNIX: Final = "unix:"
 _STOP_GRACE: Final = 1.0  # seconds for calls in progress when the server stops
 
 
@@ -183,6 +186,25 @@ def _address(peer: str) -> str | None:
     return None if kind == "unix" else rest.rpartition(":")[0].strip("[]") or rest
 
 
+def _own(address: str) -> str:
+    """Return the address that this process binds: another path than that of other processes, for a unix socket.
+
+    At its end, gRPC deletes this path, and not the one in `address`, which the next process may have by then.
+    """
+    if not address.startswith(_UNIX):
+        return address
+    path = Path(address.removeprefix(_UNIX))
+    if path.exists() and not path.is_socket():
+        raise ConfigError(f"--grpc {address}: exists and is not a socket", code="RL-053")
+    return f"{address}.{os.getpid()}"
+
+
+def _put_in_place(address: str) -> None:
+    """Move the unix socket of this process to the path in `address`, where it replaces that of another process."""
+    if address.startswith(_UNIX):
+        Path(_own(address).removeprefix(_UNIX)).replace(address.removeprefix(_UNIX))
+
+
 class GrpcServer:
     """The gRPC server of one process, on the addresses of `--grpc`. All processes share a port.
 
@@ -203,14 +225,17 @@ class GrpcServer:
         limits = RateLimitService(service.requests, service.access)
         self._server.add_generic_rpc_handlers((limits.handler(),))
         for address in self._addresses:
+            own = _own(address)
             try:
                 with socket_mode(self._mode):
-                    bound = self._server.add_insecure_port(address)
+                    bound = self._server.add_insecure_port(own)
             except RuntimeError as error:
                 raise ConfigError(f"--grpc {address}: {error}", code="RL-053") from None
             if not bound:
                 raise ConfigError(f"--grpc {address}: the address is not available", code="RL-053")
         await self._server.start()
+        for address in self._addresses:
+            _put_in_place(address)
 
     async def stop(self) -> None:
         """End the calls in progress, within a second."""

@@ -24,6 +24,7 @@ _MAX_URL: Final = MAX_TARGET + 64  # bytes of the target in the request line; in
 _PART: Final = 16_384  # bytes that are parsed before the length of a head is checked again
 _MAX_DRAINED: Final = 8_388_608  # bytes that are read after a refused head; by default, proxies accept 1 MB at most
 _DRAIN_TIME: Final = 5.0  # seconds for these bytes
+_LAST_TIME: Final = 1.0  # seconds for a request that is under way when the server stops
 
 _LOGGER: Final = logging.getLogger("ratelimit_mw.service")
 _LOGGER.setLevel(logging.ERROR)  # not uvicorn's warnings: each request can cause one
@@ -105,6 +106,18 @@ class BoundedProtocol(Protocol):
         """Refuse a head that cannot be parsed. uvicorn would close the connection while the proxy is still writing."""
         is_long = len(getattr(self, "url", b"")) > _MAX_URL
         self._refuse(too_long() if is_long else Rejected(400, _INVALID))
+
+    def shutdown(self) -> None:
+        """Leave an idle connection open a little longer.
+
+        The proxy may be sending a request, and admits it if this connection is reset.
+        """
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            super().shutdown()
+            return
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(_LAST_TIME, self.timeout_keep_alive_handler)
 
     def _end_head(self) -> None:
         """End a connection after too many bytes of a head, or of a body that the app does not read."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import os
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
@@ -11,6 +10,8 @@ from itertools import count
 from threading import Lock
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from ratelimit_mw.core import forks
 
 _numbers: Final = count()
 _methods: Final[dict[int, Callable[[], Any]]] = {}  # weak references to methods, by number
@@ -70,8 +71,7 @@ def _reset_after_fork() -> None:
             method()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_reset_after_fork)
+forks.after_fork_in_child(_reset_after_fork)
 
 
 M = TypeVar("M")

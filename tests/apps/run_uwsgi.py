@@ -1,9 +1,6 @@
-"""Starts uWSGI in place of this process, with the packages of this interpreter: `python -m run_uwsgi OPTIONS`."""
+"""Starts uWSGI, whose package has no command for `python -m`: `python -m run_uwsgi -w shared_wsgi:app`."""
 
-import os
-import sys
-from pathlib import Path
+import pyuwsgi  # type: ignore[import-not-found]  # compiled, without stubs
 
 if __name__ == "__main__":
-    program = str(Path(sys.executable).with_name("uwsgi"))
-    os.execv(program, [program, "--virtualenv", sys.prefix, "--die-on-term", "--need-app", *sys.argv[1:]])  # noqa: S606  # no shell is needed
+    pyuwsgi.run()

@@ -39,13 +39,13 @@ class Load:
             self._seen.append(ask("nginx", self._port, "GET", "/x"))
             self._ended.wait(0.01)
 
-    def until(self, is_wanted: Callable[[Seen], bool], source: str) -> list[Seen]:
+    def until(self, is_wanted: Callable[[Seen], bool], source: str | None = None) -> list[Seen]:
         """Return all responses up to now, after the last twenty in a row were as wanted, and this source of decisions
         has made twenty more.
         """
         until, seen, wanted = time.monotonic() + WITHIN, list[Seen](), 0
-        enough = decisions(self._service, source) + 20
-        while wanted < 20 or decisions(self._service, source) < enough:
+        enough = 0 if source is None else decisions(self._service, source) + 20
+        while wanted < 20 or (source is not None and decisions(self._service, source) < enough):
             assert time.monotonic() < until, seen[-3:]
             while self._seen:
                 seen.append(self._seen.popleft())
@@ -53,10 +53,12 @@ class Load:
             time.sleep(0.02)
         return seen
 
-    def stop(self) -> None:
+    def stop(self) -> list[Seen]:
+        """End the clients, and return the responses since the last call of `until`."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
+        return list(self._seen)
 
 
 def decisions(service: int, source: str) -> int:

@@ -20,7 +20,7 @@ from web.faces import ASGI, WSGI
 from web.real_servers import APPS, KINDS
 from web.scenario import Answer, Step
 from web.table import ALL_ROWS, REFUSED
-from web_servers import WebServer, serve_gunicorn, serve_uvicorn, serve_waitress
+from web_servers import WebServer, serve_gunicorn, serve_uvicorn, serve_uwsgi, serve_waitress
 
 Serve = Callable[[str, Path], AbstractContextManager[WebServer]]
 
@@ -36,6 +36,12 @@ SERVERS = {
         ("-w", str(WORKERS), "--worker-class", "gthread", "--preload"),
     ),
     "uvicorn": (serve_uvicorn, "counted_asgi:app", ("--workers", str(WORKERS))),
+    "uwsgi": (serve_uwsgi, "counted_wsgi:app", ("--workers", str(WORKERS))),
+    "uwsgi with Python's hooks": (
+        serve_uwsgi,
+        "counted_wsgi:app",
+        ("--workers", str(WORKERS), "--threads", "2", "--py-call-osafterfork"),
+    ),
 }
 STANDS = (
     *(Stand("uvicorn", face) for face in ASGI),
@@ -52,6 +58,8 @@ def test_scrape_counts_each_request_once_despite_killed_workers(name: str, tmp_p
     with serve(app, APPS, *options, env=env) as server:
         workers = admitting(server, seen, WORKERS)
         assert counted(server) == seen
+        owners = {int(path.name.partition("-")[0]) for path in folder.glob("*.counts")}
+        assert workers <= owners  # each has a file of its own
         kill(sorted(workers)[:2])
         workers |= admitting(server, seen, 2, workers)
         for _ in range(2):

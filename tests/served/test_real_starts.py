@@ -16,6 +16,7 @@ from web_servers import (
     serve_hypercorn,
     serve_uvicorn,
     serve_uvicorn_run,
+    serve_uwsgi,
 )
 
 pytestmark = pytest.mark.once
@@ -34,12 +35,14 @@ def test_invalid_settings_stop_the_server_with_an_error_message(name: str) -> No
 
 
 BY_UVICORN_AND_GUNICORN = ["uvicorn.run", "uvicorn --workers", "GUNICORN_CMD_ARGS", "gunicorn.conf.py", "preloaded"]
-BY_OTHERS = ["hypercorn.toml", "GRANIAN_WORKERS", "fork", "spawn"]  # the last two are Granian's, started in code
+BY_OTHERS = ["hypercorn.toml", "GRANIAN_WORKERS", "fork", "spawn", "uwsgi"]  # fork and spawn are Granian's, in code
 
 
 def started_by_others(how: str, workers: int, folder: Path, env: dict[str, str]) -> AbstractContextManager[WebServer]:
     if how == "GRANIAN_WORKERS":
         return serve_granian("shared_asgi:app", APPS, env=env | {"GRANIAN_WORKERS": str(workers)})
+    if how == "uwsgi":
+        return serve_uwsgi("shared_wsgi:app", APPS, "--workers", str(workers), env=env)
     if how == "hypercorn.toml":
         settings = folder / f"hypercorn-{workers}.toml"
         settings.write_text(f"workers = {workers}\n")

@@ -11,7 +11,7 @@ import pytest
 
 from redis_servers import RedisServer
 from web.real_servers import APPS
-from web_servers import WebServer, serve_granian, serve_gunicorn, serve_hypercorn, serve_uvicorn
+from web_servers import WebServer, serve_granian, serve_gunicorn, serve_hypercorn, serve_uvicorn, serve_uwsgi
 
 pytestmark = [pytest.mark.once, pytest.mark.promise(3)]
 
@@ -45,12 +45,21 @@ def test_two_processes_share_one_limit(name: str, redis: RedisServer) -> None:
     assert statuses == {200: QUOTA, 429: QUOTA}
 
 
-def test_forked_processes_open_connections_of_their_own(redis: RedisServer) -> None:
+@pytest.mark.parametrize(
+    ("serve", "options"),
+    [
+        (serve_gunicorn, ("--preload", "-w", "3", "--worker-class", "gthread", "--threads", "2")),
+        (serve_uwsgi, ("--workers", "3", "--threads", "2")),
+    ],
+    ids=["gunicorn", "uwsgi"],
+)
+def test_forked_processes_open_connections_of_their_own(
+    serve: Serve, options: tuple[str, ...], redis: RedisServer
+) -> None:
     redis.flush()
-    options = ("--preload", "-w", "3", "--worker-class", "gthread", "--threads", "2")
     ports: dict[int, set[int]] = {}
     with ExitStack() as stack:
-        server = stack.enter_context(serve_gunicorn("preloaded_wsgi:app", APPS, *options, env={"STORE": redis.url}))
+        server = stack.enter_context(serve("preloaded_wsgi:app", APPS, *options, env={"STORE": redis.url}))
         client = stack.enter_context(httpx.Client(base_url=server.url, timeout=120))
         statuses = Counter(client.get("/", headers={"connection": "close"}).status_code for _ in range(2 * QUOTA))
         deadline = time.monotonic() + 20

@@ -4,20 +4,25 @@ import asyncio
 import contextlib
 import http.client
 import json
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
-from proxies.programs import served, stop, wait_for_port
+from proxies.programs import served
 from ratelimit_mw.cli import main, serve
-from redis_servers import RedisServer, free_port
+from ratelimit_mw.service import protocol
+from ratelimit_mw.service.protocol import BoundedProtocol
+from redis_servers import RedisServer
 
 pytestmark = pytest.mark.once
 
@@ -196,22 +201,28 @@ def test_malformed_requests_get_no_500(port: int, sent: bytes) -> None:
     assert status(port) == 200
 
 
+def in_each_process(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let each Python that a test starts run this code first."""
+    (folder / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def open_files(process: int) -> int:
+    """Return the number of open files of the processes that a process has started."""
+    children = Path(f"/proc/{process}/task/{process}/children")
+    return sum(len(list(Path(f"/proc/{child}/fd").iterdir())) for child in children.read_text().split())
+
+
 @pytest.mark.parametrize("parser", ["httptools", "h11"])
-def test_half_open_connections_end_and_leak_no_file_descriptor(tmp_path: Path, parser: str) -> None:
+def test_half_open_connections_end_and_leak_no_file_descriptor(
+    tmp_path: Path, parser: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without = "sys.modules['httptools'] = None; " if parser == "h11" else ""
-    code = (
-        f"import sys; {without}"
-        "from ratelimit_mw.service.protocol import BoundedProtocol; BoundedProtocol.head_timeout = 0.2\n"
-        "from ratelimit_mw.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    (tmp_path / "limits.toml").write_text(SETTINGS)
-    port = free_port()
-    command = [sys.executable, "-c", code, "serve", "limits.toml", "--bind", f"127.0.0.1:{port}"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    try:
-        wait_for_port(port, process, Path("/dev/null"))
-        files = Path(f"/proc/{process.pid}/fd")
-        before = len(list(files.iterdir())) if files.exists() else 0
+    code = f"import sys; {without}from ratelimit_mw.service.protocol import BoundedProtocol as P; P.head_timeout = 0.2"
+    in_each_process(tmp_path, monkeypatch, code)
+    with served(tmp_path, SETTINGS) as (port, process):
+        counts_files = Path("/proc/self/fd").exists()
+        before = open_files(process.pid) if counts_files else 0
         halves = [
             b"",
             b"GET /healthz HTT",
@@ -228,13 +239,73 @@ def test_half_open_connections_end_and_leak_no_file_descriptor(tmp_path: Path, p
                 while connection.recv(65536):
                     pass
             connection.close()
-        if before:
+        if counts_files:
             until = time.monotonic() + 60
-            while len(list(files.iterdir())) > before and time.monotonic() < until:
+            while open_files(process.pid) > before and time.monotonic() < until:
                 time.sleep(0.05)
-            assert len(list(files.iterdir())) <= before
+            assert open_files(process.pid) <= before
+
+
+def test_requests_that_arrive_while_a_worker_ends_are_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy admits a request if its connection is reset."""
+    monkeypatch.setattr(protocol, "_LAST_TIME", 60.0)
+    (tmp_path / "limits.toml").write_text(SETTINGS)
+    call = f"GET /v1/forward HTTP/1.1\r\nHost: a\r\n{FORWARDED}\r\n".encode()
+
+    async def main() -> list[bytes]:
+        make = partial(serve.make_worker_app, str(tmp_path / "limits.toml"), "", [], 0o600)
+        server = uvicorn.Server(uvicorn.Config(make, factory=True, http=BoundedProtocol, proxy_headers=False))
+        bound = serve._bound(serve.Address("", None, "127.0.0.1", 0), 0o600)
+        serving = asyncio.create_task(server.serve([bound]))
+        while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
+            await asyncio.sleep(0.01)
+        idle, new = [await asyncio.open_connection(*bound.getsockname()) for _ in range(2)]
+        idle[1].write(call)
+        assert (await idle[0].readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
+        signal.raise_signal(signal.SIGTERM)
+        while server.servers[0].is_serving():  # noqa: ASYNC110  # nor has asyncio
+            await asyncio.sleep(0.01)
+        answers = []
+        for reader, writer in (idle, new):
+            writer.write(call)
+            answers.append(await reader.read())
+            writer.close()
+        await serving
+        return answers
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # the server repeats the signal when it has ended
+    try:
+        answers = asyncio.run(main())
     finally:
-        stop(process)
+        signal.signal(signal.SIGTERM, before)
+    assert [answer.count(b"HTTP/1.1 200 ") for answer in answers] == [1, 1]
+    assert [answer.lower().count(b"\r\nconnection: close\r\n") for answer in answers] == [1, 1]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds processes in /proc")
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    with served(tmp_path, SETTINGS, "--workers", "2") as (port, process):
+        process.kill()
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=60).close()
+            except ConnectionRefusedError:
+                return
+            time.sleep(0.05)
+    raise AssertionError("a worker listens still")
+
+
+def test_workers_go_on_if_the_new_settings_have_a_mistake(tmp_path: Path) -> None:
+    with served(tmp_path, SETTINGS) as (port, process):
+        (tmp_path / "limits.toml").write_text('limits = "5/minut"')
+        process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + 60
+        while "keeping worker" not in (tmp_path / "service.txt").read_text():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert status(port) == 200
+    assert "ratelimit_mw: limits.toml:1: limits: '5/minut': unknown period" in (tmp_path / "service.txt").read_text()
 
 
 def test_service_runs_with_a_unix_socket_workers_and_a_secret(tmp_path: Path) -> None:
@@ -267,7 +338,6 @@ def test_idle_connections_are_kept_longer_than_proxies_keep_them(
         for one in sockets or server.sockets:
             one.close()
 
-    monkeypatch.setattr("uvicorn.Server.run", stopped)
     monkeypatch.setattr("uvicorn.supervisors.Multiprocess.run", stopped)
     monkeypatch.setenv("WEB_CONCURRENCY", "")  # `serve` sets it
     main(["serve", str(tmp_path / "limits.toml"), "--bind", "127.0.0.1:0", "--workers", workers])

@@ -4,7 +4,6 @@ The threads of a process take turns at one connection. SQLite has one writer at 
 lock of Python is woken at once, while a thread that waits for a lock of SQLite has to poll.
 """
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet, finalize
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
+from ratelimit_mw.core.forks import after_fork_in_child, around_fork
 from ratelimit_mw.core.log import warn
 from ratelimit_mw.stores.sqlite.opening import (
     Identity,
@@ -230,5 +230,5 @@ def _after_fork_in_child() -> None:
         database._after_fork_in_child()  # noqa: SLF001
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+around_fork(_before_fork, _after_fork_in_parent)
+after_fork_in_child(_after_fork_in_child)
