@@ -33,6 +33,7 @@ _Part = tuple[str, _PartReader]  # kind, reader
 ANY_PREFIX: Final = 64  # for keys that are checked or compared, but not read
 _CERTAIN: Final = {"ip", "route", "all"}  # parts that no client can leave out
 _MAX_PREFIX, _MIN_PREFIX = 128, 32  # bits of an IPv6 network
+_PREFIX: Final = re.compile("[0-9]{1,3}")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _HEADER: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+|authorization", re.IGNORECASE)
 _PREFIXES: Final = ("header", "cookie", "call")
@@ -281,7 +282,7 @@ def _is_known(name: str) -> bool:
 
 
 def _prefix(text: str) -> int:
-    if not text.isdecimal() or not _MIN_PREFIX <= int(text) <= _MAX_PREFIX:
+    if not _PREFIX.fullmatch(text) or not _MIN_PREFIX <= int(text) <= _MAX_PREFIX:
         raise ConfigError(
             f"got 'ip/{text}', expected ip/{_MIN_PREFIX} to ip/{_MAX_PREFIX}, the bits of an IPv6 network",
             code="RL-029",
