@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+from zlib import crc32
 
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, with_code
 
@@ -55,16 +56,26 @@ def warn(message: str, *args: object, code: str) -> None:
 
 
 def warn_throttled(
-    topic: str, message: str, *args: object, code: str, error: BaseException | None = None, call: object = None
+    topic: str,
+    message: str,
+    *args: object,
+    code: str,
+    error: BaseException | None = None,
+    call: object = None,
+    value: str | None = None,
 ) -> None:
     """Log a warning, unless this `topic` had one within the last minute.
 
     `call`: the callable of the settings that the warning is about. Two callables of the same name then have separate
-    warnings. `args` may contain text from outside, such as a server's reply or an exception of the app. Control
+    warnings. `value`: what the warning is about; up to 64 different values have a warning of their own.
+
+    `args` may contain text from outside, such as a server's reply or an exception of the app. Control
     characters, including line breaks, are escaped, and long text is truncated.
     """
     now = time.monotonic()
     subject = topic if call is None else f"{topic} {id(getattr(call, '__code__', call))}"
+    if value is not None:  # a number of 64, because clients may choose values
+        subject += f" {crc32(value[:_MAX_LENGTH].encode('utf-8', 'replace')) % 64}"
     if now < _quiet_until.get(subject, 0.0):
         return
     if len(_quiet_until) >= _MAX_TOPICS:

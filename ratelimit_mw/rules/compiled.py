@@ -167,7 +167,9 @@ class LimitSet:
                 if self.rule is None and self.name == "default"
                 else "the default limits apply, or if these are [], 503"
             )
-            warn_throttled(f"limits of {self.name}", "are invalid; %s: %s", effect, error, code="RL-219")
+            warn_throttled(
+                f"limits of {self.name}", "are invalid; %s: %s", effect, error, code="RL-219", value=str(error)
+            )
             return None
 
     @property

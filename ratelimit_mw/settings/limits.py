@@ -158,7 +158,7 @@ def resolve_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable |
             raise ConfigError(
                 f"cost: 0 takes no slot of {limit.notation}, so it limits nothing; expected at least 1", code="RL-017"
             )
-        if value > limit.most:
+        if value > limit.most and limit.quota:
             raise ConfigError(
                 f"cost: {value} can never pass {limit.notation}, which admits at most {limit.most} at once",
                 code="RL-017",
@@ -276,6 +276,7 @@ class DynamicLimits:
                 error,
                 code="RL-219",
                 call=self._call,
+                value=str(error),
             )
             return None
 

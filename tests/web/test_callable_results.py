@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -358,6 +359,15 @@ def test_failing_callables_are_logged_once_by_name(face: str, caplog: pytest.Log
     effect = "the default limits apply, and if these come from the same callable or are [], the request gets 503"
     assert any(f"limits {place}.plan_of: returned no valid limits; {effect}: " in one for one in caplog.messages)
     assert len(caplog.messages) == len(set(caplog.messages)) == 4  # the fourth: the key is missing
+
+
+@ALL
+def test_each_invalid_value_of_a_limits_callable_is_logged(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    answers = iter(["lots", "lots", "10/mfoo", "lots"])
+    send, _ = served(face, **ruled(limits=lambda _: next(answers)))
+    for _ in range(4):
+        send(Step())
+    assert [re.findall(r"'(lots|10/mfoo)': ", message) for message in caplog.messages] == [["lots"], ["10/mfoo"]]
 
 
 @ALL
