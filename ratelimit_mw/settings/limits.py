@@ -92,6 +92,8 @@ def _parse_spec(value: object) -> list[LimitSpec]:
 
 def _build_spec(*, limit: Any = None, name: Any = None, **options: Any) -> LimitSpec:
     """Build a limit spec from the options of a table. Raises one `ConfigError` for all problems."""
+    if isinstance(options.get("key"), list):
+        options["key"] = tuple(options["key"])  # can be hashed
     spec = LimitSpec(limit=limit, **options)
     mistakes = ErrorCollector()
     limits: list[Limit] = []
