@@ -26,7 +26,6 @@ on_store_error = "local"
 store_timeout = 0.05
 headers = "ietf"
 shadow = false
-missing_key = "shared"
 enabled = true
 
 [[rules]]
