@@ -153,7 +153,7 @@ def a_cost(bound: int) -> None:
     def call(_: Any) -> int:
         return 1
 
-    for answer in (bound, bound + 1, 10**400):
+    for answer in (bound, bound + 1, 10**400, 1e300):
         assert cost_result(call, {call: answer}) == bound
 
 

@@ -16,14 +16,24 @@ from ratelimit_mw import (
     FixedWindow,
     LeakyBucket,
     Limit,
+    Limiter,
+    MemoryStore,
+    RateLimited,
     SlidingWindowCounter,
     SlidingWindowLog,
     Smooth,
     TokenBucket,
     Verdict,
+    parse,
 )
 from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.algorithms.bucket import BucketLimit, DelayableLimit
+from ratelimit_mw.algorithms.concurrency import Concurrency
+from ratelimit_mw.algorithms.notation import limit_of_bucket
+from ratelimit_mw.settings.limits import parse_limit_specs
+from ratelimit_mw.stores.fallback import scaled
+from ratelimit_mw.testing import Clock
 
 YEAR = 365 * 24 * 3600.0  # seconds
 BUCKET = TokenBucket(10, 60)
@@ -88,16 +98,17 @@ def test_verdict_has_the_attributes_of_the_design() -> None:
 NO_COUNT = [0, -1, 1.0, 1.5, "5", None, True, math.nan, math.inf, 2**53, 10**400, [1], 5j]
 NO_TIME = [-1, -0.001, math.nan, math.inf, -math.inf, "60", True, False, [60], 10**400, 1e300, 100 * YEAR + 1]
 NO_NAME = ["", "a b", "a" * 65, "ü", "a/b", "a:b", "a\n", 5, b"a", True]
+COUNT_FROM_0 = f"a whole number from 0 to {2**53 - 1}"
 COUNT_FROM_1 = f"a whole number from 1 to {2**53 - 1}"
 
 WRONG: list[tuple[type[Limit], str, Any, str]] = [
-    *[(kind, "quota", value, COUNT_FROM_1) for kind in ALGORITHMS.values() for value in NO_COUNT],
+    *[(kind, "quota", value, COUNT_FROM_0) for kind in ALGORITHMS.values() for value in NO_COUNT if value != 0],
     *[(kind, "window", value, "") for kind in ALGORITHMS.values() for value in [*NO_TIME, None, 0, 1e-7]],
     *[(kind, "name", value, "1 to 64 of A-Z a-z 0-9 _ . -") for kind in ALGORITHMS.values() for value in NO_NAME],
     *[(kind, "burst", value, COUNT_FROM_1) for kind in BUCKETS for value in NO_COUNT if value is not None],
     *[(kind, "burst", 10 * 100 * 366 * 24 * 60, "a hundred years") for kind in BUCKETS],
     *[(kind, "max_delay", value, "") for kind in DELAYING for value in [*NO_TIME, None]],
-    *[(LeakyBucket, "at_once", value, f"a whole number from 0 to {2**53 - 1}") for value in NO_COUNT if value],
+    *[(LeakyBucket, "at_once", value, COUNT_FROM_0) for value in NO_COUNT if value],
     *[(Smooth, field, value, "") for field in ("max_burst", "warmup") for value in [*NO_TIME, None]],
     *[(Smooth, field, 4e-7, "0 or a microsecond and more") for field in ("max_burst", "warmup")],
     (Smooth, "warmup", 100 * YEAR - 59, "at most a hundred years with the window"),
@@ -327,3 +338,51 @@ def test_limit_without_an_algorithm_names_the_missing_methods() -> None:
             call()
     with pytest.raises(TypeError, match=r"Mine must define expires\(\)"):
         Mine(1, 1).expires(None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"0/minute using {name}" for name in ALGORITHMS),
+        "0/minute burst 20 using gcra",
+        "0/minute burst 20 using leaky_bucket at_once 8",
+        "0/minute using sliding_window_counter buckets 10 strict",
+        "0/minute using smooth max_burst 0",
+        "0/minute using smooth warmup 4",
+    ],
+)
+def test_a_quota_of_zero_admits_nothing_under_any_algorithm(text: str) -> None:
+    (limit,) = parse(text)
+    assert parse(limit.notation) == (limit,)
+    at_once = {"at_once": None} if "at_once" in text else {}  # not part of the bucket id
+    assert limit_of_bucket(limit.bucket) == (None if limit.algorithm == "smooth" else replace(limit, **at_once))
+    assert (limit.most, limit.max_per_window, limit.max_wait > 0) == (0, 0, True)
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    charges = [Charge("k", limit, 3, max_delay=5.0 if limit.can_delay else None), Charge("k", FixedWindow(9, 60))]
+    for _ in range(2):
+        closed, other = store.take(charges)
+        assert (closed.allowed, closed.limit, closed.remaining, closed.retry_after) == (False, 0, 0, math.inf)
+        assert (closed.next_after, closed.reset_after, closed.delay) == (60.0, 0.0, 0.0)
+        assert (other.allowed, other.remaining) == (True, 9)
+        clock.now += 61
+    (shown,) = store.peek([Charge("k", limit, 0)])
+    assert (shown.allowed, shown.limit, shown.remaining) == (True, 0, 0)
+    assert scaled(limit, 0.5).quota == 0
+
+
+def test_a_static_cost_or_lease_beside_a_quota_of_zero_is_no_mistake() -> None:
+    (spec,) = parse_limit_specs("limits", {"limit": "0/minute", "cost": 5, "lease": 10})
+    assert (spec.limit.quota, spec.cost, spec.lease) == (0, 5, 10)
+    limiter = Limiter(MemoryStore())
+    with pytest.raises(RateLimited) as caught:
+        limiter.limit("0/minute", key="k", cost=5)(lambda: None)()
+    assert caught.value.verdict.retry_after == math.inf
+    with pytest.raises(RateLimited):
+        limiter.acquire("0/minute using gcra", "k")
+
+
+@pytest.mark.parametrize("make", [lambda: Ban(0, 60, ban=5), lambda: Concurrency(0)])
+def test_a_ban_and_slots_have_a_quota_of_at_least_one(make: Any) -> None:
+    with pytest.raises(ConfigError, match="quota: got 0, expected a whole number from 1"):
+        make()

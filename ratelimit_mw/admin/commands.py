@@ -279,8 +279,8 @@ def _tail(args: argparse.Namespace, target: Target) -> int:
             rules = {split_key(one.refusal.key)[1] for one in some}
             _mention_rules(args.rule, target, rules, "the latest refusals")
         while True:
-            for one in some:
-                after = one.number
+            after = some[-1].number if some else after
+            for one in sorted(some, key=lambda one: one.refusal.at):  # processes report in turns, each its last second
                 if args.rule is not None and args.rule not in rule_spellings(split_key(one.refusal.key)[1]):
                     continue
                 write_line(_refusal_text(one, as_json=args.json))

@@ -34,6 +34,7 @@ class Ban(Limit, frozen=True, kw_only=True):
     ban: float
 
     algorithm: ClassVar[str] = "ban"
+    min_quota: ClassVar[int] = 1
     ban_us: ClassVar[int]
     """Instance value: the ban in whole microseconds."""
 

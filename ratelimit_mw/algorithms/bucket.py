@@ -94,13 +94,13 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         super().__post_init__()
         if self.burst is not None:
             check_int("burst", self.burst, 1)
-            if self.burst * self.window_us > self.quota * microseconds(MAX_SECONDS):
+            if self.quota and self.burst * self.window_us > self.quota * microseconds(MAX_SECONDS):
                 raise ConfigError(
                     f"burst: got {self.burst!r}, expected at most the units that come back in a hundred years",
                     code="RL-014",
                 )
         check_seconds("max_delay", self.max_delay)
-        self.__dict__["ticks"] = bucket_ticks(self.quota, self.window_us, self.most)
+        self.__dict__["ticks"] = bucket_ticks(self.quota or 1, self.window_us, self.most or 1)
         clock, drain, unit, burst, full = self.ticks
         max_level = full + self.delay_ticks(None)
         up, coarse_clock = drain - 1, None if clock == 1 else clock
@@ -108,7 +108,7 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
 
     @property
     def most(self) -> int:
-        return self.burst or self.quota
+        return self.quota and (self.burst or self.quota)
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:

@@ -149,6 +149,7 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
     retry: float = RETRY
 
     algorithm: ClassVar[str] = "concurrency"
+    min_quota: ClassVar[int] = 1
     is_concurrency: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

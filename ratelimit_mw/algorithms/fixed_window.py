@@ -35,7 +35,7 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
 
     @property
     def max_per_window(self) -> int:
-        return 2 * self.quota - 1
+        return self.quota and 2 * self.quota - 1
 
     def decide(
         self, state: WindowState | None, now: int, cost: int, max_delay: int | None

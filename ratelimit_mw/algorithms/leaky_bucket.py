@@ -30,12 +30,12 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.at_once is not None and check_int("at_once", self.at_once, 0) > self.most:
+        if self.at_once is not None and check_int("at_once", self.at_once, 0) > self.most and self.quota:
             raise ConfigError(f"at_once: got {self.at_once}, expected at most the burst, {self.most}", code="RL-014")
 
     @property
     def max_per_window(self) -> int:
-        return self.most + self.quota - 1
+        return self.quota and self.most + self.quota - 1
 
     def decide(
         self, state: LevelState | None, now: int, cost: int, max_delay: int | None

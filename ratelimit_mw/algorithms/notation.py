@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
 from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import MAX_EXACT_INT, MICROSECONDS, Limit
+from ratelimit_mw.core.limit import MICROSECONDS, Limit
 from ratelimit_mw.core.validation import did_you_mean
 
 PERIODS: Final = {  # seconds
@@ -32,10 +32,6 @@ _WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word i
 # option may follow, so `100/60 minutes` does not match here.
 _IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-_ZERO_QUOTA: Final = (
-    f"quota: got 0, expected a whole number from 1 to {MAX_EXACT_INT - 1}; to refuse everything use blocklist, "
-    "to limit nothing use limits = []"
-)
 _THOUSANDS = re.compile(r"\b[0-9]{1,3}(?:,[0-9]{3})+\b")
 _PER_LETTER = re.compile(r"(?:rate\s*=\s*)?([0-9]+)\s*r\s*/\s*([sm])(.*)", re.DOTALL)  # nginx: 10r/s
 _ALIASES: Final = {"moving_window": "sliding_window_log"}  # the name in the `limits` library
@@ -91,7 +87,7 @@ def _limit(text: str, whole: str) -> Limit:
     try:
         window = round(float(count or 1) * _period(period or "second"), 6)
         algorithm, options = _options(rest.split())
-        return algorithm(_quota(quota), int(window) if window.is_integer() else window, **options)
+        return algorithm(int(quota), int(window) if window.is_integer() else window, **options)
     except ConfigError as error:
         raise ConfigError(f"{text!r}: {error}") from None
 
@@ -103,13 +99,6 @@ def _rate_hint(text: str, whole: str) -> str:
     if text.isdecimal() and (number := _THOUSANDS.search(whole)):
         return f"; a comma separates limits: write {number[0].replace(',', '')} for {number[0]}"
     return ""
-
-
-def _quota(digits: str) -> int:
-    quota = int(digits)
-    if not quota:
-        raise ConfigError(_ZERO_QUOTA, code="RL-010")
-    return quota
 
 
 def _period(word: str) -> float:

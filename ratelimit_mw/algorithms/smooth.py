@@ -69,7 +69,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         super().__post_init__()
         self._check()
         self.__dict__["ticks"], self.__dict__["warm_up"] = smooth_ticks(
-            self.quota, self.window_us, self._idle_us, self._cold_factor_or_0
+            self.quota or 1, self.window_us, self._idle_us, self._cold_factor_or_0
         )
         self.delay_ticks(None)
         notation = self._format_notation(self.words).split(" ", 1)[1].replace(" ", "_")  # without the rate
@@ -78,7 +78,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
     @property
     def max_per_window(self) -> int:
         stored = 0 if self._cold_factor_or_0 else ceil_div(self._idle_us * self.quota, self.window_us)
-        return 2 * self.quota - 1 + stored
+        return self.quota and 2 * self.quota - 1 + stored
 
     @property
     def max_wait(self) -> float:
@@ -184,7 +184,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
     def _max_quota_price(self) -> int:
         """Most ticks that a whole quota can cost."""
         *_, full = self.ticks
-        return self._after_charge(0, full if self.warm_up else 0, self.quota)[0]
+        return self._after_charge(0, full if self.warm_up else 0, self.quota or 1)[0]
 
     def _capacity(self, state: SmoothState) -> int:
         """Return the ticks of storage in total, in the ticks of `state`."""

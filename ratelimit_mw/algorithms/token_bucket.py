@@ -19,7 +19,7 @@ class TokenBucket(LevelLimit, frozen=True, kw_only=True):
 
     @property
     def max_per_window(self) -> int:
-        return self.most + self.quota - 1
+        return self.quota and self.most + self.quota - 1
 
     def decide(  # noqa: C901, PLR0912  # calls of helpers would take a tenth longer
         self, state: LevelState | None, now: int, cost: int, max_delay: int | None

@@ -5,6 +5,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import re
 import socket
 import stat
 import sys
@@ -30,6 +31,7 @@ _START_TIME: Final = 60  # seconds for a new worker; until it serves, the one th
 _SOCKET_MODE: Final = "660"  # not for all users, because callers on a socket send no password, and may reset limits
 _MAX_MODE: Final = 0o777
 _MAX_PORT: Final = 65_535
+_PORT: Final = re.compile("[0-9]{1,5}")
 _MAX_WORKERS: Final = 512
 _NO_EXTRA: Final = "serve needs its extra, python3 -m pip install 'ratelimit-mw[{}]' ({})"
 _NOT_LOOPBACK: Final = "is neither loopback nor a unix socket: add --secret-file, so that strangers get no answer"
@@ -230,7 +232,7 @@ def parse_address(option: str, text: str, secret: str) -> Address:
         return Address(text, text[len(_UNIX) :])
     host, colon, port = text.rpartition(":")
     host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > _MAX_PORT:
+    if not colon or not host or not _PORT.fullmatch(port) or int(port) > _MAX_PORT:
         raise ConfigError(
             f"{option}: got {text!r}, expected HOST:PORT such as 127.0.0.1:8900, or unix:PATH", code="RL-051"
         )

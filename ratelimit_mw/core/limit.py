@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from msgspec import Struct
@@ -60,9 +61,9 @@ class _Rate(Struct, frozen=True, dict=True):
 class Limit(_Rate, frozen=True, kw_only=True):
     """A limit of `quota` units per `window` seconds; the base class of all algorithms.
 
-    `quota`: a whole number of at least 1. `window`: seconds, from one microsecond to 100 years. `name`: keyword only;
-    1 to 64 of `A-Za-z0-9_.-`; names the policy in headers and is part of the bucket id. Raises `ConfigError` for other
-    values, and for a quota too large to be counted exactly.
+    `quota`: a whole number; 0 admits nothing, whatever the algorithm. `window`: seconds, from one microsecond to 100
+    years. `name`: keyword only; 1 to 64 of `A-Za-z0-9_.-`; names the policy in headers and is part of the bucket id.
+    Raises `ConfigError` for other values, and for a quota too large to be counted exactly.
 
     A custom algorithm is a subclass with `decide`, `settle` and `expires`: pure functions without clock or I/O.
     """
@@ -79,6 +80,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
     """Whether a charge may take more than `remaining`. The next charge then has to wait."""
     max_settle_units: ClassVar[int] = MAX_EXACT_INT
     """The most units that one settlement can have. Larger settlements are split."""
+    min_quota: ClassVar[int] = 0
+    """The smallest valid quota."""
     is_concurrency: ClassVar[bool] = False
     """Whether units are slots, which requests hold until they release them, at a time that cannot be predicted."""
 
@@ -94,7 +97,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
-        check_int("quota", self.quota, 1)
+        check_int("quota", self.quota, self.min_quota)
         self.__dict__["window_us"] = microseconds(check_seconds("window", self.window))
         if self.window_us < 1:
             raise ConfigError(
@@ -106,6 +109,9 @@ class Limit(_Rate, frozen=True, kw_only=True):
             " ", "_"
         )
         self.__dict__["bucket"] = f"{self.name}:{notation}" if self.name else notation
+        if not self.quota:  # here, so that no algorithm has to divide by a quota of 0
+            self.__dict__["decide"] = partial(_decide_closed, self.window_us)
+            self.__dict__["settle"] = _settle_closed
 
     def __copy__(self) -> Self:
         """Return self, which is immutable."""
@@ -190,9 +196,14 @@ class Limit(_Rate, frozen=True, kw_only=True):
         return ()
 
     @cached_property
+    def script_name(self) -> str:
+        """The name of the functions that decide and settle the limit in Lua."""
+        return self.algorithm if self.quota else "closed"
+
+    @cached_property
     def script_args(self) -> tuple[int, ...]:
         """`numbers`, padded with 1 to the six that scripts expect."""
-        return (*self.numbers, 1, 1, 1, 1, 1, 1)[:6]
+        return (*(self.numbers if self.quota else (self.window_us,)), 1, 1, 1, 1, 1, 1)[:6]
 
     @cached_property
     def effective_max_delay_us(self) -> int:
@@ -210,6 +221,15 @@ class Limit(_Rate, frozen=True, kw_only=True):
                     word if value is True else f"{word} {_format_seconds(value) if isinstance(value, float) else value}"
                 )
         return " ".join([*parts, "using", self.algorithm])
+
+
+def _decide_closed(window: int, state: State, now: int, cost: int, _: int | None) -> tuple[Decision, State]:
+    """Return the decision of a limit with a quota of 0, see `Limit.decide`. In Lua: `stores/redis/closed.lua`."""
+    return Decision(not cost, 0, 0, math.inf if cost else 0.0, window / MICROSECONDS, 0.0, 0.0, now), state
+
+
+def _settle_closed(state: State, _: int, __: int, ___: int) -> State:
+    return state
 
 
 class Charge(Struct, frozen=True, gc=False):
@@ -296,7 +316,7 @@ def check_lease(limits: Iterable[Limit], lease: object, lease_time: object) -> N
                 f"lease: slots of {limit.notation} are held by requests in progress, and cannot be taken in advance",
                 code="RL-016",
             )
-        if units > limit.most:
+        if units > limit.most and limit.quota:
             raise ConfigError(
                 f"lease: {units} can never pass {limit.notation}, which admits at most {limit.most} at once",
                 code="RL-016",

@@ -1,10 +1,14 @@
 """Logging: warnings at startup, and throttled warnings that clients can cause."""
 
+import builtins
 import logging
+import re
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+from zlib import crc32
 
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, with_code
 
@@ -14,6 +18,14 @@ _INTERVAL: float = 60.0  # seconds
 _MAX_TOPICS = 1000
 _MAX_LENGTH = 500  # characters of each logged value, which may come from outside
 _MAX_ERROR_LENGTH = 400  # characters of the text of this package's exceptions
+_WORD = re.compile(r"\w+")
+_PYTHON_TEXTS = """
+    NoneType a an and argument arguments as attribute be can cannot expected for from function given got has in indices
+    instance instances integers invalid is iterable key keyword list local method missing must name no not number object
+    of operand operands or out positional range required s slices string subscriptable support supported takes to tuple
+    type types unexpected unpack unsupported values were was where with
+"""
+_PYTHON_WORDS = {*dir(builtins), *_WORD.findall(_PYTHON_TEXTS)}  # of Python's own messages
 _quiet_until: dict[str, float] = {}
 
 
@@ -55,23 +67,39 @@ def warn(message: str, *args: object, code: str) -> None:
 
 
 def warn_throttled(
-    topic: str, message: str, *args: object, code: str, error: BaseException | None = None, call: object = None
+    topic: str,
+    message: str,
+    *args: object,
+    code: str,
+    error: BaseException | None = None,
+    call: object = None,
+    value: str | None = None,
 ) -> None:
     """Log a warning, unless this `topic` had one within the last minute.
 
     `call`: the callable of the settings that the warning is about. Two callables of the same name then have separate
-    warnings. `args` may contain text from outside, such as a server's reply or an exception of the app. Control
-    characters, including line breaks, are escaped, and long text is truncated.
+    warnings. `value`: what the warning is about; up to 64 different values have a warning of their own.
+
+    `error`: an exception, whose traceback follows. Its text follows if it has no client data; in lines of the level
+    DEBUG, which are not throttled, it always does.
+
+    `args` may contain text from outside, such as a server's reply or an exception of the app. Control characters,
+    including line breaks, are escaped, and long text is truncated.
     """
+    safe_args = [arg if isinstance(arg, int) else printable(str(arg), _MAX_LENGTH) for arg in (topic, *args)]
+    line = with_code(f"ratelimit_mw: %s: {message}", code)
+    if error is not None:
+        logger.debug(line, *safe_args, exc_info=error)
     now = time.monotonic()
     subject = topic if call is None else f"{topic} {id(getattr(call, '__code__', call))}"
+    if value is not None:  # a number of 64, because clients may choose values
+        subject += f" {crc32(value[:_MAX_LENGTH].encode('utf-8', 'replace')) % 64}"
     if now < _quiet_until.get(subject, 0.0):
         return
     if len(_quiet_until) >= _MAX_TOPICS:
         _quiet_until.clear()
     _quiet_until[subject] = now + _INTERVAL
-    safe_args = [arg if isinstance(arg, int) else printable(str(arg), _MAX_LENGTH) for arg in (topic, *args)]
-    logger.warning(with_code(f"ratelimit_mw: %s: {message}", code), *safe_args, exc_info=_without_message(error))
+    logger.warning(line, *safe_args, exc_info=_without_values(error))
 
 
 @contextmanager
@@ -122,8 +150,16 @@ def error_summary(error: BaseException) -> str:
     return "".join(char if char.isprintable() else " " for char in str(error)[:_MAX_ERROR_LENGTH])
 
 
-def _without_message(error: BaseException | None) -> BaseException | None:
-    """Return an exception with the same traceback but no text, which may contain client data such as a key."""
+def _without_values(error: BaseException | None) -> BaseException | None:
+    """Return an exception with the same traceback, and the text only if the code that raised has all of its words.
+
+    Other words may be client data such as a key. `KeyError: 'user'` of `state["user"]` keeps its text.
+    """
     if error is None:
         return None
-    return RuntimeError(f"{type(error).__name__}; its text is left out").with_traceback(error.__traceback__)
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [name for code in codes for name in (code.co_qualname, *code.co_names, *map(str, code.co_consts))]
+    known = _PYTHON_WORDS.union(*map(_WORD.findall, names))
+    text = str(error)[:_MAX_LENGTH]
+    shown = f": {printable(text)}" if known.issuperset(_WORD.findall(text)) else "; its text is left out"
+    return RuntimeError(f"{type(error).__name__}{shown}").with_traceback(error.__traceback__)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from ratelimit_mw.core.log import Finding, warn_or_fail
 
 _SERVERS: Final = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
+_COUNT: Final = re.compile("[0-9]{1,9}")
 _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
 
 
@@ -34,7 +35,7 @@ def configured_workers() -> int:
         if "granian" in program:
             count = os.environ.get("GRANIAN_WORKERS", "") or count
         count = _workers_option(sys.argv) or count
-    return int(count) if count.isdecimal() and int(count) > 0 else 1
+    return max(1, int(count)) if _COUNT.fullmatch(count) else 1
 
 
 def _workers_option(arguments: Sequence[str]) -> str:

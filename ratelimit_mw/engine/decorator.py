@@ -44,7 +44,7 @@ class DecoratorOptions:
                     raise ConfigError(
                         f"cost: got 0, which takes no slot of {limit.notation!r}; expected at least 1", code="RL-017"
                     )
-                if cost > limit.most:
+                if cost > limit.most and limit.quota:
                     raise ConfigError(
                         f"cost: got {cost}, which never passes {limit.notation!r}; expected at most {limit.most}",
                         code="RL-017",

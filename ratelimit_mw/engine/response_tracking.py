@@ -15,7 +15,7 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import CALLBACK_RAISED, spawn_task
 from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.callables import FAILED, close_unawaited
+from ratelimit_mw.http.callables import FAILED, close_unawaited, whole_units
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.settings.features import SettleCall, SettlePolicy
 
@@ -29,7 +29,7 @@ Fields = Sequence[tuple[Any, Any]]  # headers, as text or, under ASGI, as bytes
 
 _ERROR: Final = 500  # the status that servers send if the app raises
 _RAISED: Final = "raised an error: the estimate stays charged"
-_INVALID_RESULT: Final = "returned %s, expected a whole number, 0 or more: the estimate stays charged"
+_INVALID_RESULT: Final = "returned %s, expected a finite number, 0 or more: the estimate stays charged"
 
 
 class ResponseInfo:
@@ -192,6 +192,7 @@ def _failed(call: SettleCall, error: Exception) -> object:
 
 def _actual(call: SettleCall, result: object) -> int | None:
     """Return the result of a callable as a cost; None if it is invalid."""
+    result = whole_units(result)
     if type(result) is int and result >= 0:
         return min(result, MAX_EXACT_INT - 1)
     if result is not FAILED:

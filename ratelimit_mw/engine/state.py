@@ -11,6 +11,7 @@ from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, RequestBucket, reques
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.settlement import Corrected, GateVerdict, settlements
+from ratelimit_mw.http.callables import whole_units
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
@@ -118,8 +119,8 @@ class RateLimitState(Struct, gc=False):
             return self.entries
         return [] if self.verdict is None else [(self.gate, self.verdict)]
 
-    def settle(self, actual: int) -> None:
-        """Replace the estimated cost of this request by its true cost, in units.
+    def settle(self, actual: float) -> None:
+        """Replace the estimated cost of this request by its true cost, in units; fractions are rounded up.
 
         The difference is charged or refunded in every limit that the request was charged to, except those with `settle
         = false`. The correction is sent when the app has returned or, if a rule tracks the response, when the response
@@ -128,16 +129,17 @@ class RateLimitState(Struct, gc=False):
         that do not fit become debt, at most one quota. Never raises. An invalid value is logged. If the value is
         invalid or the store fails, the estimate stays charged.
         """
-        if type(actual) is not int or actual < 0:
+        units = whole_units(actual)
+        if type(units) is not int or units < 0:
             warn_throttled(
                 "settle",
-                "got %s, expected a whole number, 0 or more: the estimate stays charged",
+                "got %s, expected a finite number, 0 or more: the estimate stays charged",
                 type(actual).__name__,
                 code="RL-222",
             )
             return
         extras = self.ensure_extras()
-        extras.actual_cost = min(actual, MAX_EXACT_INT - 1)
+        extras.actual_cost = min(units, MAX_EXACT_INT - 1)
         tracker = self.tracker
         if tracker is not None:
             tracker.settle_at_end()

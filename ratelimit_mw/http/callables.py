@@ -3,6 +3,7 @@
 The gate calls them before it charges anything. An invalid result never exempts a request from its limits.
 """
 
+import math
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
@@ -23,6 +24,7 @@ CallResults = Mapping[RequestCallable, Any]
 FAILED: Final = object()  # the result of a callable that raised
 WHEN_FAILURE: Final = "when", "the rule applies to the request"  # the setting, and the effect if its callable fails
 ENABLED_FAILURE: Final = "enabled", "the request is limited"
+_INVALID_NUMBERS: Final = {int: "a negative int", float: "a negative or infinite float, or nan"}
 _PREFIX: Final = "call:"
 
 
@@ -99,11 +101,11 @@ def _is_absent(result: object) -> bool:
 
 
 def cost_result(call: RequestCallable, results: CallResults, least: int = 0) -> int:
-    """Return the callable's result as a cost; 1 if it is not a whole number, `least` (0 or 1) or more.
+    """Return the callable's result as a cost; 1 if it is not a number, `least` (0 or 1) or more.
 
-    Larger costs are cut to 2**53 - 1, which no limit admits.
+    Fractions are rounded up. Larger costs are cut to 2**53 - 1, which no limit admits.
     """
-    result = results[call]
+    result = whole_units(results[call])
     if type(result) is int and result >= least:
         return min(result, MAX_EXACT_INT - 1)  # the result may come from the client
     if type(result) is int and result == 0:
@@ -116,12 +118,17 @@ def cost_result(call: RequestCallable, results: CallResults, least: int = 0) -> 
     elif result is not FAILED:
         warn_throttled(
             f"cost {callable_place(call)}",
-            "returned %s, not a whole number, 0 or more: the request costs 1",
-            "a negative int" if type(result) is int else type(result).__name__,
+            "returned %s, not a finite number, 0 or more: the request costs 1",
+            _INVALID_NUMBERS.get(type(result), type(result).__name__),
             code="RL-216",
             call=call,
         )
     return 1
+
+
+def whole_units(value: object) -> object:
+    """Return a float rounded up to whole units. Any other value, and a negative or infinite float, is unchanged."""
+    return math.ceil(value) if isinstance(value, float) and 0 <= value < math.inf else value
 
 
 def evaluate_predicate(call: RequestCallable, request: Request, setting: str, effect: str) -> bool | None:

@@ -15,6 +15,7 @@ from ratelimit_mw.core.identity import encode_part
 from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.validation import closest_match, did_you_mean
 from ratelimit_mw.http.callables import (
+    FAILED,
     CallResults,
     RequestCallable,
     is_callable_name,
@@ -26,7 +27,8 @@ from ratelimit_mw.http.client_ip import check_no_underscore, client_address
 from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, is_ipv4
 
-KeySpec = str | RequestCallable
+_OneKey = str | RequestCallable
+KeySpec = _OneKey | Sequence[_OneKey]  # of a sequence, the first that is present
 
 _PartReader = Callable[["KeyContext", str, CallResults], str | None]  # (request, route, results) -> the encoded part
 _Part = tuple[str, _PartReader]  # kind, reader
@@ -34,6 +36,7 @@ _Part = tuple[str, _PartReader]  # kind, reader
 ANY_PREFIX: Final = 64  # for keys that are checked or compared, but not read
 _CERTAIN: Final = {"ip", "route", "all"}  # parts that no client can leave out
 _MAX_PREFIX, _MIN_PREFIX = 128, 32  # bits of an IPv6 network
+_PREFIX: Final = re.compile("[0-9]{1,3}")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _HEADER: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+|authorization", re.IGNORECASE)
 _PREFIXES: Final = ("header", "cookie", "call")
@@ -87,22 +90,24 @@ class Key:
     def __init__(self, spec: KeySpec, ipv6_prefix: int) -> None:
         self.callables: list[RequestCallable] = []
         self.prefix = 0
-        if callable(spec):
-            resolve_callable(spec)
-            self.text = (
-                f"call:{getattr(spec, '__module__', '')}:{getattr(spec, '__qualname__', type(spec).__qualname__)}"
-            )
-            alternatives = [[self._call(self.text, spec)]]
-        elif isinstance(spec, str):
-            part_names = [
-                [part_name.strip() for part_name in alternative.split("+")] for alternative in spec.split("|")
-            ]
-            self.text = " | ".join("+".join(alternative) for alternative in part_names)
-            alternatives = [
-                [self._compile_part(part_name, ipv6_prefix) for part_name in alternative] for alternative in part_names
-            ]
-        else:
-            raise ConfigError(f"got {spec!r}, expected a callable, or text made of {_SYNTAX}", code="RL-029")
+        texts: list[str] = []
+        alternatives: list[list[_Part]] = []
+        for one in spec if isinstance(spec, (list, tuple)) and spec else [spec]:
+            if callable(one):
+                resolve_callable(one)
+                text = f"call:{getattr(one, '__module__', '')}:{getattr(one, '__qualname__', type(one).__qualname__)}"
+                texts.append(text)
+                alternatives.append([self._call(text, one)])
+            elif isinstance(one, str):
+                for alternative in one.split("|"):
+                    part_names = [part_name.strip() for part_name in alternative.split("+")]
+                    texts.append("+".join(part_names))
+                    alternatives.append([self._compile_part(part_name, ipv6_prefix) for part_name in part_names])
+            else:
+                raise ConfigError(
+                    f"got {one!r}, expected a callable, text made of {_SYNTAX}, or a list of these", code="RL-029"
+                )
+        self.text = " | ".join(texts)
         self.identity: Final = _first_present([_all_joined([read for _, read in parts]) for parts in alternatives])
         kinds = [tuple(kind for kind, _ in parts) for parts in alternatives]
         without_user = next((one for one in kinds if "user" not in one), ())
@@ -115,7 +120,6 @@ class Key:
         certain = [set(one) <= _CERTAIN for one in kinds]
         reachable = certain.index(True) + 1 if True in certain else len(kinds)
         self._reachable = kinds[:reachable]
-        texts = self.text.split(" | ")
         unread = [text for text, sure in zip(texts[reachable:], certain[reachable:], strict=True) if not sure]
         rest = [text for text in texts if text not in unread]
         self.no_effect: Final = (
@@ -166,6 +170,10 @@ class Key:
     def failed(self, results: CallResults) -> bool:
         """Return whether one of its callables raised or returned an invalid key."""
         return any(key_callable_failed(call, results) for call in self.callables)
+
+    def raised(self, results: CallResults) -> bool:
+        """Return whether one of its callables raised."""
+        return any(results[call] is FAILED for call in self.callables)
 
     def can_collide_with(self, other: "Key") -> bool:
         """Return whether a request can have the same identity under both keys."""
@@ -277,7 +285,7 @@ def _is_known(name: str) -> bool:
 
 
 def _prefix(text: str) -> int:
-    if not text.isdecimal() or not _MIN_PREFIX <= int(text) <= _MAX_PREFIX:
+    if not _PREFIX.fullmatch(text) or not _MIN_PREFIX <= int(text) <= _MAX_PREFIX:
         raise ConfigError(
             f"got 'ip/{text}', expected ip/{_MIN_PREFIX} to ip/{_MAX_PREFIX}, the bits of an IPv6 network",
             code="RL-029",

@@ -109,7 +109,7 @@ class Policy:
         self.limit = limit
         self.quota = min(limit.quota, _MAX_FIELD_INT)  # units, at most what a header field can show
         # units that can be admitted at one instant
-        self.burst = min(getattr(limit, "burst", None) or limit.quota, _MAX_FIELD_INT)
+        self.burst = min(limit.quota and (getattr(limit, "burst", None) or limit.quota), _MAX_FIELD_INT)
         self.max_wait_seconds = ceil(limit.max_wait)  # the most that `t` of the RateLimit field shows
         # Whether headers show it only when it refuses: the numbers of a limit for all clients reveal the traffic of
         # others, and those of a penalty count refusals.

@@ -1,5 +1,6 @@
 """Turns the records of a log into requests, and adds the values that the user assumes."""
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from inspect import isawaitable
@@ -24,6 +25,8 @@ from ratelimit_mw.replay.formats.base import (
     as_latin,
 )
 from ratelimit_mw.settings import Settings
+
+_STATUS: Final = re.compile("[1-9][0-9]{2}")
 
 
 class RecordReader:
@@ -105,7 +108,7 @@ class RecordReader:
     def status(self, record: Record) -> int | None:
         """Return the status of the response; None if it has none."""
         status = str(self._assumed.status or record[STATUS])
-        return int(status) if status.isdecimal() else None
+        return int(status) if _STATUS.fullmatch(status) else None
 
     def duration(self, record: Record) -> int:
         """Return how long the request took, in microseconds; 0 if that is unknown."""

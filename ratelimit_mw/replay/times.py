@@ -1,6 +1,5 @@
 """Parses the times that servers write into their logs, and the period to replay."""
 
-import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
@@ -114,7 +113,7 @@ def epoch_time(value: object) -> LoggedTime | None:
         if not _NUMBER.fullmatch(value):
             return None
         value = float(value) if "." in value else int(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LATEST * 1e9:
         return None
     is_whole = isinstance(value, int)
     if value >= _MILLISECONDS_FROM:
@@ -148,7 +147,7 @@ def duration_us(value: object, unit: float) -> int | None:
     """Return a logged duration in microseconds; None if it is missing. `unit`: the log's unit, in microseconds."""
     try:
         units = float(value)  # type: ignore[arg-type]  # the log may contain anything
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     us = units * unit
     return round(us) if 0 <= us < _LATEST * 1e6 else None

@@ -35,7 +35,8 @@ class CompiledLimit:
     """One limit of a rule, ready to charge.
 
     `tag_of(identity)` returns the part of a bucket key that all limits of a client share: the hashed identity, in
-    braces. `charge(tag, cost)` returns the `Charge` that the store receives.
+    braces. `charge(tag, cost)` returns the `Charge` that the store receives. `key_if_raised`: replaces the key if its
+    callable raised; None if `missing_key` is set.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class CompiledLimit:
         "cost",
         "is_penalty",
         "key",
+        "key_if_raised",
         "local_policy",
         "may_delay",
         "min_cost",
@@ -63,7 +65,10 @@ class CompiledLimit:
         self.key: Final = limit_set.key if spec.key is None else Key(spec.key, settings.ipv6_prefix)
         self.cost: Final = limit_set.cost if spec.cost is None else spec.cost
         self.is_penalty: Final = penalty
-        self.missing_key: Final[MissingKey] = settings.missing_key
+        self.missing_key: Final[MissingKey] = settings.missing_key or "shared"
+        self.key_if_raised: Final = (
+            Key("ip", settings.ipv6_prefix) if settings.missing_key is None and self.key.callables else None
+        )
         self.on_store_error: Final[OnStoreError] = settings.for_rule(rule, "on_store_error")
         self.shadow: Final = spec.shadow or settings.shadow or (rule is not None and rule.shadow)
         takes_slot = spec.limit.is_concurrency and not self.shadow
@@ -167,7 +172,9 @@ class LimitSet:
                 if self.rule is None and self.name == "default"
                 else "the default limits apply, or if these are [], 503"
             )
-            warn_throttled(f"limits of {self.name}", "are invalid; %s: %s", effect, error, code="RL-219")
+            warn_throttled(
+                f"limits of {self.name}", "are invalid; %s: %s", effect, error, code="RL-219", value=str(error)
+            )
             return None
 
     @property

@@ -268,6 +268,8 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
     charges, compiled_limits = [], []
     for limit in candidates:
         identity = limit.key.identity(request, route, results)
+        if identity is None and limit.key_if_raised is not None and limit.key.raised(results):
+            identity = limit.key_if_raised.identity(request, route, results)
         if identity is None:
             warn_throttled(
                 limit.key.place,

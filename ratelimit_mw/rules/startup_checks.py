@@ -224,7 +224,7 @@ def _no_effect_part_findings(keys: Iterable[Key], place: str) -> Iterator[Findin
 
 def _missing_key_findings(limit_set: LimitSet, place: str) -> Iterator[Finding]:
     """Yield a finding for each key that clients can leave out, because all clients without it share one bucket."""
-    if limit_set.settings.missing_key != "shared":
+    if limit_set.settings.missing_key not in (None, "shared"):
         return
     for text in dict.fromkeys(key.text for key in limit_set.refusing_keys if key.needs_header):
         yield Finding(

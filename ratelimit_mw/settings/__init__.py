@@ -96,7 +96,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
     span_attributes: SpanAttributes = "none"
     jitter: float = 0.0  # seconds
     shadow: bool = False
-    missing_key: MissingKey = "shared"
+    missing_key: MissingKey | None = None
     key_secret: str = ""
     plain_keys: bool = False
     strict: bool = False

@@ -29,6 +29,7 @@ _FIGURE = r"\s*([0-9]+(?:\.[0-9]+)?)\s*"
 _NUMBER: Final = re.compile(_FIGURE)
 _NO_UNIT: Final = re.compile(rf"\b(?:per|for){_FIGURE}$")
 _MIN_STATUS, _MAX_STATUS = 100, 599
+_STATUS: Final = re.compile("[0-9]{3}")
 _ALLOWED: Final = "expected text such as '10 refusals per minute: 15 minutes', or a Ban"
 
 
@@ -155,7 +156,7 @@ def _statuses(index: int, value: object) -> Iterable[int]:
     text = str(value) if type(value) in (int, str) else ""
     if len(text) == len("4xx") and text[1:].lower() == "xx" and text[0] in "12345":
         return range(int(text[0]) * 100, int(text[0]) * 100 + 100)
-    if text.isascii() and text.isdecimal() and _MIN_STATUS <= int(text) <= _MAX_STATUS:
+    if _STATUS.fullmatch(text) and _MIN_STATUS <= int(text) <= _MAX_STATUS:
         return [int(text)]
     raise ConfigError(
         f'count_status[{index}]: got {value!r:.100}, expected a status from 100 to 599, or a class such as "4xx"',

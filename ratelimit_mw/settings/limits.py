@@ -92,6 +92,8 @@ def _parse_spec(value: object) -> list[LimitSpec]:
 
 def _build_spec(*, limit: Any = None, name: Any = None, **options: Any) -> LimitSpec:
     """Build a limit spec from the options of a table. Raises one `ConfigError` for all problems."""
+    if isinstance(options.get("key"), list):
+        options["key"] = tuple(options["key"])  # can be hashed
     spec = LimitSpec(limit=limit, **options)
     mistakes = ErrorCollector()
     limits: list[Limit] = []
@@ -158,7 +160,7 @@ def resolve_cost(value: Any, limits: Sequence[Limit]) -> int | RequestCallable |
             raise ConfigError(
                 f"cost: 0 takes no slot of {limit.notation}, so it limits nothing; expected at least 1", code="RL-017"
             )
-        if value > limit.most:
+        if value > limit.most and limit.quota:
             raise ConfigError(
                 f"cost: {value} can never pass {limit.notation}, which admits at most {limit.most} at once",
                 code="RL-017",
@@ -276,6 +278,7 @@ class DynamicLimits:
                 error,
                 code="RL-219",
                 call=self._call,
+                value=str(error),
             )
             return None
 

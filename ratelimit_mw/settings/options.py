@@ -193,7 +193,9 @@ class Options(TypedDict, total=False):
     ]
     shadow: Annotated[bool, "decides and reports, but never refuses"]
     missing_key: Annotated[
-        MissingKey, "if a key is missing: `shared` (one bucket, one warning), `deny` (403), `exempt`"
+        MissingKey,
+        "if a key is missing: `shared` (one bucket, one warning), `deny` (403), `exempt`; without it `shared`, but the "
+        "client's address if the key's callable raised",
     ]
     key_secret: Annotated[str, "the key of the hash of identities; 16 to 64 bytes of random text", _check_secret]
     plain_keys: Annotated[bool, "leaves identities readable in the store"]

@@ -69,6 +69,18 @@ def test_broken_lines_are_counted_and_do_not_stop_a_replay(name: str, tmp_path: 
     assert 0 < report.requests <= report.lines - report.unread
 
 
+@pytest.mark.parametrize("digits", [309, 4300, 4301])  # more than a double holds, and than `int` and `str` convert
+@pytest.mark.parametrize("field", ["status", "duration", "ts"])
+def test_numbers_of_many_digits_do_not_stop_a_replay(field: str, digits: int, tmp_path: Path) -> None:
+    for value in ("9" * digits, f'"{"9" * digits}"'):
+        log = tmp_path / "access.log"
+        broken_line = json.dumps(CADDY | {field: "VALUE"}).replace('"VALUE"', value)
+        log.write_text(f"{json.dumps(CADDY)}\n{broken_line}\n")
+        report = replay({"limits": "5/minute", "count_status": [200]}, log, format="caddy")
+        assert report.lines == 2
+        assert report.requests + report.unread == 2
+
+
 @pytest.mark.parametrize("name", LINES)
 def test_broken_lines_do_not_stop_the_choice_of_a_format(name: str) -> None:
     form, good = LINES[name]

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from redis import Redis
 
 from ratelimit_mw import Charge, ConfigError, FixedWindow, MemoryStore, StoreError, admin
@@ -543,6 +544,15 @@ def test_top_counts_refusals_and_tail_lists_them(app: App, file: str, capsys: py
     assert abs(refusals[0]["at"] - time.time()) < 300
     code, out, _ = run(capsys, "tail", file, "--rule", "login", "--most", "1")
     assert timeless(out).endswith(f"Z  login  {HOUR}  retry in TIME  ip=192.0.2.7\n")
+
+
+def test_tail_prints_a_page_in_order_of_time(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each process reports the refusals of its last second at once, so that reports overlap in time."""
+    with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
+        for times in ([100.0, 102.0], [101.0, 103.0]):
+            store.add_refused({}, [replace(admin_refusal("{ip=192.0.2.7}:login"), at=at) for at in times])
+    out = run(capsys, "tail", file, "--most", "4", "--json")[1]
+    assert [json.loads(line)["at"] for line in out.splitlines()] == [100.0, 101.0, 102.0, 103.0]
 
 
 def test_tail_follows_the_refusals_of_one_rule(app: App, file: str) -> None:

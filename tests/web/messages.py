@@ -24,7 +24,6 @@ CLOSE_OR_DROP = "one of close, drop"
 IMPORTABLE = "call:PACKAGE.MODULE:FUNCTION of a function that can be imported"
 PREFIX = "a whole number from 32 to 128"
 NO_RATE = "got no rate, expected text such as '100/minute' or '5 per 10 seconds'"
-ZERO = "to refuse everything use blocklist, to limit nothing use limits = []"
 FIVE = "5/60s using sliding_window_counter"
 
 

@@ -159,6 +159,36 @@ COSTS = (
         ),
     ),
     Scenario(
+        name="a quota of 0 admits nothing, whatever the cost, and is told so",
+        settings={"limits": "9/hour", "rules": [{**ROOT, "limits": "0/minute; 10/hour", "cost": weight}]},
+        promises=(4,),
+        steps=(
+            weighs(1, status=429, violated=("ruled",), state=(("ruled", 0, 60), ("ruled-2", 10, 3600))),
+            weighs(5, status=429, violated=("ruled",), state=(("ruled", 0, 60), ("ruled-2", 10, 3600)), wait=60),
+            weighs(0, state=(("ruled", 0, 60), ("ruled-2", 10, 3600))),
+        ),
+    ),
+    Scenario(
+        name="a quota of 0 that a callable or a tier gives is no mistake",
+        settings={
+            "limits": "9/hour",
+            "rules": [
+                {**ROOT, "limits": says("0/minute burst 20 using gcra"), "final": False},
+                {
+                    "path": "/tier",
+                    "name": "tiers",
+                    "tier": "header:x-plan",
+                    "limits": {"a": "0/hour", "b": "5/hour"},
+                },
+            ],
+        },
+        steps=(
+            Step(status=429, violated=("ruled",), state=(("ruled", 0, 60), ("default", 9, 3600))),
+            Step(path="/tier", status=429, violated=("tiers",), state=left(0, "tiers"), headers={"X-Plan": "a"}),
+            Step(path="/tier", state=left(4, "tiers"), headers={"X-Plan": "b"}),
+        ),
+    ),
+    Scenario(
         name="an item's cost goes before its rule's",
         settings={
             "limits": "9/hour",

@@ -12,7 +12,7 @@ def cost_of(request: Any, response: Any) -> Any:
     assert (response.status, response.ending) == (200, "ended")
     assert response.headers["x-source"] == "store"
     said = request.path.rpartition("/")[2]
-    return int(said) if said.isdecimal() else said
+    return int(said) if said.isdecimal() else float(said) if "." in said else said
 
 
 TOKENS: dict[str, Any] = {
@@ -67,7 +67,7 @@ AFTER = (
         name="a callable says the true cost, more or less",
         settings={"limits": "9/hour", "rules": [TOKENS]},
         steps=(
-            Step(path="/cost/4", state=(("requests", 8, 60), ("llm", 90, 3600)), settled=1),
+            Step(path="/cost/3.5", state=(("requests", 8, 60), ("llm", 90, 3600)), settled=1),
             Step(path="/cost/10", state=(("requests", 7, 60), ("llm", 86, 3600))),
             Step(path="/cost/80", state=(("requests", 6, 60), ("llm", 76, 3600)), settled=1),
             no(3600, "llm", path="/cost/7", state=(("llm", 6, 3600), ("requests", 6, 60))),

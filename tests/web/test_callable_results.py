@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -64,7 +65,8 @@ def charged(store: RecordingStore) -> list[tuple[str, int]]:
 # costs
 
 COSTS: list[tuple[Any, int]] = [
-    (0, 0), (1, 1), (3, 3), (10, 10), (LookupError(), 1), (None, 1), (-1, 1), (True, 1), (False, 1), (2.0, 1), (0.5, 1),
+    (0, 0), (1, 1), (3, 3), (10, 10), (LookupError(), 1), (None, 1), (-1, 1), (True, 1), (False, 1), (2.0, 2), (0.5, 1),
+    (7.5, 8), (9.000001, 10), (0.0, 0), (-0.5, 1), (float("-inf"), 1),
     (float("nan"), 1), (float("inf"), 1), ("3", 1), (b"3", 1), (-(10**400), 1), ([3], 1),
     (object(), 1),
 ]  # fmt: skip
@@ -351,7 +353,7 @@ def test_failing_callables_are_logged_once_by_name(face: str, caplog: pytest.Log
         send(Step())
     place = "test_failing_callables_are_logged_once_by_name.<locals>"
     assert {message.removeprefix("ratelimit_mw: ").replace(f"{place}.", "") for message in caplog.messages} >= {
-        "cost weight: returned str, not a whole number, 0 or more: the request costs 1",
+        "cost weight: returned str, not a finite number, 0 or more: the request costs 1",
         "key group: returned float, not text: the key counts as missing",
     }
     effect = "the default limits apply, and if these come from the same callable or are [], the request gets 503"
@@ -360,7 +362,18 @@ def test_failing_callables_are_logged_once_by_name(face: str, caplog: pytest.Log
 
 
 @ALL
-@pytest.mark.parametrize(("cost", "returned"), [(-1, "a negative int"), (True, "bool")])
+def test_each_invalid_value_of_a_limits_callable_is_logged(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    answers = iter(["lots", "lots", "10/mfoo", "lots"])
+    send, _ = served(face, **ruled(limits=lambda _: next(answers)))
+    for _ in range(4):
+        send(Step())
+    assert [re.findall(r"'(lots|10/mfoo)': ", message) for message in caplog.messages] == [["lots"], ["10/mfoo"]]
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("cost", "returned"), [(-1, "a negative int"), (True, "bool"), (-0.5, "a negative or infinite float, or nan")]
+)
 def test_invalid_cost_of_a_callable_is_logged(
     face: str, cost: Any, returned: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -370,7 +383,7 @@ def test_invalid_cost_of_a_callable_is_logged(
     send, _ = served(face, **ruled(limits="9/hour", cost=refund))
     send(Step())
     name = "test_invalid_cost_of_a_callable_is_logged.<locals>.refund"
-    text = f"cost {name}: returned {returned}, not a whole number, 0 or more: the request costs 1"
+    text = f"cost {name}: returned {returned}, not a finite number, 0 or more: the request costs 1"
     assert caplog.messages == [f"ratelimit_mw: {text}"]
 
 

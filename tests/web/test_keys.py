@@ -10,6 +10,7 @@ from ratelimit_mw.http.callables import FAILED
 from ratelimit_mw.http.keys import Key, KeySpec
 from ratelimit_mw.http.request import Request
 from web.plain_request import PlainRequest
+from web.wsgi_talk import Server, limited
 
 
 def identity(key: KeySpec, request: Request, route: str = "login", **answers: Any) -> str | None:
@@ -182,3 +183,28 @@ def test_invalid_keys_raise_errors_that_suggest_valid_keys(key: str, begin: str)
     with pytest.raises(ConfigError) as caught:
         Key(key, 64)
     assert str(caught.value).startswith(begin)
+
+
+def raises(request: Request) -> str:
+    return str(request.raw["state"]["user"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "admitted"),
+    [
+        ({"key": raises}, [200, 429, 200]),
+        ({"key": [raises, "ip"]}, [200, 429, 200]),
+        ({"key": [lambda _: None, "ip/48 | user"]}, [200, 429, 200]),
+        ({"key": [raises, "ip"], "missing_key": "shared"}, [200, 429, 200]),
+        ({"key": raises, "missing_key": "shared"}, [200, 429, 429]),
+        ({"key": lambda _: None}, [200, 429, 429]),
+    ],
+)
+def test_a_key_whose_callable_raises_is_the_address_unless_missing_key_is_set(
+    settings: dict[str, Any], admitted: list[int]
+) -> None:
+    app = limited(limits="1/hour", **settings)
+    servers = [Server(REMOTE_ADDR=client) for client in ("192.0.2.1", "192.0.2.1", "198.51.100.1")]
+    for server in servers:
+        server.ask(app)
+    assert [int(server.started[0][0][:3]) for server in servers] == admitted

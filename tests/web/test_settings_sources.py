@@ -26,7 +26,6 @@ on_store_error = "local"
 store_timeout = 0.05
 headers = "ietf"
 shadow = false
-missing_key = "shared"
 enabled = true
 
 [[rules]]
@@ -83,7 +82,7 @@ def test_settings_have_the_expected_defaults() -> None:
         "span_attributes": "none",
         "jitter": 0.0,
         "shadow": False,
-        "missing_key": "shared",
+        "missing_key": None,
         "key_secret": "",
         "plain_keys": False,
         "strict": False,

@@ -1,6 +1,7 @@
 """Settling after the response, beyond the scenarios: limits on endpoints, threads, websockets, failing stores."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from random import Random
 from threading import current_thread, main_thread
@@ -373,7 +374,7 @@ def test_failed_settlements_under_wsgi_are_logged_and_fail_no_request(caplog: py
     assert "secret" not in caplog.text
 
 
-@pytest.mark.parametrize("nonsense", [-1, 2.0, "7", None, True])
+@pytest.mark.parametrize("nonsense", [-1, -2.0, math.inf, "7", None, True])
 def test_settling_to_an_invalid_cost_is_logged_and_ignored(nonsense: Any, caplog: pytest.LogCaptureFixture) -> None:
     store = RecordingStore(clock=Clock())
 
@@ -383,14 +384,14 @@ def test_settling_to_an_invalid_cost_is_logged_and_ignored(nonsense: Any, caplog
 
     assert read(Server().ask(wsgi.RateLimitMiddleware(app, limits="9/hour", store=store))) == b"hello"
     assert corrected(store) == []
-    assert f"settle: got {type(nonsense).__name__}, expected a whole number, 0 or more" in caplog.text
+    assert f"settle: got {type(nonsense).__name__}, expected a finite number, 0 or more" in caplog.text
 
 
 def test_repeated_settle_calls_in_a_wsgi_app_send_only_the_last_cost() -> None:
     store = RecordingStore(clock=Clock())
 
     def app(environ: Any, start_response: Any) -> Any:
-        for actual in (5, 50, 1, 2):
+        for actual in (5, 50, 1, 1.5):  # rounded up
             environ["ratelimit_mw"].settle(actual)
         assert corrected(store) == []
         return hello(environ, start_response)

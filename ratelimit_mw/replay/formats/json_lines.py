@@ -1,5 +1,6 @@
 """Formats with one JSON object on each line: Caddy's, Envoy's, and those whose fields the user names."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ _ENVOY_HEADERS: Final = {
     "header:user-agent": "user_agent",
     "header:x-request-id": "request_id",
 }
+_INDEX: Final = re.compile("[0-9]{1,9}")
 _EXAMPLE: Final = "--field ip=.remote_addr --field time=.ts --field method=.method --field path=.path"
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -186,7 +188,7 @@ def _reader(path: str) -> Read:
     steps: list[str | int] = []
     for part in path.removeprefix(".").replace("[", ".[").split("."):
         index = part.removeprefix("[").removesuffix("]")
-        steps.append(int(index) if part.startswith("[") and index.isdecimal() else part)
+        steps.append(int(index) if part.startswith("[") and _INDEX.fullmatch(index) else part)
     if "" in steps:
         raise ConfigError(
             f"--field: got {path!r}, expected the path of a field such as .request.remote_ip", code="RL-051"

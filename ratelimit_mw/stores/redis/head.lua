@@ -1,4 +1,4 @@
--- Defines what algorithms and drivers share. A script is a codec (decode, decision and reply), this head, bucket.lua,
+-- Defines what algorithms and drivers share. A script is a codec (decode, decision and reply), this head, bucket.lua, closed.lua,
 -- the algorithms and a driver. The driver is the entry script, take.lua, settle.lua or refusing.lua: it calls the
 -- algorithms and returns the reply.
 --

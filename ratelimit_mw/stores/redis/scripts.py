@@ -44,7 +44,7 @@ class Script(NamedTuple):
 @cache
 def script(driver: Driver, codec: Codec) -> Script:
     """Return the script with this driver and codec."""
-    names = [f"stores/redis/codec_{codec}", "stores/redis/head", "stores/redis/bucket"]
+    names = [f"stores/redis/codec_{codec}", "stores/redis/head", "stores/redis/bucket", "stores/redis/closed"]
     names += [f"algorithms/{name}" for name in SCRIPTED]
     text = "\n".join(read_lua(name) for name in [*names, f"stores/redis/{driver}"])
     # Redis prescribes SHA-1; the digest is a name, not a secret
@@ -78,7 +78,7 @@ def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
         # the same as charge.effective_max_delay_us, but without calling a property in the common case
         max_delay = limit.effective_max_delay_us if charge.max_delay is None else charge.effective_max_delay_us
         parts.append(
-            _cached_charge(codec, limit.algorithm, charge.role, count, charge.cost, max_delay, limit.script_args)
+            _cached_charge(codec, limit.script_name, charge.role, count, charge.cost, max_delay, limit.script_args)
         )
     return _SEPARATORS[codec].join(parts)
 
@@ -97,7 +97,7 @@ def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes
         limit = charge.limit
         # The script rejects times below 0. A time before 1970 has the same effect as 0: the units no longer count.
         at = now if charge.at is None else max(0, charge.at)
-        parts.append(_encode_charge(codec, limit.algorithm, charge.role, count, charge.cost, at, limit.script_args))
+        parts.append(_encode_charge(codec, limit.script_name, charge.role, count, charge.cost, at, limit.script_args))
     return _encode_list(codec, parts)
 
 
