@@ -28,6 +28,7 @@ from ratelimit_mw import (
     FixedWindow,
     Limit,
     Limiter,
+    MemoryStore,
     SlidingWindowLog,
     StoreError,
     TokenBucket,
@@ -516,6 +517,20 @@ def test_new_keys_share_a_bucket_when_no_key_can_be_evicted(
         assert store.take([Charge("later", one)])[0].remaining == 0
         assert store.take([Charge("later", one)])[0].allowed is False
         assert rows(path) == 11
+
+
+@pytest.mark.promise(7)
+@pytest.mark.parametrize("max_keys", [1, 2, 3])
+@pytest.mark.parametrize("names", [(None, None, None), ("x", "y", "z")])
+@pytest.mark.parametrize("quota", [1, 5])
+def test_group_of_more_new_keys_than_an_empty_file_may_have_is_decided_as_in_memory(
+    path: Path, clock: Clock, max_keys: int, names: tuple[str | None, ...], quota: int
+) -> None:
+    group = [Charge(f"key {at}", FixedWindow(quota, 60, name=name)) for at, name in enumerate(names)]
+    memory = MemoryStore(max_keys=max_keys, clock=clock)
+    with closing(SQLiteStore(path, max_keys=max_keys, clock=clock, timeout=5, deny_cache=0)) as store:
+        for verb in ("peek", "take", "take", "peek"):
+            assert [*getattr(store, verb)(group)] == [*getattr(memory, verb)(group)]
 
 
 @pytest.mark.promise(7)

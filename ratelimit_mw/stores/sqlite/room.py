@@ -130,8 +130,9 @@ class Room:
         process does not know that limit, the limit of the new key loses them. `evict`: delete the row, which a peek
         must not do.
         """
-        largest: bytes = connection.execute(_LARGEST).fetchone()[0]
-        for searched in dict.fromkeys((largest, bucket)):
+        # no limit has a row yet if a single group fills an empty file
+        largest = [found for (found,) in connection.execute(_LARGEST)]
+        for searched in dict.fromkeys((*largest, bucket)):
             rows = self._next_rows(connection, searched)
             victim = self._victim(searched, rows, protected, now)
             if victim is not None and not evict:
