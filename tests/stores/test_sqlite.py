@@ -36,6 +36,7 @@ from ratelimit_mw import (
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.stores.inventory import AsyncInventory, Inventory, KeyPage, Refusal
 from ratelimit_mw.stores.sqlite import SQLiteStore, opening
+from ratelimit_mw.stores.sqlite.room import LIMITS, STATES
 from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.testing import Clock, freeze
 from stores.model_store import ModelStore
@@ -73,9 +74,9 @@ def write_lock(path: Path) -> Iterator[None]:
 
 def rows(path: Path) -> int:
     with closing(sqlite3.connect(path)) as other:
-        found: int = other.execute("SELECT count(*) FROM states").fetchone()[0]
-        (counted,) = other.execute("SELECT keys FROM limits WHERE bucket = x''").fetchone()
-        (of_limits,) = other.execute("SELECT coalesce(sum(keys), 0) FROM limits WHERE bucket != x''").fetchone()
+        found: int = other.execute(f"SELECT count(*) FROM {STATES}").fetchone()[0]
+        (counted,) = other.execute(f"SELECT keys FROM {LIMITS} WHERE bucket = x''").fetchone()
+        (of_limits,) = other.execute(f"SELECT coalesce(sum(keys), 0) FROM {LIMITS} WHERE bucket != x''").fetchone()
     assert found == counted == of_limits
     return found
 
@@ -309,7 +310,7 @@ def test_unreadable_state_counts_as_empty(
         for written in (b"\0", b"\0\xc1nonsense", b"\0" + b"12345678" * 3, b"\0\x01", b""):
             store.take([charge])
             with closing(sqlite3.connect(path)) as other:
-                other.execute("UPDATE states SET state = ?", (written,))
+                other.execute(f"UPDATE {STATES} SET state = ?", (written,))
                 other.commit()
             assert store.peek([charge])[0].allowed
             assert store.take([charge])[0].remaining in {9, 6}
@@ -617,7 +618,7 @@ def test_wal_is_truncated_after_a_long_read_transaction_ends(
         assert max(sizes(10)) < 2_000_000
         for times in (1, 2):
             reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM states").fetchone()
+            reader.execute(f"SELECT count(*) FROM {STATES}").fetchone()
             assert max(sizes(25)) > 6_000_000
             reader.execute("ROLLBACK")
             assert sizes(10)[-1] <= 4_000_000
