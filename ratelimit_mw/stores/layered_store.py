@@ -25,20 +25,23 @@ class _LayeredBase:
     """The base of both stores, written as coroutines, which never suspend in threads.
 
     The first layer is the outermost. Leases run before all layers. `timeout`: seconds that closing the store waits for
-    leases and refunds in progress. `clock`: the clock configured for the store; None is monotonic time.
+    leases and refunds in progress. `clock`: the clock configured for the store; None is monotonic time. `leases`: False
+    for a store on this host, where each charge takes its own units.
     """
 
     _awaitable_store: AsyncStore  # the store below the layers; one for threads, wrapped in coroutines
     _take_below: Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]  # its `start_take`, if any
 
-    def __init__(self, store: Any, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
+    def __init__(
+        self, store: Any, layers: Sequence[Layer], timeout: float, clock: Clock | None = None, *, leases: bool = True
+    ) -> None:
         self._store, self._timeout = store, timeout
         self._layers = layers
         self._before_take, self._after_take = (
             [layer.before_take for layer in layers],
             [layer.after_take for layer in layers],
         )
-        self._leases = LeaseManager()
+        self._leases, self._has_leases = LeaseManager(), leases
         self._configured_clock, self._clock = clock, clock or time.monotonic
         self.is_cluster: bool = getattr(store, "is_cluster", False)  # see `thread_store.Transport`
         after_fork_in_child(self._clear)
@@ -81,7 +84,7 @@ class _LayeredBase:
 
     def _take(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
         for charge in charges:
-            if charge.lease:
+            if charge.lease and self._has_leases:
                 return self._leases.take(charges, self._clock, self._take_from_store, self._start)
         return self._take_from_store(charges)
 
@@ -155,15 +158,17 @@ class LayeredStore(_LayeredBase):
 
     _refunds_at_exit = False
 
-    def __init__(self, store: Store, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
+    def __init__(
+        self, store: Store, layers: Sequence[Layer], timeout: float, clock: Clock | None = None, *, leases: bool = True
+    ) -> None:
         self._awaitable_store = _AwaitableStore(store)
         self._take_below = self._awaitable_store.atake
-        super().__init__(store, layers, timeout, clock)
+        super().__init__(store, layers, timeout, clock, leases=leases)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `Store.take`."""
         for charge in charges:
-            if charge.lease:
+            if charge.lease and self._has_leases:
                 return run(self._take(charges))
         # _take_from_store() without coroutines, because these would take as long as several layers
         started_at = self._clock()
@@ -232,12 +237,20 @@ class AsyncLayeredStore(_LayeredBase):
 
     has_own_timeout: ClassVar[bool] = True  # each call ends in time, so callers need no timeout of their own
 
-    def __init__(self, store: AsyncStore, layers: Sequence[Layer], timeout: float, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        layers: Sequence[Layer],
+        timeout: float,
+        clock: Clock | None = None,
+        *,
+        leases: bool = True,
+    ) -> None:
         self._awaitable_store = store
         # `start_take` returns a future and saves a coroutine per request
         self._take_below = getattr(store, "start_take", store.atake)
         self._tasks: set[asyncio.Task[None]] = set()  # event loops keep only weak references to tasks
-        super().__init__(store, layers, timeout, clock)
+        super().__init__(store, layers, timeout, clock, leases=leases)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

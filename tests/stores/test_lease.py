@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -23,9 +24,11 @@ from ratelimit_mw import (
 )
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.core.verdict import Answer
+from ratelimit_mw.stores import AsyncStore
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from stores.processes import by_eight_processes
 
@@ -84,6 +87,22 @@ def test_leased_units_are_spent_without_calls_to_the_store(store: Leasing) -> No
     assert store.asked() == []
     assert store.take([HOT])[0].remaining == 148
     assert store.asked() == [[("k", 1)], [("k", 100)]]
+
+
+@pytest.mark.parametrize("store", [MemoryStore(), "file"])
+def test_stores_of_this_host_lease_no_units(store: MemoryStore | str, tmp_path: Path) -> None:
+    """Threads and asyncio share the bucket, so a lease of each of them would withhold units twice."""
+    opened = SQLiteStore(tmp_path / "limits.db", timeout=5) if isinstance(store, str) else store
+    charge = Charge("k", FixedWindow(100, 60), lease=40)
+    left = [opened.take([charge])[0].remaining]
+    left.append(asyncio.run(take_async(opened, charge))[0].remaining)
+    left.append(opened.peek([replace(charge, cost=0)])[0].remaining)
+    opened.close()
+    assert left == [99, 98, 98]
+
+
+async def take_async(store: AsyncStore, charge: Charge) -> Sequence[Decision]:
+    return await store.atake([charge])
 
 
 def test_verdicts_of_leased_units_have_the_source_lease(store: Leasing) -> None:

@@ -28,6 +28,7 @@ from ratelimit_mw import (
     FixedWindow,
     Limit,
     Limiter,
+    MemoryStore,
     SlidingWindowLog,
     StoreError,
     TokenBucket,
@@ -35,6 +36,7 @@ from ratelimit_mw import (
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.stores.inventory import AsyncInventory, Inventory, KeyPage, Refusal
 from ratelimit_mw.stores.sqlite import SQLiteStore, opening
+from ratelimit_mw.stores.sqlite.room import LIMITS, STATES
 from ratelimit_mw.stores.url import open_async_store, open_store
 from ratelimit_mw.testing import Clock, freeze
 from stores.model_store import ModelStore
@@ -72,9 +74,9 @@ def write_lock(path: Path) -> Iterator[None]:
 
 def rows(path: Path) -> int:
     with closing(sqlite3.connect(path)) as other:
-        found: int = other.execute("SELECT count(*) FROM states").fetchone()[0]
-        (counted,) = other.execute("SELECT keys FROM limits WHERE bucket = x''").fetchone()
-        (of_limits,) = other.execute("SELECT coalesce(sum(keys), 0) FROM limits WHERE bucket != x''").fetchone()
+        found: int = other.execute(f"SELECT count(*) FROM {STATES}").fetchone()[0]
+        (counted,) = other.execute(f"SELECT keys FROM {LIMITS} WHERE bucket = x''").fetchone()
+        (of_limits,) = other.execute(f"SELECT coalesce(sum(keys), 0) FROM {LIMITS} WHERE bucket != x''").fetchone()
     assert found == counted == of_limits
     return found
 
@@ -308,7 +310,7 @@ def test_unreadable_state_counts_as_empty(
         for written in (b"\0", b"\0\xc1nonsense", b"\0" + b"12345678" * 3, b"\0\x01", b""):
             store.take([charge])
             with closing(sqlite3.connect(path)) as other:
-                other.execute("UPDATE states SET state = ?", (written,))
+                other.execute(f"UPDATE {STATES} SET state = ?", (written,))
                 other.commit()
             assert store.peek([charge])[0].allowed
             assert store.take([charge])[0].remaining in {9, 6}
@@ -519,6 +521,20 @@ def test_new_keys_share_a_bucket_when_no_key_can_be_evicted(
 
 
 @pytest.mark.promise(7)
+@pytest.mark.parametrize("max_keys", [1, 2, 3])
+@pytest.mark.parametrize("names", [(None, None, None), ("x", "y", "z")])
+@pytest.mark.parametrize("quota", [1, 5])
+def test_group_of_more_new_keys_than_an_empty_file_may_have_is_decided_as_in_memory(
+    path: Path, clock: Clock, max_keys: int, names: tuple[str | None, ...], quota: int
+) -> None:
+    group = [Charge(f"key {at}", FixedWindow(quota, 60, name=name)) for at, name in enumerate(names)]
+    memory = MemoryStore(max_keys=max_keys, clock=clock)
+    with closing(SQLiteStore(path, max_keys=max_keys, clock=clock, timeout=5, deny_cache=0)) as store:
+        for verb in ("peek", "take", "take", "peek"):
+            assert [*getattr(store, verb)(group)] == [*getattr(memory, verb)(group)]
+
+
+@pytest.mark.promise(7)
 def test_flood_evicts_no_key_of_a_limit_with_fewer_keys(path: Path, clock: Clock) -> None:
     other = FixedWindow(10, 60, name="other")
     with closing(SQLiteStore(path, max_keys=100, clock=clock, timeout=5)) as store:
@@ -602,7 +618,7 @@ def test_wal_is_truncated_after_a_long_read_transaction_ends(
         assert max(sizes(10)) < 2_000_000
         for times in (1, 2):
             reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM states").fetchone()
+            reader.execute(f"SELECT count(*) FROM {STATES}").fetchone()
             assert max(sizes(25)) > 6_000_000
             reader.execute("ROLLBACK")
             assert sizes(10)[-1] <= 4_000_000

@@ -12,6 +12,7 @@ import pytest
 
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, StoreError
 from ratelimit_mw.stores.sqlite import SQLiteStore
+from ratelimit_mw.stores.sqlite.room import STATES
 
 pytestmark = pytest.mark.promise(3)
 
@@ -188,7 +189,7 @@ def test_a_transaction_of_many_calls_deletes_expired_keys(path: Path) -> None:
 
     traced(path, work)
     with closing(sqlite3.connect(path)) as other:
-        keys = [key.rpartition(b"\0")[2] for (key,) in other.execute("SELECT key FROM states")]
+        keys = [key.rpartition(b"\0")[2] for (key,) in other.execute(f"SELECT key FROM {STATES}")]
     assert sorted(keys) == [b"crowd", b"k"]
 
 

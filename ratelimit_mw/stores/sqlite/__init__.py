@@ -57,8 +57,8 @@ class SQLiteStore(LayeredStore):
         self.path: Final = checked_path(path)
         use = FileUse(checks=self._checks_file, owns=self._owns_file)
         store = FileStore(self.path, max_keys, timeout, clock, use)
-        super().__init__(store, layers, timeout, clock)
-        self._for_asyncio: Final = AsyncLayeredStore(store, layers, timeout, clock)
+        super().__init__(store, layers, timeout, clock, leases=False)
+        self._for_asyncio: Final = AsyncLayeredStore(store, layers, timeout, clock, leases=False)
 
     def atake(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
         """See `take`. Never blocks the event loop: if the file is busy, it tries again later."""

@@ -13,6 +13,9 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Limit, State
 from ratelimit_mw.core.log import warn_throttled
 
+# The version of all that a row holds: its key, its mark and its state. Each version has tables of its own, so that
+# processes of two versions of this package do not overwrite each other's states.
+FORMAT: Final = 2
 _encode: Final = Encoder().encode
 _MAX_CODECS: Final = 1000  # classes of limits; an app that creates more of them has codecs made again
 

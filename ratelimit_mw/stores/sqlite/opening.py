@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.log import warn
 from ratelimit_mw.stores.sqlite.refused import SCHEMA as REFUSED_SCHEMA
-from ratelimit_mw.stores.sqlite.room import SCHEMA
+from ratelimit_mw.stores.sqlite.room import LIMITS, SCHEMA, STATES
 
 try:
     import fcntl
@@ -22,7 +22,7 @@ except ImportError:  # Windows
 
 _SCHEME: Final = "sqlite://"
 APPLICATION_ID: Final = 0x524C4D57  # "RLMW"; `PRAGMA application_id` of the files of stores
-FORMAT: Final = 1  # the version of the tables and the states; `PRAGMA user_version`
+LAYOUT: Final = 1  # the version of the file, whose tables of states have a format of their own; `PRAGMA user_version`
 _PAGE_SIZE: Final = 1024  # bytes; a take writes one page, and smaller ones cost less
 _CHECKPOINT_PAGES: Final = 1000  # pages in the log before they are copied to the file
 _KEPT_LOG: Final = 4_000_000  # bytes; a longer log is cut to this size when its pages are copied
@@ -35,6 +35,7 @@ _NETWORK: Final = frozenset(
 ) | {"glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs", "virtiofs"}
 
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_HAS_TABLE: Final = "SELECT 1 FROM sqlite_master WHERE name = ?"
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)  # SQLITE_PROTOCOL if many processes open the file at once
 _ENDINGS: Final = ("", "-wal", "-shm")  # the endings of the names of a file and its companions
 _MODE: Final = 0o600  # of new files; a user who can read a file could also lock it, and so block the store
@@ -297,7 +298,7 @@ def _connect_and_check(path: Path, deadline: float) -> None:
             try:
                 _create_tables(connection)
                 connection.execute("BEGIN IMMEDIATE")
-                connection.execute("UPDATE limits SET keys = keys")  # fails if the file cannot be written
+                connection.execute(f"UPDATE {LIMITS} SET keys = keys")  # fails if the file cannot be written
                 connection.execute("ROLLBACK")
                 break
             except sqlite3.Error as error:
@@ -347,11 +348,11 @@ def is_ours(connection: sqlite3.Connection) -> bool:
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if (application, version) == (APPLICATION_ID, FORMAT):
+    if (application, version) == (APPLICATION_ID, LAYOUT):
         return True
     if application == APPLICATION_ID:
         raise ConfigError(
-            f"store: the file has format {version}, expected {FORMAT}; remove it and its -wal", code="RL-061"
+            f"store: the file has format {version}, expected {LAYOUT}; remove it and its -wal", code="RL-061"
         )
     if application or version or connection.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise ConfigError("store: the file belongs to another program; name another one", code="RL-061")
@@ -359,8 +360,12 @@ def is_ours(connection: sqlite3.Connection) -> bool:
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables in a new file. Raises `ConfigError` for a file of another program or version."""
-    if is_ours(connection):
+    """Create the tables that the file lacks. Raises `ConfigError` for a file of another program or version.
+
+    A new file lacks all of them. A file that a version of this package with another format created lacks those of the
+    states, and keeps its own.
+    """
+    if is_ours(connection) and connection.execute(_HAS_TABLE, (STATES,)).fetchone():
         return
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
@@ -371,5 +376,5 @@ def _create_tables(connection: sqlite3.Connection) -> None:
     for statement in (*SCHEMA, *REFUSED_SCHEMA):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    connection.execute(f"PRAGMA user_version = {LAYOUT}")
     connection.execute("COMMIT")

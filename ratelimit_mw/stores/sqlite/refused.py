@@ -13,15 +13,23 @@ from ratelimit_mw.stores.inventory import (
     NumberedRefusal,
     Refusal,
 )
+from ratelimit_mw.stores.sqlite.room import LIMITS, STATES
 
 SCHEMA: Final = (
-    "CREATE TABLE refused (minute INTEGER, key BLOB, refusals INTEGER, PRIMARY KEY (minute, key)) WITHOUT ROWID",
-    "CREATE TABLE refusals (number INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB, limit_text TEXT, at REAL, wait REAL)",
+    """
+    CREATE TABLE IF NOT EXISTS refused (minute INTEGER, key BLOB, refusals INTEGER, PRIMARY KEY (minute, key))
+    WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS refusals (
+      number INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB, limit_text TEXT, at REAL, wait REAL
+    )
+    """,
 )
 _PAGE: Final = 1000  # keys
 _MINUTE: Final = 60  # seconds
 
-_KEYS: Final = "SELECT key FROM states WHERE key > ? ORDER BY key LIMIT ?"
+_KEYS: Final = f"SELECT key FROM {STATES} WHERE key > ? ORDER BY key LIMIT ?"
 _ADD: Final = "INSERT INTO refused VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET refusals = refusals + excluded.refusals"
 _TRIM: Final = (
     "DELETE FROM refused WHERE minute = ?1 AND key NOT IN "
@@ -37,7 +45,7 @@ _LATEST: Final = "SELECT * FROM (SELECT * FROM refusals ORDER BY number DESC LIM
 def key_page(connection: Connection, prefix: bytes, after: bytes, seen: int) -> tuple[KeyPage, bytes]:
     """Return the keys after a row's key, and the key of the last row. `seen`: rows on earlier pages."""
     rows: list[bytes] = [key for (key,) in connection.execute(_KEYS, (after, _PAGE))]
-    (total,) = connection.execute("SELECT keys FROM limits WHERE bucket = x''").fetchone()
+    (total,) = connection.execute(f"SELECT keys FROM {LIMITS} WHERE bucket = x''").fetchone()
     keys = []
     for row in rows:
         bucket, _, key = row.removeprefix(prefix).partition(b"\0")

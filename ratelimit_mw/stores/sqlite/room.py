@@ -5,16 +5,30 @@ from sqlite3 import Connection
 from typing import Final
 
 from ratelimit_mw.core.limit import Limit
-from ratelimit_mw.stores.sqlite.codec import Codecs, read_state
+from ratelimit_mw.stores.sqlite.codec import FORMAT, Codecs, read_state
 
-# `state`: a byte that shows whether the key's last request was refused, followed by the state. `expires`: microseconds.
-# `limits`: for each limit, how many rows it has, and the key at which the next search for rows to delete starts. The
-# row with the empty id has the same for all limits together.
-SCHEMA: Final = (
-    "CREATE TABLE states (key BLOB PRIMARY KEY, state BLOB NOT NULL, expires INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE limits (bucket BLOB PRIMARY KEY, keys INTEGER NOT NULL, hand BLOB NOT NULL) WITHOUT ROWID",
-    "INSERT INTO limits VALUES (x'', 0, x'')",
-)
+STATES: Final = f"states_{FORMAT}"
+LIMITS: Final = f"limits_{FORMAT}"
+
+
+def _schema(states: str, limits: str) -> tuple[str, ...]:
+    """Return the statements that create two tables, unless they exist.
+
+    `state`: a byte that shows whether the key's last request was refused, followed by the state. `expires`:
+    microseconds. `limits`: for each limit, how many rows it has, and the key at which the next search for rows to
+    delete starts. The row with the empty id has the same for all limits together.
+    """
+    row = "key BLOB PRIMARY KEY, state BLOB NOT NULL, expires INTEGER NOT NULL"
+    limit = "bucket BLOB PRIMARY KEY, keys INTEGER NOT NULL, hand BLOB NOT NULL"
+    return (
+        f"CREATE TABLE IF NOT EXISTS {states} ({row}) WITHOUT ROWID",
+        f"CREATE TABLE IF NOT EXISTS {limits} ({limit}) WITHOUT ROWID",
+        f"INSERT OR IGNORE INTO {limits} VALUES (x'', 0, x'')",
+    )
+
+
+# Versions with the first format, whose tables have no number, do not start on a file without these tables.
+SCHEMA: Final = (*_schema("states", "limits"), *_schema(STATES, LIMITS))
 ADMITTED: Final = b"\0"
 REFUSED: Final = b"\1"
 
@@ -26,15 +40,15 @@ _PROBES: Final = 32  # rows to search for one that a new key can replace
 _MAX_LIMITS: Final = 4096  # remembered limits; a limit is needed to tell which of its rows are evictable
 _ALL: Final = b""
 
-_COUNT: Final = "UPDATE limits SET keys = keys + ? WHERE bucket IN (?, x'')"
-_ADD_LIMIT: Final = "INSERT OR IGNORE INTO limits VALUES (?, 0, x'')"
-_FORGET_LIMIT: Final = "DELETE FROM limits WHERE bucket = ? AND keys <= 0"
-_SET_HAND: Final = "UPDATE limits SET hand = ? WHERE bucket = ?"
-_LIMIT: Final = "SELECT keys, hand FROM limits WHERE bucket = ?"
-_LARGEST: Final = "SELECT bucket FROM limits WHERE bucket != x'' ORDER BY keys DESC LIMIT 1"
-_NEXT: Final = "SELECT key, expires FROM states WHERE key > ? ORDER BY key LIMIT ?"
-_NEXT_OF_LIMIT: Final = "SELECT key, state, expires FROM states WHERE key > ? AND key < ? ORDER BY key LIMIT ?"
-_DELETE: Final = "DELETE FROM states WHERE key = ?"
+_COUNT: Final = f"UPDATE {LIMITS} SET keys = keys + ? WHERE bucket IN (?, x'')"
+_ADD_LIMIT: Final = f"INSERT OR IGNORE INTO {LIMITS} VALUES (?, 0, x'')"
+_FORGET_LIMIT: Final = f"DELETE FROM {LIMITS} WHERE bucket = ? AND keys <= 0"
+_SET_HAND: Final = f"UPDATE {LIMITS} SET hand = ? WHERE bucket = ?"
+_LIMIT: Final = f"SELECT keys, hand FROM {LIMITS} WHERE bucket = ?"
+_LARGEST: Final = f"SELECT bucket FROM {LIMITS} WHERE bucket != x'' ORDER BY keys DESC LIMIT 1"
+_NEXT: Final = f"SELECT key, expires FROM {STATES} WHERE key > ? ORDER BY key LIMIT ?"
+_NEXT_OF_LIMIT: Final = f"SELECT key, state, expires FROM {STATES} WHERE key > ? AND key < ? ORDER BY key LIMIT ?"
+_DELETE: Final = f"DELETE FROM {STATES} WHERE key = ?"
 
 
 def bucket_bytes(prefix: str, limit: Limit) -> bytes:
@@ -94,7 +108,7 @@ class Room:
             return
         if connection.execute(_COUNT, (change, bucket)).rowcount < 2:  # noqa: PLR2004  # it counts in two rows
             connection.execute(_ADD_LIMIT, (bucket,))
-            connection.execute("UPDATE limits SET keys = keys + ? WHERE bucket = ?", (change, bucket))
+            connection.execute(f"UPDATE {LIMITS} SET keys = keys + ? WHERE bucket = ?", (change, bucket))
         if change < 0:
             connection.execute(_FORGET_LIMIT, (bucket,))
 
@@ -130,8 +144,9 @@ class Room:
         process does not know that limit, the limit of the new key loses them. `evict`: delete the row, which a peek
         must not do.
         """
-        largest: bytes = connection.execute(_LARGEST).fetchone()[0]
-        for searched in dict.fromkeys((largest, bucket)):
+        # no limit has a row yet if a single group fills an empty file
+        largest = [found for (found,) in connection.execute(_LARGEST)]
+        for searched in dict.fromkeys((*largest, bucket)):
             rows = self._next_rows(connection, searched)
             victim = self._victim(searched, rows, protected, now)
             if victim is not None and not evict:

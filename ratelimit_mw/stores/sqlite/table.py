@@ -10,16 +10,26 @@ from ratelimit_mw.core.limit import Charge, Decision, State, microseconds
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.stores.group import Group, committed, cost_to_decide
 from ratelimit_mw.stores.sqlite.codec import Codec, Codecs, read_state
-from ratelimit_mw.stores.sqlite.room import ADMITTED, REFUSED, Room, bucket_bytes, is_overflow, overflow_key, row_key
+from ratelimit_mw.stores.sqlite.room import (
+    ADMITTED,
+    LIMITS,
+    REFUSED,
+    STATES,
+    Room,
+    bucket_bytes,
+    is_overflow,
+    overflow_key,
+    row_key,
+)
 
 # One statement reads, decides and writes. It needs the interpreter's lock only for its two functions while it has the
 # file's write lock, and is a third faster than a transaction of four statements. To write nothing, `decided_state`
 # returns NULL: that violates NOT NULL, and OR IGNORE leaves the row unchanged.
-_TAKE: Final = "UPDATE OR IGNORE states SET state = decided_state(state), expires = decided_expires() WHERE key = ?"
-_READ: Final = "SELECT state FROM states WHERE key = ?"
-_FIRST_READ: Final = "SELECT 1 FROM limits LIMIT 1"
-_WRITE: Final = "INSERT OR REPLACE INTO states VALUES (?, ?, ?)"
-_DELETE: Final = "DELETE FROM states WHERE key = ?"
+_TAKE: Final = f"UPDATE OR IGNORE {STATES} SET state = decided_state(state), expires = decided_expires() WHERE key = ?"
+_READ: Final = f"SELECT state FROM {STATES} WHERE key = ?"
+_FIRST_READ: Final = f"SELECT 1 FROM {LIMITS} LIMIT 1"
+_WRITE: Final = f"INSERT OR REPLACE INTO {STATES} VALUES (?, ?, ?)"
+_DELETE: Final = f"DELETE FROM {STATES} WHERE key = ?"
 _FULL: Final = "full with %d keys: new keys of a limit share a bucket"
 
 
