@@ -46,7 +46,11 @@ def is_peer_lost(scope: Mapping[str, Any]) -> bool:
 class AsgiRequest(Request):
     """A view of an ASGI scope of HTTP or a websocket."""
 
-    __slots__ = ()
+    __slots__ = ("_lines",)
+
+    def __init__(self, raw: Any, client: str | None, state: Any = None, route: str | None = None) -> None:
+        super().__init__(raw, client, state, route)
+        self._lines: dict[bytes, list[bytes]] | None = None
 
     @property
     def method(self) -> str:
@@ -69,14 +73,19 @@ class AsgiRequest(Request):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        values_by_name: dict[bytes, list[bytes]] = {}
-        for name, value in self.raw["headers"]:
-            values_by_name.setdefault(name.lower(), []).append(value)
-        return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in values_by_name.items()}
+        lines = self._lines_by_name()
+        return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in lines.items()}
 
     def header_lines(self, name: str) -> Sequence[str]:
-        wanted = name.encode("latin-1")
-        return [value.decode("latin-1") for key, value in self.raw["headers"] if key.lower() == wanted]
+        return [value.decode("latin-1") for value in self._lines_by_name().get(name.encode("latin-1"), ())]
+
+    def _lines_by_name(self) -> Mapping[bytes, Sequence[bytes]]:
+        """Return all lines, which are sorted by name once: a client can send 16,000, and each rule reads the host."""
+        if self._lines is None:
+            self._lines = {}
+            for name, value in self.raw["headers"]:
+                self._lines.setdefault(name.lower(), []).append(value)
+        return self._lines
 
     @property
     def is_peer_lost(self) -> bool:

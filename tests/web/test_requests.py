@@ -118,6 +118,14 @@ def test_cookies_are_read_once_however_often_they_are_needed(cookie: str) -> Non
     assert again <= 7 * 25
 
 
+@pytest.mark.promise(10)
+def test_header_lines_are_searched_once_for_all_rules_and_limits() -> None:
+    request = asgi(*[(b"a", b"")] * 16_000, (b"X-Key", b"k"))
+    assert calls(lambda: request.header_lines("x-key")) >= 16_000
+    assert calls(lambda: [request.header_lines("x-key") for _ in range(100)]) <= 100 * 10
+    assert request.header_lines("x-key") == ["k"]
+
+
 def calls(function: Callable[[], object]) -> int:
     """Return how many functions are called, in Python and in C."""
     count = 0

@@ -217,10 +217,10 @@ class Below(Router):
 
     def __init__(self, host: str, *routes: Route) -> None:
         super().__init__(routes)
-        self.host = host
+        self.below = host
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        scope["below"] = self.host
+        scope["below"] = self.below
         await super().__call__(scope, receive, send)
 
 
