@@ -74,7 +74,7 @@ def test_record_of_logged_topics_is_bounded(caplog: pytest.LogCaptureFixture, sa
 @pytest.mark.parametrize(
     ("raises", "logged"),
     [
-        (lambda: {}["user"], "KeyError: 'user'"),
+        (lambda: dict[str, str]()["user"], "KeyError: 'user'"),
         (lambda: None.user, "AttributeError: 'NoneType' object has no attribute 'user'"),  # type: ignore[attr-defined]  # raises
         (lambda: int("".join("ann")), "ValueError; its text is left out"),
     ],

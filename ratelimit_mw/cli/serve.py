@@ -4,8 +4,8 @@ import argparse
 import asyncio
 import multiprocessing
 import os
-import signal
 import re
+import signal
 import socket
 import stat
 import sys
