@@ -153,6 +153,14 @@ def test_long_path_after_v1_envoy_is_refused(port: int, size: int) -> None:
     assert found.split()[1] == (b"200" if size == 8192 else b"414")
 
 
+def test_fragment_in_a_call_is_refused(port: int) -> None:
+    """uvicorn would drop it, but an app behind Envoy may read it as a part of the path."""
+    found = raw(
+        port, f"GET /v1/envoy/health#/login HTTP/1.1\r\nHost: a\r\n{FORWARDED}Connection: close\r\n\r\n".encode()
+    )
+    assert found.split()[1] == b"400"
+
+
 def test_repeated_errors_of_a_client_are_logged_once(tmp_path: Path) -> None:
     sent = [
         b"GET /v1/forward HTTP/1.1\r\nHost: a\r\nX-A: \x01%b\r\n\r\n" % (b"y" * 5000),
