@@ -158,16 +158,16 @@ def test_a_moving_window_may_be_larger_there(quota: int, cost: int, *, fits: boo
 
 
 def test_the_error_of_a_handler_describes_the_limit_in_both() -> None:
-    described: list[str] = []
+    described = []
+
+    def slow_down(error: Any) -> tuple[str, int]:
+        described.append(error.description)
+        return "slow down", 429
+
     for build in (peer, own):
         app, limiter = build()
         app.add_url_rule("/", "home", limiter.limit("1/minute")(lambda: "hello"))
-
-        @app.errorhandler(429)
-        def refused(error: Any) -> tuple[str, int]:
-            described.append(error.description)
-            return "", 429
-
+        app.register_error_handler(429, slow_down)
         assert statuses(app, "/", "/") == [200, 429]
     assert described == ["1 per 1 minute", "1/60s using sliding_window_counter"]
 
