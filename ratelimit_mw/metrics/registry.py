@@ -123,7 +123,7 @@ class Registry:
         with self._lock:
             if self._file is None or not self._file.exists():
                 if self._file is not None:
-                    warn_throttled(str(self._file.path), _REMOVED, code="RL-261")
+                    warn_throttled(str(self._file.path), _REMOVED, code="RL-248")
                 self._open_file()
             else:
                 self._write_names()

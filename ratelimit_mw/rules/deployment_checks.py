@@ -130,7 +130,7 @@ class ProxyHeaderCheck:
                 "client wrote the header itself, or one of your proxies is missing in trusted_proxies, and all clients "
                 "behind it are counted as one; compare trusted_proxies with your own list of proxies",
                 *(own, shown),
-                code="RL-249",
+                code="RL-247",
             )
 
     def _suffices(self, proxy: Address | None) -> bool:
@@ -207,7 +207,7 @@ def warn_of_script_name(app: Any, settings: Settings) -> None:
                     f"{other} as it does {path}, and the rule does not match {other}; add it to the rule's paths, or "
                     "use ratelimit_mw.django, whose middleware reads a path as Django does"
                 )
-                findings.append(Finding(text, code="RL-146"))
+                findings.append(Finding(text, code="RL-140"))
     warn_or_fail(findings, strict=settings.strict)
 
 

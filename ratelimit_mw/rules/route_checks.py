@@ -93,7 +93,7 @@ def _left_out_findings(
                 f"{place}: {template} does not match {left_out}, which has a route and is limited; add {left_out}, or "
                 "give it a rule of its own, if this is meant",
                 weakens_limits=False,
-                code="RL-154",
+                code="RL-141",
             )
 
 
