@@ -17,6 +17,7 @@ from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.engine import refusal_log as refusals_log
 from ratelimit_mw.http.callables import cost_result
 from ratelimit_mw.http.client_ip import ClientIPResolver, client_address, forwarded, x_forwarded_for
+from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.hosts import Hosts
 from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.path_index import PathTree, fold
@@ -128,6 +129,13 @@ def addresses_used_once(bound: int) -> None:
     assert [*remembered] == ["0", "1"]
 
 
+def cookies(bound: int) -> None:
+    for length, found in ((bound, "x"), (bound + 1, None)):
+        pair = f"{'a' * (length - 7)}=1; k=x"
+        assert len(pair) == length
+        assert Cookies([pair]).only("k") == found
+
+
 def a_value(bound: int) -> None:
     assert encode_part("user", "x" * bound) == f"user={'x' * bound}"
     assert re.fullmatch("user=~[0-9a-f]{64}", encode_part("user", "x" * (bound + 1)))
@@ -215,6 +223,7 @@ ROWS: dict[str, Callable[[int], None]] = {
     "address whose limits are remembered": a_remembered_address,
     "addresses whose limits a process remembers": remembered_addresses,
     "addresses that a process has seen once": addresses_used_once,
+    "all `Cookie` headers": cookies,
     "value of a key, unhashed": a_value,
     "identity in the store": an_identity,
     "number as a key": a_number,

@@ -43,8 +43,8 @@ UNCODED = {
     "settings/__init__.py": 1,  # problems with environment variables
     "settings/features.py": 1,  # puts the penalty before the problem
 }
-# calls of a logger: the ConfigError of a failed start; warn, warn_throttled and warn_or_fail; with_code
-DIRECT_LOGS = {"asgi/send.py": 1, "core/log.py": 3, "engine/refusal_log.py": 1}
+# calls of a logger: the ConfigError of a failed start; warn, warn_throttled (twice) and warn_or_fail
+DIRECT_LOGS = {"asgi/send.py": 1, "core/log.py": 4, "engine/refusal_log.py": 1}
 
 
 class Use(NamedTuple):

@@ -47,6 +47,8 @@ SAME_AS_LIMITS: dict[str, Rates] = {
     "1 per 90 seconds": [(1, 90)],
     "1/30days": [(1, 2592000)],
     "10000000/day": [(10000000, 86400)],
+    "0/minute": [(0, 60)],  # admits nothing
+    "0 per day": [(0, 86400)],
     "10/minute;100/hour": [(10, 60), (100, 3600)],
     "1/second; 5 per minute": [(1, 1), (5, 60)],
     "10/minute,100/hour": [(10, 60), (100, 3600)],
@@ -60,6 +62,9 @@ SAME_AS_LIMITS: dict[str, Rates] = {
 }
 
 SAME_AS_DJANGO_RATELIMIT: dict[str, Rates] = {
+    "0/s": [(0, 1)],  # admits nothing
+    "0/m": [(0, 60)],
+    "0/60": [(0, 60)],
     "100/s": [(100, 1)],
     "100/m": [(100, 60)],
     "100/h": [(100, 3600)],
@@ -136,14 +141,7 @@ class Refused(NamedTuple):
     fix: str
 
 
-NOTHING_ALLOWED = "use blocklist, to limit nothing use limits = []"
 REFUSED = [
-    # limits and django-ratelimit never admit a request with these. Here a blocklist does that.
-    Refused("0/minute", [(0, 60)], NOTHING_ALLOWED),
-    Refused("0 per day", [(0, 86400)], NOTHING_ALLOWED),
-    Refused("0/s", [(0, 1)], NOTHING_ALLOWED),
-    Refused("0/m", [(0, 60)], NOTHING_ALLOWED),
-    Refused("0/60", [(0, 60)], NOTHING_ALLOWED),
     # limits reads zero periods as one period, which hardly any user intends.
     Refused("10/0 minutes", [(10, 60)], "window: got 0 seconds, expected one microsecond to a hundred years"),
     Refused("5/0day", [(5, 86400)], "window: got 0 seconds, expected one microsecond to a hundred years"),
@@ -158,8 +156,8 @@ REFUSED = [
     Refused("10/\u0665m", [(10, 300)], "expected text such as '100/minute'"),
     # Too large to count exactly. This package promises exact counts; the peers do not.
     Refused("9007199254740991/day", [(2**53 - 1, 86400)], "it must stay below 2**52"),
-    Refused("9007199254740992/s", [(2**53, 1)], "expected a whole number from 1 to"),
-    Refused("99999999999999999999/day", [(99999999999999999999, 86400)], "expected a whole number from 1 to"),
+    Refused("9007199254740992/s", [(2**53, 1)], "expected a whole number from 0 to"),
+    Refused("99999999999999999999/day", [(99999999999999999999, 86400)], "expected a whole number from 0 to"),
     Refused("1 per 101 years", [(1, 3141504000)], "expected at most a hundred years"),
     Refused("5/99999999999", [(5, 99999999999)], "expected at most a hundred years"),
 ]

@@ -15,6 +15,8 @@ from ratelimit_mw.http import hosts, path_index, paths
 from ratelimit_mw.http import networks as addresses
 from ratelimit_mw.replay.formats import patterns as log_patterns
 from ratelimit_mw.rules import deployment_checks as advice
+from ratelimit_mw.rules import route_checks
+from ratelimit_mw.settings import loading
 from ratelimit_mw.stores.redis import failures
 from regular import is_linear
 
@@ -25,6 +27,7 @@ MADE = {  # modules that build patterns at run time, and examples of these; "a" 
     paths: [mistake for mistake, _ in paths._MISTAKES],
     advice: ["(?<![0-9A-Fa-f:.])a(?![0-9A-Fa-f.])"],
     failures: [pattern for pattern, *_ in failures._EXPLANATIONS],
+    loading: [r"(\w+?)(?:_(a|b))?"],
     log_patterns: [],  # built from formats of logs, which test_formats.py tests
     routes: [],  # built from the app's routes, which the app's router matches in the same way
 }
@@ -36,6 +39,7 @@ BOUNDED = [  # never applied to a long text, as test_bounds_of_clients.py and te
     path_index._WHOLE_FLOAT,  # 64 characters
     addresses._ADDRESS,  # 64 characters
     hosts._AUTHORITY,  # 300 characters
+    route_checks._BELOW,  # templates of settings
 ]
 
 

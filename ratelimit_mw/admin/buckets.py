@@ -71,7 +71,7 @@ class RequestBuckets(Struct, frozen=True):
     keys: Sequence[tuple[Key, str]] = ()
 
     def absent(self, buckets: Sequence[Bucket]) -> Iterator[str]:
-        """Yield a message for each client's identity of which no bucket exists. `buckets`: those of `charges`."""
+        """Yield a message for each client's identity that has no bucket. `buckets`: those of `charges`."""
         by_key: dict[tuple[Key, str], list[tuple[str, Bucket]]] = {}
         for pair, name, bucket in zip(self.keys, self.names, buckets, strict=False):
             by_key.setdefault(pair, []).append((name, bucket))

@@ -1,4 +1,4 @@
-"""Reads the cookies of a request: once, only those that are asked for, and only up to a length."""
+"""Reads the cookies of a request: once, only those that a limit needs, and only up to a length."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final

@@ -87,7 +87,7 @@ class Request(ABC):
 
     @property
     def cookies(self) -> Cookies:
-        """The cookies, of which each is read once."""
+        """The cookies, each read once."""
         if self._cookies is None:
             self._cookies = Cookies(self.header_lines("cookie"))
         return self._cookies

@@ -115,9 +115,10 @@ def test_wait_below_a_millisecond_is_reported(stores: list[Store]) -> None:
 @pytest.mark.parametrize(("helper", "interval"), [(k, v) for k, v in DATA["rate_helpers_ms"].items() if k != "comment"])
 def test_rate_helpers_have_the_same_intervals(helper: str, interval: int, stores: list[Store]) -> None:
     if helper == "zero_count":
-        assert interval == 0  # throttled: no interval; this package: an invalid limit
-        with pytest.raises(ConfigError):
-            GCRA(0, 1)
+        assert interval == 0  # throttled: no interval; this package: nothing is admitted, whatever the window
+        for store in stores:
+            assert (refused := take(store, GCRA(0, 1))).allowed is False
+            assert refused.retry_after == math.inf
         return
     per, *numbers = re.findall(r"(?<=per_)\w+|\d+", helper)
     count, period = map(int, numbers) if per == "period" else (int(numbers[0]), PERIODS[per])
@@ -126,11 +127,11 @@ def test_rate_helpers_have_the_same_intervals(helper: str, interval: int, stores
 
 
 @pytest.mark.parametrize("error", DATA["errors"])
-def test_zero_rates_are_errors(error: str) -> None:
+def test_a_window_of_0_is_an_error_and_a_quota_of_0_admits_nothing(error: str, stores: list[Store]) -> None:
     assert error == "count 0 or period 0 -> 'Zero rates are not supported'"
-    for count, period, named in [(0, 1, "quota: got 0"), (1, 0, "window: got 0 seconds")]:
-        with pytest.raises(ConfigError, match=named):
-            GCRA(count, period)
+    with pytest.raises(ConfigError, match="window: got 0 seconds"):
+        GCRA(1, 0)
+    assert [take(store, GCRA(0, 1)).allowed for store in stores] == [False] * len(stores)
 
 
 def test_custom_period_admits_one_of_27_simultaneous_calls(stores: list[Store]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.tables import SENTINEL
-from ratelimit_mw import Charge, ConfigError, FixedWindow, LeakyBucket, Limit, SlidingWindowLog, Smooth, TokenBucket
+from ratelimit_mw import Charge, FixedWindow, LeakyBucket, Limit, SlidingWindowLog, Smooth, TokenBucket
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
 
@@ -71,11 +71,11 @@ def test_queue_refuses_parallel_requests_as_throttling(stores: list[Store]) -> N
         assert (answers.count(True), answers.count(False)) == (6, 4)
 
 
-def test_queue_with_a_count_of_0_is_an_error(stores: list[Store]) -> None:
-    """Sentinel refuses all but 0 units; here a limit that admits nothing is a configuration error."""
+def test_queue_with_a_count_of_0_admits_only_0_units(stores: list[Store]) -> None:
     assert (NOTHING["count"], NOTHING["n1"], NOTHING["n0"]) == (0, False, True)
-    with pytest.raises(ConfigError, match="quota: got 0"):
-        queue(NOTHING)
+    for store in stores:
+        answers = [store.take([Charge("k", queue(NOTHING), units)])[0].allowed for units in (1, 0)]
+        assert answers == [False, True]
 
 
 def of_a_parameter(count: int, burst: int, seconds: float) -> Limit:

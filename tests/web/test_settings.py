@@ -98,7 +98,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("key", "ipp", f"key: got 'ipp', did you mean 'ip'?; expected {KEYS}"),
     ("key", "user+", f"key: {found('', KEYS)}"),
     ("key", "header:a b", f"key: {found('header:a b', KEYS)}"),
-    ("key", None, f"key: {found(None, 'a callable, or text made of ' + KEYS)}"),
+    ("key", None, f"key: {found(None, f'a callable, text made of {KEYS}, or a list of these')}"),
     ("key", "ip/24", "key: got 'ip/24', expected ip/32 to ip/128, the bits of an IPv6 network"),
     ("key", "call:os:name", "key: got 'call:os:name' of type str, expected a function"),
     (
@@ -128,7 +128,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("store_timeout", True, f"store_timeout: {found(True, SECONDS)}"),
     ("store_timeout", "1", f"store_timeout: {found('1', SECONDS)}"),
     ("headers", "iet", f"headers: {found('iet', 'one of ietf, legacy, both, none')}"),
-    ("missing_key", None, f"missing_key: {found(None, 'one of shared, deny, exempt')}"),
+    ("missing_key", "", f"missing_key: {found('', 'one of shared, deny, exempt')}"),
     ("shadow", 1, f"shadow: {found(1, BOOL)}"),
     ("plain_keys", 0, f"plain_keys: {found(0, BOOL)}"),
     ("enabled", "false", f"enabled: {found('false', BOOL)}"),
