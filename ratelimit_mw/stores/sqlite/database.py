@@ -46,8 +46,9 @@ class FileUse(NamedTuple):
 
 
 class Database:
-    """A file, opened when it is first used. Thread-safe. `register`: prepares each new connection, and
-    returns a cursor that is closed with it.
+    """A file, opened when it is first used. Thread-safe.
+
+    `register`: prepares each new connection, and returns a cursor that is closed with it.
 
     If the constructor checks the file, it moves a broken one aside, and raises `ConfigError` for a path or a file that
     cannot be used. If other processes keep the file locked, or the disk is full or fails, it only warns.
