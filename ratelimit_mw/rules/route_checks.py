@@ -15,7 +15,7 @@ from ratelimit_mw.settings.rule import PathSpec, Rule
 _SIMILARITY: Final = 0.8
 _MAX_COMPARED: Final = 200  # segments, for each one of a rule; a comparison takes some microseconds
 _ANY: Final = "{}"  # a segment with a parameter
-_BELOW: Final = re.compile(r"(/[^{}]+)/\{\w+:path\}")  # a template for all paths below one
+_BELOW = re.compile(r"(/[^{}]+)/\{\w+:path\}")  # a template for all paths below one
 _BRACKETS: Final = re.compile(r"<([^<>]*)>")
 _OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any", "int", "float", "uuid"}
 

@@ -368,6 +368,147 @@ def test_store_recovers_from_a_full_disk(path: Path, store: SQLiteStore) -> None
     assert rows(path) == taken + 1
 
 
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch, pages: int) -> Iterator[None]:
+    """Let no file have more than so many pages."""
+    connect = opening._connect
+
+    def connect_on_full_disk(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    with monkeypatch.context() as patched:
+        patched.setattr(opening, "_connect", connect_on_full_disk)
+        yield
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("pages", [1, 5])  # of about ten
+def test_full_disk_at_start_is_an_outage(
+    path: Path, pages: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with full_disk(monkeypatch, pages):
+        store = SQLiteStore(path, timeout=5, deny_cache=0)
+        assert f"no answer at start ({path}: database or disk is full); on_store_error decides" in caplog.text
+        with pytest.raises(StoreError, match="full"):
+            store.take(TAKE)
+        with pytest.raises(StoreError, match="full"):
+            asyncio.run(atake(store))
+    assert [store.take(TAKE)[0].remaining, asyncio.run(atake(store))[0].remaining] == [9, 8]
+    store.close()
+
+
+async def atake(store: SQLiteStore) -> Any:
+    return await store.atake(TAKE)
+
+
+OUTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE)
+MISTAKES = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("code", OUTAGES, ids=errno.errorcode.get)
+@pytest.mark.parametrize("name", ["limits.db", "limits.db.lock"])
+def test_file_that_cannot_be_created_for_a_while_is_an_outage(
+    path: Path, name: str, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", failing_open(name, code))
+        store = SQLiteStore(path, timeout=5, deny_cache=0)
+        assert f"no answer at start ({path.parent / name}: {os.strerror(code)}); on_store_error decides" in caplog.text
+        for take in (lambda: store.take(TAKE), lambda: asyncio.run(atake(store))):
+            with pytest.raises(StoreError) as raised:
+                take()
+            assert str(raised.value) == f"{path.parent / name}: {os.strerror(code)}"
+    assert store.take(TAKE)[0].remaining == 9
+    store.close()
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize("code", MISTAKES, ids=errno.errorcode.get)
+@pytest.mark.parametrize("name", ["limits.db", "limits.db.lock"])
+def test_file_that_must_not_be_created_is_a_config_error(
+    path: Path, name: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "open", failing_open(name, code))
+    with pytest.raises(ConfigError) as raised:
+        SQLiteStore(path)
+    assert f"store: cannot write {path.parent / name} ({os.strerror(code)}); give the app's user" in str(raised.value)
+
+
+def failing_open(name: str, code: int) -> Any:
+    """Return `os.open`, which cannot create files with this name."""
+    real = os.open
+
+    def failing(path: Any, flags: int, *mode: Any, **options: Any) -> int:
+        if flags & os.O_CREAT and Path(path).name == name:
+            raise OSError(code, os.strerror(code))
+        return real(path, flags, *mode, **options)
+
+    return failing
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize(
+    ("code", "is_fault"),
+    [
+        (sqlite3.SQLITE_FULL, True),
+        (sqlite3.SQLITE_IOERR_WRITE, True),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, True),
+        (sqlite3.SQLITE_CANTOPEN, True),  # in a folder that can be written: too many open files, or no inode is left
+        (sqlite3.SQLITE_NOLFS, True),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, False),
+        (sqlite3.SQLITE_PERM, False),
+    ],
+)
+def test_errors_of_sqlite_at_start_are_faults_or_mistakes(
+    path: Path, code: int, is_fault: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        error = sqlite3.OperationalError("as SQLite says")
+        error.sqlite_errorcode = code
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(opening, "_create_tables", fail)
+        if is_fault:
+            SQLiteStore(path, timeout=5).close()
+            assert f"no answer at start ({path}: as SQLite says); on_store_error decides" in caplog.text
+        else:
+            with pytest.raises(
+                ConfigError, match=r"limits\.db \(as SQLite says\); check its owner and its permissions"
+            ):
+                SQLiteStore(path)
+
+
+FULL_AT_START = """
+import logging, resource, signal, sys
+from ratelimit_mw import Charge, FixedWindow, StoreError
+from ratelimit_mw.stores.sqlite import SQLiteStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), hard))
+store, take = SQLiteStore(sys.argv[1], timeout=5), [Charge("k", FixedWindow(10, 60))]
+errors = 0
+try:
+    store.take(take)
+except StoreError:
+    errors += 1
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+print(errors, store.take(take)[0].remaining)
+"""
+
+
+@pytest.mark.promise(8)
+@pytest.mark.parametrize("size", [0, 500, 3000])
+def test_store_starts_under_a_file_size_limit_and_recovers_from_it(path: Path, size: int) -> None:
+    command = [sys.executable, "-c", FULL_AT_START, str(path), str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 9\n"
+    assert "no answer at start" in done.stderr
+
+
 FULL = """
 import resource, signal, sys
 from pathlib import Path

@@ -15,17 +15,9 @@ from weakref import WeakSet, finalize
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.forks import after_fork_in_child, around_fork
 from ratelimit_mw.core.log import warn
-from ratelimit_mw.stores.sqlite.opening import (
-    Identity,
-    identity_of,
-    is_busy,
-    is_corrupt,
-    log_size,
-    open_checked,
-    open_file,
-    primary_code,
-    replace_broken,
-)
+from ratelimit_mw.stores.sqlite.faults import Locked, is_busy, is_corrupt, primary_code
+from ratelimit_mw.stores.sqlite.files import Identity, identity_of, log_size
+from ratelimit_mw.stores.sqlite.opening import open_checked, open_file, replace_broken
 
 T = TypeVar("T")
 
@@ -33,7 +25,7 @@ _START_TIMEOUT: Final = 5.0  # seconds that the start waits for other processes 
 # Seconds after each failed try for the write lock; the last value is for all later tries. First, only other threads may
 # run, because a take lasts some 20 microseconds.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0001, 0.0002, 0.0004, 0.0008, 0.001)
-_LOOK_INTERVAL: Final = 1.0  # seconds between two checks whether the file was replaced
+_LOOK_INTERVAL: Final = 1.0  # seconds between two checks whether a file was removed or replaced
 _LONG_LOG: Final = 64_000_000  # bytes of the log from which to warn; some 60,000 takes
 _FORK_TIMEOUT: Final = 5.0  # seconds that a fork waits for the end of a call
 
@@ -54,22 +46,25 @@ class FileUse(NamedTuple):
 
 
 class Database:
-    """A file, opened when it is first used. Thread-safe. `register`: prepares each new connection.
+    """A file, opened when it is first used. Thread-safe.
+
+    `register`: prepares each new connection, and returns a cursor that is closed with it.
 
     If the constructor checks the file, it moves a broken one aside, and raises `ConfigError` for a path or a file that
-    cannot be used. If other processes keep the file locked, it only warns.
+    cannot be used. If other processes keep the file locked, or the disk is full or fails, it only warns.
     """
 
-    def __init__(self, path: Path, register: Callable[[sqlite3.Connection], None], use: FileUse) -> None:
+    def __init__(self, path: Path, register: Callable[[sqlite3.Connection], sqlite3.Cursor], use: FileUse) -> None:
         self._path: Final = path
         self._owns_file: Final = use.owns
         self._register: Final = register
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._finalizer: finalize[[], Database] | None = None  # closes the connection when this object is deleted
-        self._identity = Identity(0, 0)
+        self._cursor: sqlite3.Cursor | None = None
+        self._identity = Identity(None, None, None)
         self._forking_thread: int | None = None  # the thread that has the lock during a fork
-        self._look_at = 0.0  # when to check again whether the file was replaced, in monotonic seconds
+        self._look_at = 0.0  # when to check again whether a file was replaced, in monotonic seconds
         self._log_is_long = False
         try:
             if use.checks:
@@ -131,14 +126,14 @@ class Database:
         if connection is None:
             try:
                 opened = open_file(self._path, now if deadline is None else deadline, create=self._owns_file)
-            except ConfigError as error:  # the file was checked at startup, so this is a fault like any other
+            except (ConfigError, OSError) as error:  # the file was checked at startup, so this is a fault like others
                 raise StoreError(str(error)) from None
-            except StoreError:  # another process opens the file
+            except Locked:
                 if deadline is None:
                     raise Busy from None
                 raise
             connection, self._identity = opened
-            self._register(connection)
+            self._cursor = self._register(connection)
             self._connection = connection
             self._finalizer = finalize(self, connection.close)  # for a store that is never closed
             self._finalizer.atexit = False
@@ -173,6 +168,9 @@ class Database:
 
     def _close(self) -> None:
         self._connection = None
+        if self._cursor is not None:
+            self._cursor.close()
+            self._cursor = None
         if self._finalizer is not None:
             self._finalizer()  # once only
             self._finalizer = None
@@ -191,7 +189,7 @@ class Database:
     def _after_fork_in_child(self) -> None:
         if self._connection is not None:  # a call had not ended before the fork
             _inherited.append(self._connection)
-            self._connection = None
+            self._connection = self._cursor = None
             if self._finalizer is not None:
                 self._finalizer.detach()
         self._forking_thread = None

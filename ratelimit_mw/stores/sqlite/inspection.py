@@ -8,19 +8,9 @@ from typing import ClassVar
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.stores.sqlite import SQLiteStore
-from ratelimit_mw.stores.sqlite.opening import (
-    check_pages,
-    check_place,
-    checked_path,
-    is_busy,
-    is_corrupt,
-    is_ours,
-    lock_of,
-    not_sqlite,
-    unusable,
-    unwritable,
-    uri_of,
-)
+from ratelimit_mw.stores.sqlite.faults import failure, is_busy, is_corrupt, unusable, unwritable
+from ratelimit_mw.stores.sqlite.files import files_of, lock_of
+from ratelimit_mw.stores.sqlite.opening import check_pages, check_place, checked_path, is_ours, not_sqlite, uri_of
 
 __all__ = ["ExistingStore", "SQLiteStore", "UncheckedStore", "checked_path", "inspect_file"]  # what `stores.url` needs
 
@@ -41,18 +31,29 @@ def inspect_file(path: Path) -> str:
     """Return whether the file exists and can be used, in a few words.
 
     Raises `ConfigError` for a path or a file with which an app cannot start, and for a broken file, which a start moves
-    aside.
+    aside. A disk that fails does not stop a start.
     """
+    try:
+        return _inspect(path)
+    except (sqlite3.Error, OSError) as error:
+        found = failure(path, error)
+        if isinstance(found, ConfigError):
+            raise found from None
+        return f"{found}; the app starts, and on_store_error decides until the file can be used"
+
+
+def _inspect(path: Path) -> str:
     check_place(path)
     lock = lock_of(path)
     if lock.exists() and not os.access(lock, os.R_OK | os.W_OK):
         raise unusable(lock, "no permission to read and write it")
-    if not lock.exists() and not os.access(path.parent, os.W_OK):
+    if not lock.exists() and not os.access(lock.parent, os.W_OK):
         raise unwritable(lock, "no write permission")
     if not path.exists():
         return f"{path} does not exist yet; the first start creates it"
-    if not os.access(path, os.R_OK | os.W_OK):
-        raise unusable(path, "no permission to read and write it")
+    for file in files_of(path):
+        if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+            raise unusable(file, "no permission to read and write it")
     try:
         with closing(sqlite3.connect(uri_of(path), uri=True, timeout=0)) as connection:
             if is_ours(connection):
@@ -63,5 +64,5 @@ def inspect_file(path: Path) -> str:
                 f"store: {path} is broken ({error}); the next start moves it to {path}.broken", code="RL-061"
             ) from None
         if not is_busy(error):
-            raise unusable(path, str(error)) from None
+            raise
     return f"{path} can be read and written"

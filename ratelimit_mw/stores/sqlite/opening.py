@@ -1,5 +1,6 @@
 """Opens the file of a store, one process at a time, after checks of the file system, the folder and the file."""
 
+import errno
 import os
 import re
 import sqlite3
@@ -7,11 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import quote, unquote
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.log import warn
+from ratelimit_mw.stores.sqlite.faults import Locked, failure, is_busy, is_corrupt
+from ratelimit_mw.stores.sqlite.files import Identity, files_of, identity_of, lock_of
 from ratelimit_mw.stores.sqlite.refused import SCHEMA as REFUSED_SCHEMA
 from ratelimit_mw.stores.sqlite.room import LIMITS, SCHEMA, STATES
 
@@ -34,51 +37,11 @@ _NETWORK: Final = frozenset(
     ("9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2", "gpfs")
 ) | {"glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs", "virtiofs"}
 
-_CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _HAS_TABLE: Final = "SELECT 1 FROM sqlite_master WHERE name = ?"
-_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)  # SQLITE_PROTOCOL if many processes open the file at once
-_ENDINGS: Final = ("", "-wal", "-shm")  # the endings of the names of a file and its companions
+# errors of a file system that does not support flock
+_NO_FLOCK: Final = frozenset((errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP))
 _MODE: Final = 0o600  # of new files; a user who can read a file could also lock it, and so block the store
 _MAGIC: Final = b"SQLite format 3\0"  # the first bytes of each SQLite file
-
-
-class Identity(NamedTuple):
-    """The device and the inode of a file."""
-
-    device: int
-    inode: int
-
-
-def identity_of(path: Path) -> Identity | None:
-    """Return what identifies the file at this path; None if nothing is there."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return Identity(status.st_dev, status.st_ino)
-
-
-def primary_code(error: sqlite3.Error) -> int:
-    """Return the result code of SQLite for an error, without the details."""
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-
-
-def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another process has a lock, so that a later try may succeed."""
-    return primary_code(error) in _BUSY
-
-
-def is_corrupt(error: sqlite3.Error) -> bool:
-    """Whether SQLite found that the file is broken."""
-    return primary_code(error) in _CORRUPT
-
-
-def log_size(path: Path) -> int:
-    """Return the size of the log of a file, in bytes."""
-    try:
-        return Path(f"{path}-wal").stat().st_size
-    except OSError:
-        return 0
 
 
 def checked_path(path: "str | os.PathLike[str]") -> Path:
@@ -122,7 +85,7 @@ def check_place(path: Path) -> None:
         raise ConfigError(
             f"store: folder {folder} does not exist; create it, with write permission for the app's user", code="RL-061"
         )
-    kind = file_system(folder)
+    kind = file_system(files_of(path)[0].parent)
     if kind in _NETWORK:
         raise ConfigError(
             f"store: {folder} is on a network file system ({kind}), where processes cannot share an SQLite file; use a "
@@ -132,18 +95,6 @@ def check_place(path: Path) -> None:
     if path.exists() and not path.is_file():
         found = "a folder" if path.is_dir() else "no regular file"
         raise ConfigError(f"store: {path} is {found}, expected the path of a file", code="RL-061")
-
-
-def unwritable(path: Path | str, reason: str | None) -> ConfigError:
-    """Return the error about a folder in which the app's user cannot write this file."""
-    return ConfigError(
-        f"store: cannot write {path} ({reason}); give the app's user write permission for the folder", code="RL-061"
-    )
-
-
-def unusable(path: Path, reason: str) -> ConfigError:
-    """Return the error about a file that the app's user cannot read and write."""
-    return ConfigError(f"store: cannot use {path} ({reason}); check its owner and its permissions", code="RL-061")
 
 
 def not_sqlite(path: Path) -> ConfigError | None:
@@ -179,11 +130,6 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
     return found
 
 
-def lock_of(path: Path) -> Path:
-    """Return the path of the file that a process locks while it opens, checks or replaces the store's file."""
-    return Path(f"{path}.lock")
-
-
 def _open_or_create(path: Path, like: Path) -> int:
     """Return a descriptor of a file. A new one gets owner, group and permissions of `like`, if that exists."""
     try:
@@ -205,13 +151,13 @@ def opener_lock(path: Path, deadline: float) -> Iterator[None]:
 
     The lock file has owner, group and permissions of the file; without a file, only this user can read and write it.
     Raises `ConfigError` if the folder cannot be written or its file system does not support flock; `StoreError` if
-    another process holds the lock beyond the deadline, in seconds of monotonic time.
+    another process holds the lock beyond the deadline, in seconds of monotonic time, or the disk is full or fails.
     """
     lock_path = lock_of(path)
     try:
         descriptor = _open_or_create(lock_path, path)
     except OSError as error:
-        raise (unusable if lock_path.exists() else unwritable)(lock_path, str(error.strerror)) from None
+        raise failure(lock_path, error) from None
     try:
         while True:
             try:
@@ -219,9 +165,11 @@ def opener_lock(path: Path, deadline: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise StoreError(f"another process has kept {lock_path} locked") from None
+                    raise Locked(f"another process has kept {lock_path} locked") from None
                 time.sleep(_POLL)
             except OSError as error:
+                if error.errno not in _NO_FLOCK:
+                    raise failure(lock_path, error) from None
                 raise ConfigError(
                     f"store: the file system of {path} does not support flock ({error.strerror}); use a folder on a "
                     "disk of this host or in its memory, such as /run",
@@ -235,22 +183,25 @@ def opener_lock(path: Path, deadline: float) -> Iterator[None]:
 def open_checked(path: Path, deadline: float) -> None:
     """Create or check the file at start, and move a broken one aside. Leaves no connection open.
 
-    Raises `ConfigError` for a place or a file that cannot be used, `StoreError` if it is locked beyond the deadline.
+    Raises `ConfigError` for a place or a file that cannot be used; `StoreError` if it is locked beyond the deadline, or
+    the disk is full or fails.
     """
-    check_place(path)
-    with opener_lock(path, deadline):
-        try:
-            _connect_and_check(path, deadline)
-        except sqlite3.Error as error:
-            if is_corrupt(error):
+    try:
+        check_place(path)
+        with opener_lock(path, deadline):
+            try:
+                _connect_and_check(path, deadline)
+            except sqlite3.Error as error:
+                if not is_corrupt(error):
+                    raise
                 if (mistake := not_sqlite(path)) is not None:
                     raise mistake from None
                 move_aside(path, str(error))
                 _connect_and_check(path, deadline)
-            elif is_busy(error):
-                raise StoreError(f"another process has kept {path} locked") from None
-            else:
-                raise unusable(path, str(error)) from None
+    except (sqlite3.Error, OSError) as error:
+        if isinstance(error, sqlite3.Error) and is_busy(error):
+            raise StoreError(f"another process has kept {path} locked") from None
+        raise failure(path, error) from None
 
 
 def open_file(path: Path, deadline: float, *, create: bool) -> tuple[sqlite3.Connection, Identity]:
@@ -268,26 +219,27 @@ def open_file(path: Path, deadline: float, *, create: bool) -> tuple[sqlite3.Con
         except BaseException:
             connection.close()
             raise
-        return connection, identity_of(path) or Identity(0, 0)
+        return connection, identity_of(path)  # SQLite has opened the log and the index to read the tables
 
 
 def replace_broken(path: Path, identity: Identity, reason: str, deadline: float) -> None:
     """Move aside a file that SQLite found to be broken, unless another process has already replaced it."""
     with opener_lock(path, deadline):
-        if identity_of(path) == identity:
+        if identity_of(path).main == identity.main:
             move_aside(path, reason)
 
 
 def move_aside(path: Path, reason: str) -> None:
     """Rename a broken file, and replace the one that was renamed before. Requires the opener's lock."""
-    for ending in _ENDINGS:  # the file itself first, because SQLite ignores the others without it
+    main = files_of(path)[0]
+    for file in files_of(path):  # the file itself first, because SQLite ignores the others without it
         with suppress(FileNotFoundError):
-            Path(f"{path}{ending}").replace(f"{path}.broken{ending}")
+            file.replace(f"{main}.broken{file.name.removeprefix(main.name)}")
     warn(
         "store: %s is broken (%s), so it was moved to %s.broken; clients may use at most one more quota",
         path,
         reason,
-        path,
+        main,
         code="RL-239",
     )
 
@@ -327,7 +279,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         try:
             os.close(_open_or_create(path, lock_of(path)))
         except OSError as error:
-            raise unwritable(path, error.strerror) from None
+            raise failure(path, error) from None
     # `isolation_level=None`: this package sends BEGIN and COMMIT itself. `timeout=0`: it also does the waiting itself.
     connection = sqlite3.connect(uri_of(path), uri=True, timeout=0, isolation_level=None, check_same_thread=False)
     try:

@@ -72,11 +72,15 @@ class StateTable:
         self._expires: Final[list[int]] = []  # the result of `decided_expires`, from `_decided_state`
         self._error: BaseException | None = None
 
-    def register(self, connection: Connection) -> None:
-        """Add the functions of `_TAKE` to a new connection, and use this connection for `_TAKE` from now on."""
+    def register(self, connection: Connection) -> Cursor:
+        """Add the functions of `_TAKE` to a new connection, and use this connection for `_TAKE` from now on.
+
+        Returns the cursor of `_TAKE`. Close it with the connection, because SQLite keeps the files open until then.
+        """
         self._cursor = connection.cursor()
         connection.create_function("decided_state", 1, self._decided_state)
         connection.create_function("decided_expires", 0, self._expires.pop)  # SQLite evaluates it last
+        return self._cursor
 
     def take(self, connection: Connection, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all limits if none of them refuses, else none. See `group.committed` for shadows and penalties."""
