@@ -10,7 +10,7 @@ from ratelimit_mw.core.limit import Charge, Decision, Limit, State, check_int, m
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.stores.generations import GenerationalMap
-from ratelimit_mw.stores.group import Group, committed, cost_to_decide
+from ratelimit_mw.stores.group import Group, decide_group
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
 
 _PROBES = 8  # states per limit that are checked for an expired one, to make room for a new one
@@ -203,38 +203,21 @@ class MemoryStore:
         group = Group(requested)
         charges = group.charges
         entries = self._find_all(charges, now, evict=commit)
-        results: list[tuple[Decision, State]] = []
-        # States of overflow buckets. If several new keys of this group share one, each decision includes the units of
-        # the earlier ones, even of a shadow that is not charged in the end.
-        overflow: dict[str, State] = {}
-        shared: set[str] = set()  # the limits whose overflow bucket several keys share
-        for index, charge in enumerate(charges):
-            state_map, key, old = entries[index]
-            if key == _OVERFLOW_KEY and charge.limit.bucket in overflow:
-                shared.add(charge.limit.bucket)
-                entries[index] = state_map, key, (old := overflow[charge.limit.bucket])
-            results.append(charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us))
-            if key == _OVERFLOW_KEY:
-                overflow[charge.limit.bucket] = results[index][1]
-        decisions = [decision for decision, _ in results]
-        refused = not all(
-            decision.allowed or charge.role == "shadow" for charge, decision in zip(charges, decisions, strict=True)
-        )
-        for index, charged in enumerate(committed(charges, decisions)):
-            state_map, key, old = entries[index]
-            decision, new = results[index]
-            # In a refused group, the state of a shared overflow bucket may include units that are not charged.
-            writes = commit and not (refused and key == _OVERFLOW_KEY and charges[index].limit.bucket in shared)
-            if decision.allowed and not charged:
-                # it admits, but is not charged, so the decision shows the bucket without this charge
-                decisions[index] = charges[index].limit.decide(old, now, 0, None)[0]
-                new = old
-            elif writes and new is not None and (new is not old or key not in state_map.current):
-                self._add(state_map, key, new, now)  # also moves an unchanged state to the current generation
-            if writes and refused and new is not None:
+        # in a full store, several new keys of a limit may have its overflow bucket
+        buckets = [entry[:2] for entry in entries] if self._free_keys < len(charges) else ()
+        outcome = decide_group(charges, [state for *_, state in entries], now, buckets)
+        for index, (state_map, key, old) in enumerate(entries if commit else ()):
+            new = outcome.states[index]
+            if new is None:
+                continue
+            # An unchanged state moves to the current generation, unless its charge admits but does not count.
+            moves = outcome.charged[index] or not outcome.decisions[index].allowed
+            if new is not old or (moves and key not in state_map.current):
+                self._add(state_map, key, new, now)
+            if outcome.refused:
                 # a full store must not evict any bucket of a refused request, not even those that did not refuse
                 state_map.mark_refused(key, new)
-        return group.spread(decisions)
+        return group.spread(outcome.decisions)
 
     def _settle(self, charge: Charge, now: int) -> None:
         ((state_map, key, old),) = self._find_all([charge], now, evict=charge.cost > 0)
