@@ -1,4 +1,4 @@
-"""A layer that caches refusals, so that a flood of refused requests costs the server almost nothing.
+"""A cache of refusals, so that a flood of refused requests costs the server almost nothing.
 
 The store would refuse the same group of charges until its `retry_after` is over, unless a bucket is settled or reset.
 So a cached refusal is correct, and the server need not be queried. Other processes may also settle a bucket. Therefore
@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from ratelimit_mw.algorithms.bucket import DelayableLimit
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, check_seconds, microseconds
 from ratelimit_mw.core.verdict import Answer
+from ratelimit_mw.stores.contract import Clock
 from ratelimit_mw.stores.group import stored_bucket
-from ratelimit_mw.stores.layer import Clock, Layer
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _MAX_GROUPS: Final = 10_000  # cached refusals
@@ -40,8 +40,8 @@ class _CachedRefusal(NamedTuple):
     expires_at: int  # from then on the store may decide differently
 
 
-class DenyCache(Layer):
-    """Caches each refusal for at most `max_seconds`. See `layer.Layer`."""
+class DenyCache:
+    """Caches each refusal for at most `max_seconds`. Thread-safe; does no I/O. Time is passed in, in seconds."""
 
     def __init__(self, max_seconds: float) -> None:
         self._max_seconds: Final = check_seconds("deny_cache", max_seconds)
@@ -52,7 +52,7 @@ class DenyCache(Layer):
         self._latest_evicted = 0.0  # the latest time that was evicted from `_settled_at`
         self._lock = fork_safe_lock()
 
-    def before_take(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
+    def find(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
         """Return the cached refusal of this group with its times reduced by its age, or None."""
         # A quick check first: a string caches its hash, a group does not. The last key is more likely than the others
         # to belong to one client alone.
@@ -70,7 +70,7 @@ class DenyCache(Layer):
         elapsed_us = max(0, time - refusal.answered_at)
         return Answer(map(aged, group, refusal.decisions, [elapsed_us] * len(group)), "remembered")
 
-    def after_take(
+    def remember(
         self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float, clock: Clock
     ) -> None:
         """Cache a refusal. If the group was admitted, drop refusals by its buckets: their waits are now too short."""
@@ -88,7 +88,7 @@ class DenyCache(Layer):
         """Whether any refusal is cached."""
         return bool(self._by_key)
 
-    def invalidate(self, charges: Sequence[Charge], now: float) -> None:
+    def forget(self, charges: Sequence[Charge], now: float) -> None:
         """Drop the groups with one of these keys. Decisions on them requested before `now` will not be cached."""
         with self._lock:
             for charge in charges:

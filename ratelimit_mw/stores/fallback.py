@@ -139,11 +139,6 @@ def scaled(limit: Limit, share: float) -> Limit:
     return replace(limit, **{name: max(1, floor(round(value * share, _DIGITS))) for name, value in units.items()})
 
 
-def needs_fallback(store: object) -> bool:
-    """Whether the store can fail. A `MemoryStore` cannot."""
-    return type(store) is not MemoryStore
-
-
 def _scaled_charge(charge: Charge, share: float) -> Charge:
     """Return the charge with a scaled limit. A cost that fits the limit is cut to fit the scaled limit."""
     limit = scaled(charge.limit, share)

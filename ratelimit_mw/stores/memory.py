@@ -9,6 +9,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision, Limit, State, check_int, microseconds
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.stores.contract import InPlace
 from ratelimit_mw.stores.generations import GenerationalMap
 from ratelimit_mw.stores.group import Group, decide_group
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
@@ -23,7 +24,7 @@ _SIZE_DIVISOR = 24
 Entry = tuple[GenerationalMap, str, State]
 
 
-class MemoryStore:
+class MemoryStore(InPlace):
     """Keeps states in this process, for threads (`take`) and for asyncio (`atake`). A call never waits for I/O.
 
     `max_keys`: the maximum number of states, at least 1. Overflow buckets come on top, one per limit at most. In a full
@@ -33,7 +34,15 @@ class MemoryStore:
     overflow bucket. `clock`: a callable that returns seconds, for tests; None is `time.monotonic`.
     """
 
+    can_fail: ClassVar[bool] = False
     has_own_timeout: ClassVar[bool] = True  # a call never waits, so callers need no timeout
+
+    def __init_subclass__(cls) -> None:
+        """Let a subclass that declares nothing raise, and suspend if it has an `atake` of its own."""
+        super().__init_subclass__()
+        own = vars(cls)
+        cls.can_fail = own.get("can_fail", True)
+        cls.suspends = own.get("suspends", cls.suspends or "atake" in own)
 
     @check_arguments(elsewhere=dict.fromkeys(("maxsize", "max_size", "max_entries"), "into `max_keys`"))
     def __init__(self, *, max_keys: int = 1_000_000, clock: Callable[[], float] | None = None) -> None:
@@ -114,26 +123,6 @@ class MemoryStore:
         with self._lock:
             self._clear()
 
-    async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """See `take`."""
-        return self.take(charges)
-
-    async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """See `peek`."""
-        return self.peek(charges)
-
-    async def asettle(self, charges: Sequence[Charge]) -> None:
-        """See `settle`."""
-        self.settle(charges)
-
-    async def areset(self, charges: Sequence[Charge]) -> None:
-        """See `reset`."""
-        self.reset(charges)
-
-    async def aclose(self) -> None:
-        """See `close`."""
-        self.close()
-
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
         with self._lock:
             if self._configured_clock is None:
@@ -148,6 +137,10 @@ class MemoryStore:
 
     def _now(self) -> int:
         return monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())
+
+    def count_states(self) -> int:
+        """See `BaseStore`."""
+        return len(self)
 
     def __len__(self) -> int:
         """Return the number of states, including expired ones that were not dropped yet."""

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -24,8 +25,9 @@ from ratelimit_mw import (
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.guarded import AsyncGuardedStore, Guard, GuardedStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
+from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from stores.processes import by_eight_processes
 
@@ -35,12 +37,12 @@ HOT = Charge("k", WINDOW, lease=100)
 pytestmark = [pytest.mark.once, pytest.mark.promise(2), pytest.mark.promise(3)]
 
 
-class Leasing(LayeredStore):
+class Leasing(GuardedStore):
     """A process with leases over an in-memory store, which several instances can share. The clock is injected."""
 
     def __init__(self, clock: Clock, inner: RecordingStore | None = None) -> None:
         self.clock, self.inner = clock, RecordingStore(clock=clock) if inner is None else inner
-        super().__init__(self.inner, [DenyCache(1.0)], 1.0, clock)
+        super().__init__(self.inner, Guard(DenyCache(1.0), clock=clock), 1.0)
 
     def asked(self, verb: str = "take") -> list[list[tuple[str, int]]]:
         """Return the keys and costs of each call of `verb` since this method was last called for it."""
@@ -212,7 +214,7 @@ def test_a_process_has_at_most_one_lease_of_unspent_units(store: Leasing) -> Non
     charge = Charge("k", FixedWindow(10_000, 60), 3, lease=10)
     for _ in range(50):
         store.take([charge])
-        (stock,) = store._leases._allotments.values()
+        (stock,) = store.guard.leases._allotments.values()
         assert 0 <= stock.units <= 10
         assert store.left(charge) + stock.units == 10_000 - 3 * (_ + 1)
 
@@ -321,16 +323,16 @@ def test_a_clock_that_steps_back_ends_leases(store: Leasing) -> None:
 def test_at_most_1000_buckets_are_leased(store: Leasing) -> None:
     for number in range(1100):
         store.take([replace(HOT, key=f"{number}")])
-    assert len(store._leases._allotments) == 1000
+    assert len(store.guard.leases._allotments) == 1000
     assert sum(is_leased(store.take([replace(HOT, key=f"{number}")])) for number in range(1100)) == 1000
     store.clock.advance(1.0)
     store.take([Charge("other", WINDOW)])
-    assert len(store._leases._allotments) == 0
+    assert len(store.guard.leases._allotments) == 0
 
 
 def test_clearing_a_store_drops_its_leases(store: Leasing) -> None:
     store.take([HOT])
-    store._clear()  # as a forked child does
+    store.guard.clear()  # as a forked child does
     assert not is_leased(store.take([HOT]))
 
 
@@ -377,11 +379,11 @@ def test_threads_take_one_lease_at_a_time(clock: Clock) -> None:
     assert sum(counts) == 2000
     leases = [asked for asked in store.asked() if asked == [("k", 200)]]
     assert len(leases) <= 10
-    store._refund_all()  # closing the in-memory store would drop all states
+    store._calls.refund_now()  # closing the in-memory store would drop all states
     assert store.left(charge) == 8000
 
 
-class AsyncLeasing(AsyncLayeredStore):
+class AsyncLeasing(AsyncGuardedStore):
     """`Leasing` for asyncio. Takes wait while `answers` is not set; with `leases_wait`, only leases wait."""
 
     def __init__(self, timeout: float = 5.0) -> None:
@@ -391,7 +393,7 @@ class AsyncLeasing(AsyncLayeredStore):
         self.answers.set()
         self.leases_wait = False
         self.settled = asyncio.Event()
-        super().__init__(self._Slow(self), [], timeout)
+        super().__init__(self._Slow(self), Guard(), timeout)
 
     class _Slow(MemoryStore):
         def __init__(self, leasing: "AsyncLeasing") -> None:
@@ -534,6 +536,19 @@ def by_tasks(url: str, charge: Charge) -> int:
         return sum(answer[0].allowed for round_ in answers for answer in round_)
 
     return asyncio.run(work())
+
+
+def test_threads_and_tasks_of_a_process_share_the_leases_of_a_file(tmp_path: Path) -> None:
+    store, charge = SQLiteStore(tmp_path / "limits.db"), replace(HOT, lease_time=60.0)
+
+    async def in_loop() -> list[bool]:
+        return [is_leased(await store.atake([charge])) for _ in range(3)]
+
+    assert [is_leased(store.take([charge])) for _ in range(2)] == [False, True]
+    assert asyncio.run(in_loop()) == [True, True, True]
+    (decision,) = store.peek([replace(charge, cost=0)])
+    assert decision.remaining == 250 - 1 - 100  # the first request, and one lease
+    store.close()
 
 
 @pytest.mark.parametrize("use", [by_thread, by_tasks])
