@@ -7,7 +7,8 @@ no refusal is cached for longer than `max_seconds`, the setting `deny_cache`.
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -26,18 +27,27 @@ T = TypeVar("T")
 Group = tuple[Charge, ...]
 
 
-class _CachedRefusal(NamedTuple):
-    """The decisions on a refused group, and the time for which they are valid. Times are in microseconds.
+class RememberedRefusal(NamedTuple):
+    """A refused group, the decisions on it, and the time for which they are valid. Times are in microseconds.
 
     The store decided at an unknown instant between `queried_at` and `answered_at`. The refusal expires as if the store
     had decided at `queried_at`, so that it does not last too long. Its waits are counted from `answered_at`, so that
     none is too short.
     """
 
+    charges: Group
     decisions: Sequence[Decision]
     queried_at: int
     answered_at: int
     expires_at: int  # from then on the store may decide differently
+
+    def is_valid(self, now: int) -> bool:
+        """Whether the store would refuse the group at `now`. False if the clock stepped back."""
+        return self.queried_at <= now < self.expires_at
+
+    def decisions_at(self, now: int) -> Iterator[Decision]:
+        """Return the decisions with their times reduced by the age of the refusal."""
+        return map(_aged, self.charges, self.decisions, repeat(max(0, now - self.answered_at)))
 
 
 class DenyCache:
@@ -45,7 +55,7 @@ class DenyCache:
 
     def __init__(self, max_seconds: float) -> None:
         self._max_seconds: Final = check_seconds("deny_cache", max_seconds)
-        self._refusals: OrderedDict[Group, _CachedRefusal] = OrderedDict()  # oldest first
+        self._refusals: OrderedDict[Group, RememberedRefusal] = OrderedDict()  # oldest first
         self._by_key: dict[str, set[Group]] = {}  # by the key of each charge
         self._by_refusing_bucket: dict[tuple[str, str], set[Group]] = {}  # by each refusing bucket
         self._settled_at: OrderedDict[str, float] = OrderedDict()  # by key, oldest first
@@ -62,13 +72,12 @@ class DenyCache:
         refusal = self._refusals.get(group)
         if refusal is None:
             return None
-        if not refusal.queried_at <= time < refusal.expires_at:  # expired, or the clock stepped back
+        if not refusal.is_valid(time):
             with self._lock:
                 if self._refusals.get(group) is refusal:  # not replaced by another thread
                     self._drop(group)
             return None
-        elapsed_us = max(0, time - refusal.answered_at)
-        return Answer(map(aged, group, refusal.decisions, [elapsed_us] * len(group)), "remembered")
+        return Answer(refusal.decisions_at(time), "remembered")
 
     def remember(
         self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float, clock: Clock
@@ -115,9 +124,8 @@ class DenyCache:
                 return  # the decision may be older than the settlement
             self._drop(group)
             self._evict(queried_at)
-            self._refusals[group] = _CachedRefusal(
-                decisions, queried_at, max(queried_at, microseconds(now)), expires_at
-            )
+            answered_at = max(queried_at, microseconds(now))
+            self._refusals[group] = RememberedRefusal(group, decisions, queried_at, answered_at, expires_at)
             for charge, decision in zip(group, decisions, strict=True):
                 self._by_key.setdefault(charge.key, set()).add(group)
                 if not decision.allowed:
@@ -165,7 +173,7 @@ def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
     return max(waits.get("penalty" if has_penalty else "limit", ()), default=0.0)
 
 
-def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
+def _aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
     """Return the decision as it is `elapsed_us` microseconds later, except that `remaining` may be too low.
 
     `allowed` becomes true if this charge alone would pass by then. The group is still refused, by another charge.

@@ -126,33 +126,33 @@ def decide_group(
     has its own. Whether a charge is admitted depends on the earlier charges of its bucket. What the bucket keeps, and
     what an admitted charge shows, includes only those of them that count.
     """
-    places = buckets or range(len(charges))
+    decisions, news, refused = [], [], False
     latest: dict[Hashable, State] = {}
-    decisions: list[Decision] = []
-    for place, charge, state in zip(places, charges, states, strict=True):
-        old = latest.get(place, state)
-        decision, latest[place] = charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us)
+    for index, charge in enumerate(charges):
+        old = latest.get(buckets[index], states[index]) if buckets else states[index]
+        decision, new = charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us)
         decisions.append(decision)
-    refused = any(
-        not decision.allowed and charge.role != "shadow" for charge, decision in zip(charges, decisions, strict=True)
-    )
+        news.append(new)
+        if not decision.allowed and charge.role != "shadow":
+            refused = True
+        if buckets:
+            latest[buckets[index]] = new
     charged = committed(charges, decisions)
-    news = list(latest.values())
-    if is_shared := len(latest) < len(charges):
+    is_shared = len(latest) < len(buckets)
+    if is_shared or not all(charged):
         latest.clear()
-        news = list(states)
-    for index, (charge, state) in enumerate(zip(charges, states, strict=True)):
-        old = latest.get(places[index], state) if is_shared else state
-        if decisions[index].allowed and not charged[index]:
-            decisions[index], news[index] = charge.limit.decide(old, now, 0, None)[0], old
-        elif is_shared:
-            decision, new = charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us)
-            if charged[index]:
-                decisions[index], news[index] = decision, new
-            else:  # alone it might be admitted
-                news[index] = old if decision.allowed else new
-        if is_shared:
-            latest[places[index]] = news[index]
+        for index, charge in enumerate(charges):
+            old = latest.get(buckets[index], states[index]) if is_shared else states[index]
+            if decisions[index].allowed and not charged[index]:
+                decisions[index], news[index] = charge.limit.decide(old, now, 0, None)[0], old
+            elif is_shared:
+                decision, new = charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us)
+                if charged[index]:
+                    decisions[index], news[index] = decision, new
+                else:  # alone it might be admitted
+                    news[index] = old if decision.allowed else new
+            if is_shared:
+                latest[buckets[index]] = news[index]
     return Outcome(decisions, news, charged, refused)
 
 
