@@ -41,7 +41,7 @@ STEPS: Final = {  # functions that the diagram of a request shows: the participa
     "rules.plan.plan": ("rules", "plan()"),
     "stores.memory.MemoryStore.take": ("stores", "MemoryStore.take()"),
     "core.limit.Limit.decide": ("algorithms", "Limit.decide()"),
-    "stores.layered_store.AsyncLayeredStore.atake": ("stores", "AsyncRedisStore.atake()"),
+    "stores.guarded.AsyncGuardedStore.atake": ("stores", "AsyncRedisStore.atake()"),
     "stores.redis.async_transport.AsyncConnection.send": (REDIS, "{calls[0].command[0]}"),
     "stores.redis.scripts.read_decisions_by_group": ("stores", "the reply"),
     "rules.plan.conclude": ("rules", "conclude()"),

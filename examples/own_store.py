@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ratelimit_mw import Charge, Decision
-from ratelimit_mw.stores.group import Group, committed, cost_to_decide
+from ratelimit_mw.stores.group import Group, decide_group
 
 
 class DictStore:
@@ -15,14 +15,11 @@ class DictStore:
         with self._lock:
             group, now = Group(charges), round(self._clock() * 1_000_000)  # a group has one charge per bucket
             olds = [self._states.get((c.key, c.limit.bucket)) for c in group.charges]
-            pairs = zip(group.charges, olds, strict=True)
-            looks = [c.limit.decide(old, now, cost_to_decide(c), c.max_delay_us) for c, old in pairs]
-            for i, charged in enumerate(committed(group.charges, [decision for decision, _ in looks])):
-                if looks[i][0].allowed and not charged:  # it had room: shown as it stands, and its state stays
-                    looks[i] = group.charges[i].limit.decide(olds[i], now, 0, None)
+            outcome = decide_group(group.charges, olds, now)
             if commit:
-                self._states |= {(c.key, c.limit.bucket): new for c, (_, new) in zip(group.charges, looks, strict=True)}
-        return group.spread([decision for decision, _ in looks])
+                new = zip(group.charges, outcome.states, strict=True)
+                self._states |= {(c.key, c.limit.bucket): state for c, state in new}
+        return group.spread(outcome.decisions)
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         return self.take(charges, commit=False)

@@ -11,6 +11,7 @@ from ratelimit_mw.algorithms.notation import limit_of_bucket
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.contract import declared
 from ratelimit_mw.stores.group import stored_bucket
 from ratelimit_mw.stores.inventory import Inventory, KeyPage, RefusalFinder
 
@@ -139,10 +140,11 @@ def known_limits(target: Target) -> Mapping[tuple[str, str], Limit]:
 
 def inventory_of(store: Store) -> Inventory:
     """Return the store, if operators can list its keys. Raises `ConfigError` otherwise."""
-    if not isinstance(store, Inventory):
+    inventory = declared(store).inventory
+    if inventory is None:
         raise ConfigError(
             f"store: {type(store).__name__} can neither list its keys nor keep refusals; a store of your own needs the "
             "methods of ratelimit_mw.stores.inventory.Inventory",
             code="RL-040",
         )
-    return store
+    return inventory

@@ -29,7 +29,8 @@ from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.startup_checks import unused_slot_options
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
-from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback
+from ratelimit_mw.stores.contract import declared
+from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.url import open_unchecked
 
 _MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cached
@@ -177,25 +178,25 @@ class BaseGate:
     def _use_store(self, store: Store | AsyncStore) -> None:
         """Set the store of this gate, and check it."""
         self._store = store
-        self._needs_fallback = needs_fallback(store)
-        subscribe = getattr(store, "subscribe", None)
-        if self._on_store_event is not None and callable(subscribe) and subscribe(self._on_store_event):
+        self._declared = declared(store)
+        self._needs_fallback = self._declared.can_fail
+        if self._on_store_event is not None and self._declared.subscribe(self._on_store_event):
             self._on_store_event = None
         if size := self.settings.remember_refused:
-            self.reporter = reporter_for(store, size, is_async=self._awaits_callables)
+            self.reporter = reporter_for(self._declared, size, is_async=self._awaits_callables)
             if self.reporter is None:
                 warn_or_fail([_KEEPS_NO_REFUSALS], strict=self.settings.strict)
         if self.settings.metrics:
-            watch_store(store, self._fallback)
-        if getattr(store, "is_cluster", False) and not (self.settings.key_secret or self._is_nested):
+            watch_store(self._declared, id(store), self._fallback)
+        if self._declared.is_cluster and not (self.settings.key_secret or self._is_nested):
             warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)
 
         if self.settings.strict and self._probes_store:
-            self._probe(store)
+            self._probe()
 
-    def _probe(self, store: Store | AsyncStore) -> None:
+    def _probe(self) -> None:
         """Raise `ConfigError` if the store rejects the gate. If it does not answer, only warn: the app starts."""
-        probe = getattr(store, "probe", None)
+        probe = self._declared.probe
         error = None if probe is None else probe(self.rule_set.algorithms)
         if error is None:
             return

@@ -29,7 +29,6 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.lifecycle import PerLoop
-from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.url import open_async_store, open_store
 
 _MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cached
@@ -167,8 +166,8 @@ class CountingGate(ObservedGate):
 class AsyncGate(Flow):
     """Decides requests in asyncio.
 
-    `sync_gate`: a `Gate` that decides without an await, in the thread of the event loop. None unless the store is a
-    `MemoryStore`, and no rule delays or queues requests or calls a callable.
+    `sync_gate`: a `Gate` that decides without an await, in the thread of the event loop. None if the store suspends, or
+    a rule delays or queues requests or calls a callable.
 
     `store_awaits`: whether the store must be awaited. `may_hold`: whether a rule may delay a request or let it wait for
     a slot.
@@ -194,11 +193,10 @@ class AsyncGate(Flow):
                 code="RL-040",
             )
         self._use_store(store)
-        # a subclass may await in its own atake()
-        is_memory = isinstance(store, MemoryStore) and type(store).atake is MemoryStore.atake
+        suspends = self._declared.suspends
         limit_sets = self.rule_set.limit_sets
-        needs_coroutine = not is_memory or any(limit_set.may_await for limit_set in limit_sets)
-        self.store_awaits: Final = not is_memory
+        needs_coroutine = suspends or any(limit_set.may_await for limit_set in limit_sets)
+        self.store_awaits: Final = suspends
         self.may_hold: Final = any(limit_set.may_delay or limit_set.has_queue for limit_set in limit_sets)
         # `max_waiting=0`, because a delay would block the loop
         sync_settings = replace(settings, store=store, on_refused=None, max_waiting=0, remember_refused=0)
@@ -258,7 +256,7 @@ class AsyncGate(Flow):
         try:
             queue = self._settlement_queues.get()
         except RuntimeError:  # a thread without a loop, e.g. the thread of a sync endpoint
-            loop = loop or getattr(self._store, "loop", None) or self.runtime.loop
+            loop = loop or self._declared.loop or self.runtime.loop
             if loop is None or loop.is_closed():
                 warn_throttled("settle", MAY_BE_LOST, "no event loop is running", code="RL-206")
             else:

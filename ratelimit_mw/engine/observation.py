@@ -12,7 +12,7 @@ from ratelimit_mw.engine.slot_wait import Event
 from ratelimit_mw.metrics.recording import STORE_CALLS, OpenStores, count_decision, count_waiting
 from ratelimit_mw.metrics.registry import COUNTS
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores.memory import MemoryStore
+from ratelimit_mw.stores.contract import BaseStore
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")  # a part of a callable's text that differs in each process
 _NO_OPENTELEMETRY: Final = "span_attributes: needs OpenTelemetry, pip install 'ratelimit-mw[opentelemetry]'"
@@ -76,14 +76,15 @@ def digest(settings: Settings) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
-def watch_store(store: object, fallback: MemoryStore) -> None:
-    """Show among the metrics how many states stores in memory have, and whether the store's circuit breaker is open."""
-    for memory in (store, fallback):
-        if isinstance(memory, MemoryStore):
-            COUNTS.count_states_of(memory)
-    subscribe = getattr(store, "subscribe", None)
-    if callable(subscribe):
-        subscribe(OpenStores(id(store)))
+def watch_store(store: BaseStore, number: int, fallback: BaseStore) -> None:
+    """Show among the metrics how many states stores in memory have, and whether the store's circuit breaker is open.
+
+    `number`: identifies the store among others.
+    """
+    for one in (store, fallback):
+        if one.count_states() is not None:
+            COUNTS.count_states_of(one)
+    store.subscribe(OpenStores(number))
 
 
 @contextmanager

@@ -11,12 +11,13 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.core.memo import get_or_create
 from ratelimit_mw.core.runtime import spawn_task
 from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.stores.contract import BaseStore
 from ratelimit_mw.stores.inventory import KEPT_CLIENTS, AsyncInventory, Inventory, Refusal
 from ratelimit_mw.stores.lifecycle import PerLoop, after_fork_in_child, call_at_exit, fork_safe_lock
 
@@ -210,8 +211,8 @@ class _Timer:
 RefusalReporter = ThreadReporter | LoopReporter
 
 
-def reporter_for(store: Any, size: int, *, is_async: bool) -> RefusalReporter | None:
+def reporter_for(store: BaseStore, size: int, *, is_async: bool) -> RefusalReporter | None:
     """Return the reporter that sends refusals to this store; None if the store cannot keep them."""
     if is_async:
-        return LoopReporter(store, size) if isinstance(store, AsyncInventory) else None
-    return ThreadReporter(store, size) if isinstance(store, Inventory) else None
+        return None if store.async_inventory is None else LoopReporter(store.async_inventory, size)
+    return None if store.inventory is None else ThreadReporter(store.inventory, size)

@@ -17,7 +17,7 @@ from ratelimit_mw.core.runtime import run_to_completion, spawn_task
 from ratelimit_mw.core.verdict import Verdict, refunds_for, verdict_of
 from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER, SLOT_RENEWER, AsyncSlotRenewer, SlotRenewer
 from ratelimit_mw.stores import AsyncStore, Store
-from ratelimit_mw.stores.memory import MemoryStore
+from ratelimit_mw.stores.contract import declared
 
 _NOT_REFUNDED: Final = "a call stopped waiting, and its units may not have been refunded: %s"
 
@@ -132,11 +132,9 @@ class AsyncioRuntime:
         self._timeout: Final = timeout
         self._on_refund: Final = on_refund
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.take: Final = (
-            store.atake if timeout is None or getattr(store, "has_own_timeout", False) else self._take_in_time
-        )
-        # a `MemoryStore` never suspends
-        self.take_cancel_safe: Final = self.take if type(store) is MemoryStore else self._take_cancel_safe
+        known = declared(store)
+        self.take: Final = store.atake if timeout is None or known.has_own_timeout else self._take_in_time
+        self.take_cancel_safe: Final = self._take_cancel_safe if known.suspends else self.take
 
     async def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `Store.peek`."""

@@ -20,9 +20,9 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.memo import get_or_create
 from ratelimit_mw.core.runtime import run, run_to_completion, spawn_task
+from ratelimit_mw.stores.contract import declared
 from ratelimit_mw.stores.group import committed, stored_bucket
 from ratelimit_mw.stores.lifecycle import PerLoop, after_fork_in_child, fork_safe_lock
-from ratelimit_mw.stores.memory import MemoryStore
 
 # Per lifetime. One renewal may fail. After two failures the slots expire, and the next renewal takes them again.
 _RENEWALS: Final = 3
@@ -321,10 +321,10 @@ class AsyncSlotRenewer:
 
         def release_at_end(tracker: Any) -> None:
             if held_slots.registry.end(held_slots):
-                if isinstance(held_slots.store, MemoryStore):
-                    _release_now(held_slots)  # does not block
-                else:
+                if declared(held_slots.store).suspends:
                     tracker.spawn(lambda: _release(_settle_in_loop, held_slots))
+                else:
+                    _release_now(held_slots)  # does not block
 
         return release_at_end
 

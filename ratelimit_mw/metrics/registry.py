@@ -5,11 +5,11 @@ switch threads. In a build without the global lock, counts can be lost.
 """
 
 import os
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import Final, Self
+from typing import Final, Protocol, Self
 from weakref import WeakSet
 
 from ratelimit_mw.core.errors import ConfigError
@@ -39,6 +39,13 @@ _ENVIRONMENT: Final = "PROMETHEUS_MULTIPROC_DIR"
 _SUBFOLDER: Final = "ratelimit_mw"
 
 
+class KeepsStates(Protocol):
+    """A store that may keep states in this process."""
+
+    def count_states(self) -> int | None:
+        """Return their number; None if they are elsewhere."""
+
+
 class Registry:
     """The counts of a process, in a list or in a file of `folder`.
 
@@ -55,7 +62,7 @@ class Registry:
         self._series: dict[Series, int] = {}
         self._lock = Lock()
         self._has_warned = False
-        self._stores = WeakSet[Sized]()
+        self._stores = WeakSet[KeepsStates]()
         self._open_stores: set[int] = set()
         self._update_due = 0.0  # monotonic seconds
 
@@ -108,7 +115,7 @@ class Registry:
         index = self.cell(family, labels)
         self.cells[index] = value
 
-    def count_states_of(self, store: Sized) -> None:
+    def count_states_of(self, store: KeepsStates) -> None:
         """Count the states of a store in memory, as long as it exists."""
         self._stores.add(store)
 
@@ -119,7 +126,7 @@ class Registry:
 
     def _update(self) -> None:
         self._update_due = monotonic() + _UPDATE_INTERVAL
-        self.set(STORE_KEYS, (), sum(map(len, list(self._stores))))
+        self.set(STORE_KEYS, (), sum(store.count_states() or 0 for store in list(self._stores)))
         with self._lock:
             if self._file is None or not self._file.exists():
                 if self._file is not None:

@@ -1,4 +1,4 @@
-"""A layer that stops querying a store that fails: a circuit breaker (M. Nygard, Release It!).
+"""A circuit breaker (M. Nygard, Release It!): it stops querying a store that fails.
 
 After `FAILURES_TO_OPEN` consecutive failures the breaker opens for a pause, in which each take and each peek raises a
 `StoreError` at once. Requests that fail at the same time count as one failure. After the pause one request probes the
@@ -11,10 +11,10 @@ from typing import Final
 
 from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.core.events import Kind, StoreEvent
-from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.limit import Decision
 from ratelimit_mw.core.log import error_summary, warn
 from ratelimit_mw.core.verdict import Answer
-from ratelimit_mw.stores.layer import SCRIPT_ERROR, Clock, Layer, Listener
+from ratelimit_mw.stores.contract import SCRIPT_ERROR, Clock, Listener
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 FAILURES_TO_OPEN: Final = 3  # consecutive failures; `CircuitBreaker` describes which ones count
@@ -23,8 +23,8 @@ MAX_PAUSE: Final = 0.5  # seconds; short enough that the breaker closes within a
 _LOG_INTERVAL: Final = 10.0  # seconds between log lines about an outage, as a flapping store must not fill the disk
 
 
-class CircuitBreaker(Layer):
-    """Opens after consecutive failures and probes the store after a pause. See `layer.Layer`.
+class CircuitBreaker:
+    """Opens after consecutive failures and probes the store after a pause. Thread-safe; does no I/O.
 
     A failed request counts only if it started after the latest failure that counted. So requests that are in progress
     at the same time count as one failure, however many of them fail. A reply of the store sets the count to 0. A
@@ -55,43 +55,33 @@ class CircuitBreaker(Layer):
             self._outage_logged = False
 
     def subscribe(self, listener: Listener) -> bool:
-        """See `Layer.subscribe`."""
+        """Send events to `listener`. A second call has no effect."""
         if listener not in self._listeners:
             self._listeners = (*self._listeners, listener)
         return True
 
-    def before_take(self, charges: Sequence[Charge], now: float) -> None:  # noqa: ARG002  # the same for all charges
+    def enter(self, now: float) -> None:
         """Raise `StoreError` during a pause. The first request after a pause becomes the probe."""
         if self._pause_end is None:
             return
         with self._lock:
-            self._check(now)
+            self.check(now)
             if self._pause_end is None:
                 return
             # Other requests skip the store until this probe has a result, or for MAX_PAUSE if it gets none.
             self._pause_end, self._earliest_counted_start = now + MAX_PAUSE, now
         self._notify("probe", now)
 
-    def before_peek(self, now: float) -> None:
-        """Raise `StoreError` during a pause. A peek is never a probe."""
-        self._check(now)
-
-    def after_take(
-        self,
-        charges: Sequence[Charge],  # noqa: ARG002  # the same for all charges
-        decisions: Sequence[Decision],
-        started_at: float,
-        clock: Clock,
-    ) -> None:
+    def replied(self, decisions: Sequence[Decision], started_at: float, clock: Clock) -> None:
         """Close the breaker if the store itself replied."""
         if not self._failures:
             return
-        if isinstance(decisions, Answer):  # made by a layer, without a call of the store
+        if isinstance(decisions, Answer):  # made without a call of the store
             self._end_probe_without_reply(started_at)
         else:
             self._record_reply(clock())
 
-    def on_failure(self, charges: Sequence[Charge], error: BaseException, started_at: float, now: float) -> None:  # noqa: ARG002
+    def failed(self, error: BaseException, started_at: float, now: float) -> None:
         """Count a failure of the store. Canceled requests and invalid charges do not count."""
         if not isinstance(error, StoreError) or isinstance(error, StoreNotQueried):
             self._end_probe_without_reply(started_at)
@@ -100,7 +90,8 @@ class CircuitBreaker(Layer):
         else:
             self._record_failure(error, started_at, now)
 
-    def _check(self, now: float) -> None:
+    def check(self, now: float) -> None:
+        """Raise `StoreError` during a pause. A peek calls only this: it is never a probe."""
         # If the end is further away than a pause can last, the clock has stepped back.
         if (end := self._pause_end) is not None and end - now <= 2 * MAX_PAUSE and now < end:
             raise StoreNotQueried(f"not queried during a pause: {self._error}", rejected=self._rejected)

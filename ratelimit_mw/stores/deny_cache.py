@@ -1,4 +1,4 @@
-"""A layer that caches refusals, so that a flood of refused requests costs the server almost nothing.
+"""A cache of refusals, so that a flood of refused requests costs the server almost nothing.
 
 The store would refuse the same group of charges until its `retry_after` is over, unless a bucket is settled or reset.
 So a cached refusal is correct, and the server need not be queried. Other processes may also settle a bucket. Therefore
@@ -7,7 +7,8 @@ no refusal is cached for longer than `max_seconds`, the setting `deny_cache`.
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -15,8 +16,8 @@ from msgspec.structs import replace
 from ratelimit_mw.algorithms.bucket import DelayableLimit
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, check_seconds, microseconds
 from ratelimit_mw.core.verdict import Answer
+from ratelimit_mw.stores.contract import Clock
 from ratelimit_mw.stores.group import stored_bucket
-from ratelimit_mw.stores.layer import Clock, Layer
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _MAX_GROUPS: Final = 10_000  # cached refusals
@@ -26,33 +27,42 @@ T = TypeVar("T")
 Group = tuple[Charge, ...]
 
 
-class _CachedRefusal(NamedTuple):
-    """The decisions on a refused group, and the time for which they are valid. Times are in microseconds.
+class RememberedRefusal(NamedTuple):
+    """A refused group, the decisions on it, and the time for which they are valid. Times are in microseconds.
 
     The store decided at an unknown instant between `queried_at` and `answered_at`. The refusal expires as if the store
     had decided at `queried_at`, so that it does not last too long. Its waits are counted from `answered_at`, so that
     none is too short.
     """
 
+    charges: Group
     decisions: Sequence[Decision]
     queried_at: int
     answered_at: int
     expires_at: int  # from then on the store may decide differently
 
+    def is_valid(self, now: int) -> bool:
+        """Whether the store would refuse the group at `now`. False if the clock stepped back."""
+        return self.queried_at <= now < self.expires_at
 
-class DenyCache(Layer):
-    """Caches each refusal for at most `max_seconds`. See `layer.Layer`."""
+    def decisions_at(self, now: int) -> Iterator[Decision]:
+        """Return the decisions with their times reduced by the age of the refusal."""
+        return map(_aged, self.charges, self.decisions, repeat(max(0, now - self.answered_at)))
+
+
+class DenyCache:
+    """Caches each refusal for at most `max_seconds`. Thread-safe; does no I/O. Time is passed in, in seconds."""
 
     def __init__(self, max_seconds: float) -> None:
         self._max_seconds: Final = check_seconds("deny_cache", max_seconds)
-        self._refusals: OrderedDict[Group, _CachedRefusal] = OrderedDict()  # oldest first
+        self._refusals: OrderedDict[Group, RememberedRefusal] = OrderedDict()  # oldest first
         self._by_key: dict[str, set[Group]] = {}  # by the key of each charge
         self._by_refusing_bucket: dict[tuple[str, str], set[Group]] = {}  # by each refusing bucket
         self._settled_at: OrderedDict[str, float] = OrderedDict()  # by key, oldest first
         self._latest_evicted = 0.0  # the latest time that was evicted from `_settled_at`
         self._lock = fork_safe_lock()
 
-    def before_take(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
+    def find(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
         """Return the cached refusal of this group with its times reduced by its age, or None."""
         # A quick check first: a string caches its hash, a group does not. The last key is more likely than the others
         # to belong to one client alone.
@@ -62,15 +72,14 @@ class DenyCache(Layer):
         refusal = self._refusals.get(group)
         if refusal is None:
             return None
-        if not refusal.queried_at <= time < refusal.expires_at:  # expired, or the clock stepped back
+        if not refusal.is_valid(time):
             with self._lock:
                 if self._refusals.get(group) is refusal:  # not replaced by another thread
                     self._drop(group)
             return None
-        elapsed_us = max(0, time - refusal.answered_at)
-        return Answer(map(aged, group, refusal.decisions, [elapsed_us] * len(group)), "remembered")
+        return Answer(refusal.decisions_at(time), "remembered")
 
-    def after_take(
+    def remember(
         self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float, clock: Clock
     ) -> None:
         """Cache a refusal. If the group was admitted, drop refusals by its buckets: their waits are now too short."""
@@ -88,7 +97,7 @@ class DenyCache(Layer):
         """Whether any refusal is cached."""
         return bool(self._by_key)
 
-    def invalidate(self, charges: Sequence[Charge], now: float) -> None:
+    def forget(self, charges: Sequence[Charge], now: float) -> None:
         """Drop the groups with one of these keys. Decisions on them requested before `now` will not be cached."""
         with self._lock:
             for charge in charges:
@@ -115,9 +124,8 @@ class DenyCache(Layer):
                 return  # the decision may be older than the settlement
             self._drop(group)
             self._evict(queried_at)
-            self._refusals[group] = _CachedRefusal(
-                decisions, queried_at, max(queried_at, microseconds(now)), expires_at
-            )
+            answered_at = max(queried_at, microseconds(now))
+            self._refusals[group] = RememberedRefusal(group, decisions, queried_at, answered_at, expires_at)
             for charge, decision in zip(group, decisions, strict=True):
                 self._by_key.setdefault(charge.key, set()).add(group)
                 if not decision.allowed:
@@ -165,7 +173,7 @@ def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
     return max(waits.get("penalty" if has_penalty else "limit", ()), default=0.0)
 
 
-def aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
+def _aged(charge: Charge, decision: Decision, elapsed_us: int) -> Decision:
     """Return the decision as it is `elapsed_us` microseconds later, except that `remaining` may be too low.
 
     `allowed` becomes true if this charge alone would pass by then. The group is still refused, by another charge.

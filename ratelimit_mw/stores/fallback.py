@@ -4,12 +4,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import floor, isinf
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import fields, replace
 
 from ratelimit_mw.core.limit import Charge, Decision, Limit, microseconds
-from ratelimit_mw.stores.deny_cache import aged
+from ratelimit_mw.stores.deny_cache import RememberedRefusal
 from ratelimit_mw.stores.group import stored_bucket
 from ratelimit_mw.stores.lifecycle import StoreOverrides, fork_safe_lock
 from ratelimit_mw.stores.memory import MemoryStore
@@ -17,15 +17,6 @@ from ratelimit_mw.stores.memory import MemoryStore
 _REFUSALS: Final = 10_000  # the most buckets whose refusals are remembered
 _LIMITS: Final = 4096  # scaled limits that are cached
 _DIGITS: Final = 9  # decimal places to round to before rounding down, so that 0.29 of 100 is 29, not 28
-
-
-class _StoreRefusal(NamedTuple):
-    """A decision of the store that refused `cost` units. Times are in microseconds."""
-
-    decision: Decision
-    cost: int
-    observed_at: int
-    expires_at: int
 
 
 class FallbackStore(MemoryStore):
@@ -40,7 +31,7 @@ class FallbackStore(MemoryStore):
     def __init__(self, share: float = 1.0, *, clock: Callable[[], float] | None = None) -> None:
         super().__init__(clock=clock)
         self._share: Final = share
-        self._refusals: OrderedDict[tuple[str, str], _StoreRefusal] = OrderedDict()  # by bucket, oldest first
+        self._refusals: OrderedDict[tuple[str, str], RememberedRefusal] = OrderedDict()  # by bucket, oldest first
         self._refusals_lock = fork_safe_lock()
 
     @property
@@ -91,14 +82,14 @@ class FallbackStore(MemoryStore):
         bucket = stored_bucket(charge)
         refusal = self._refusals.get(bucket)
         if decision.allowed:
-            if refusal is not None and charge.cost >= refusal.cost:  # the bucket was reset or refunded
+            if refusal is not None and charge.cost >= refusal.charges[0].cost:  # the bucket was reset or refunded
                 del self._refusals[bucket]
         elif isinf(decision.retry_after):
             pass  # the cost exceeds the limit, so it exceeds the scaled limit, too
-        elif refusal is None or now >= refusal.expires_at or charge.cost <= refusal.cost:
+        elif refusal is None or now >= refusal.expires_at or charge.cost <= refusal.charges[0].cost:
             # keep the smallest refused cost, because a refusal applies to larger costs, too
             expires_at = now + microseconds(decision.retry_after)
-            self._refusals[bucket] = _StoreRefusal(decision, charge.cost, now, expires_at)
+            self._refusals[bucket] = RememberedRefusal((charge,), (decision,), now, now, expires_at)
             self._refusals.move_to_end(bucket)
 
     def _scale(self, charges: Sequence[Charge]) -> Sequence[Charge]:
@@ -112,10 +103,10 @@ class FallbackStore(MemoryStore):
         refusals = {}
         for index, charge in enumerate(charges):
             refusal = self._refusals.get(stored_bucket(charge))
-            if refusal is None or charge.role != "limit" or charge.cost < refusal.cost:
+            if refusal is None or charge.role != "limit" or charge.cost < refusal.charges[0].cost:
                 continue
-            if refusal.observed_at <= now < refusal.expires_at:  # False if the clock stepped back
-                refusals[index] = aged(charge, refusal.decision, now - refusal.observed_at)
+            if refusal.is_valid(now):
+                (refusals[index],) = refusal.decisions_at(now)
         return refusals
 
     def _refuse(self, charges: Sequence[Charge], refusals: dict[int, Decision]) -> Sequence[Decision]:
@@ -137,11 +128,6 @@ def scaled(limit: Limit, share: float) -> Limit:
     names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once"}
     units = {name: value for name in names if (value := getattr(limit, name))}
     return replace(limit, **{name: max(1, floor(round(value * share, _DIGITS))) for name, value in units.items()})
-
-
-def needs_fallback(store: object) -> bool:
-    """Whether the store can fail. A `MemoryStore` cannot."""
-    return type(store) is not MemoryStore
 
 
 def _scaled_charge(charge: Charge, share: float) -> Charge:

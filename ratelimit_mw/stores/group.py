@@ -1,9 +1,10 @@
-"""Applies the rules for a group of charges: which of them share a bucket, and which are charged in the end."""
+"""Decides groups of charges: which of them share a bucket, which are charged in the end, and the states to write."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, Limit
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, Limit, State
 
 
 def stored_bucket(charge: Charge) -> tuple[str, str]:
@@ -99,6 +100,60 @@ def committed(charges: Sequence[Charge], decisions: Sequence[Decision]) -> list[
             for index, charge in enumerate(charges)
         ]
     return charged
+
+
+class Outcome(NamedTuple):
+    """The outcome of a group. `states`: the new state of each charge's bucket; the given object if it is unchanged.
+
+    `charged`: whether each charge counts. `refused`: whether a limit or a penalty refuses.
+    """
+
+    decisions: Sequence[Decision]
+    states: Sequence[State]
+    charged: Sequence[bool]
+    refused: bool
+
+
+def decide_group(
+    charges: Sequence[Charge], states: Sequence[State], now: int, buckets: Sequence[Hashable] = ()
+) -> Outcome:
+    """Decide merged charges on the states of their buckets, at one time in microseconds. Pure.
+
+    A charge that admits but does not count shows its bucket without it. A store writes `Outcome.states` in order, or
+    none of them for a peek.
+
+    `buckets`: identifies the bucket of each charge, for a full store, where new keys share one; empty if each charge
+    has its own. Whether a charge is admitted depends on the earlier charges of its bucket. What the bucket keeps, and
+    what an admitted charge shows, includes only those of them that count.
+    """
+    decisions, news, refused = [], [], False
+    latest: dict[Hashable, State] = {}
+    for index, charge in enumerate(charges):
+        old = latest.get(buckets[index], states[index]) if buckets else states[index]
+        decision, new = charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us)
+        decisions.append(decision)
+        news.append(new)
+        if not decision.allowed and charge.role != "shadow":
+            refused = True
+        if buckets:
+            latest[buckets[index]] = new
+    charged = committed(charges, decisions)
+    is_shared = len(latest) < len(buckets)
+    if is_shared or not all(charged):
+        latest.clear()
+        for index, charge in enumerate(charges):
+            old = latest.get(buckets[index], states[index]) if is_shared else states[index]
+            if decisions[index].allowed and not charged[index]:
+                decisions[index], news[index] = charge.limit.decide(old, now, 0, None)[0], old
+            elif is_shared:
+                decision, new = charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us)
+                if charged[index]:
+                    decisions[index], news[index] = decision, new
+                else:  # alone it might be admitted
+                    news[index] = old if decision.allowed else new
+            if is_shared:
+                latest[buckets[index]] = news[index]
+    return Outcome(decisions, news, charged, refused)
 
 
 def in_parts(units: int, limit: Limit) -> list[int]:

@@ -14,16 +14,16 @@ from typing import Any, Final, NamedTuple
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Answer
+from ratelimit_mw.stores.contract import Clock
 from ratelimit_mw.stores.group import stored_bucket
-from ratelimit_mw.stores.layer import Clock
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _MAX_ALLOTMENTS: Final = 1_000  # leases are meant for a few hot buckets
 
 TakeFromStore = Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]
 
-Start = Callable[[Coroutine[Any, Any, None], float], "asyncio.Task[None] | None"]
-"""Runs a coroutine that takes a lease, in a task or, in a thread, at once. The float is the lease's `lease_time`."""
+Start = Callable[[Coroutine[Any, Any, None], float | None], "asyncio.Task[None] | None"]
+"""Runs a coroutine in a task or, in a thread, at once. The float is the `lease_time` of a lease that it takes."""
 
 
 class Allotment:

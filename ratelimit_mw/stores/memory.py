@@ -9,8 +9,9 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision, Limit, State, check_int, microseconds
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.stores.contract import InPlace
 from ratelimit_mw.stores.generations import GenerationalMap
-from ratelimit_mw.stores.group import Group, committed, cost_to_decide
+from ratelimit_mw.stores.group import Group, decide_group
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
 
 _PROBES = 8  # states per limit that are checked for an expired one, to make room for a new one
@@ -23,7 +24,7 @@ _SIZE_DIVISOR = 24
 Entry = tuple[GenerationalMap, str, State]
 
 
-class MemoryStore:
+class MemoryStore(InPlace):
     """Keeps states in this process, for threads (`take`) and for asyncio (`atake`). A call never waits for I/O.
 
     `max_keys`: the maximum number of states, at least 1. Overflow buckets come on top, one per limit at most. In a full
@@ -33,7 +34,15 @@ class MemoryStore:
     overflow bucket. `clock`: a callable that returns seconds, for tests; None is `time.monotonic`.
     """
 
+    can_fail: ClassVar[bool] = False
     has_own_timeout: ClassVar[bool] = True  # a call never waits, so callers need no timeout
+
+    def __init_subclass__(cls) -> None:
+        """Let a subclass that declares nothing raise, and suspend if it has an `atake` of its own."""
+        super().__init_subclass__()
+        own = vars(cls)
+        cls.can_fail = own.get("can_fail", True)
+        cls.suspends = own.get("suspends", cls.suspends or "atake" in own)
 
     @check_arguments(elsewhere=dict.fromkeys(("maxsize", "max_size", "max_entries"), "into `max_keys`"))
     def __init__(self, *, max_keys: int = 1_000_000, clock: Callable[[], float] | None = None) -> None:
@@ -114,26 +123,6 @@ class MemoryStore:
         with self._lock:
             self._clear()
 
-    async def atake(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """See `take`."""
-        return self.take(charges)
-
-    async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """See `peek`."""
-        return self.peek(charges)
-
-    async def asettle(self, charges: Sequence[Charge]) -> None:
-        """See `settle`."""
-        self.settle(charges)
-
-    async def areset(self, charges: Sequence[Charge]) -> None:
-        """See `reset`."""
-        self.reset(charges)
-
-    async def aclose(self) -> None:
-        """See `close`."""
-        self.close()
-
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
         with self._lock:
             if self._configured_clock is None:
@@ -148,6 +137,10 @@ class MemoryStore:
 
     def _now(self) -> int:
         return monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())
+
+    def count_states(self) -> int:
+        """See `BaseStore`."""
+        return len(self)
 
     def __len__(self) -> int:
         """Return the number of states, including expired ones that were not dropped yet."""
@@ -203,38 +196,21 @@ class MemoryStore:
         group = Group(requested)
         charges = group.charges
         entries = self._find_all(charges, now, evict=commit)
-        results: list[tuple[Decision, State]] = []
-        # States of overflow buckets. If several new keys of this group share one, each decision includes the units of
-        # the earlier ones, even of a shadow that is not charged in the end.
-        overflow: dict[str, State] = {}
-        shared: set[str] = set()  # the limits whose overflow bucket several keys share
-        for index, charge in enumerate(charges):
-            state_map, key, old = entries[index]
-            if key == _OVERFLOW_KEY and charge.limit.bucket in overflow:
-                shared.add(charge.limit.bucket)
-                entries[index] = state_map, key, (old := overflow[charge.limit.bucket])
-            results.append(charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us))
-            if key == _OVERFLOW_KEY:
-                overflow[charge.limit.bucket] = results[index][1]
-        decisions = [decision for decision, _ in results]
-        refused = not all(
-            decision.allowed or charge.role == "shadow" for charge, decision in zip(charges, decisions, strict=True)
-        )
-        for index, charged in enumerate(committed(charges, decisions)):
-            state_map, key, old = entries[index]
-            decision, new = results[index]
-            # In a refused group, the state of a shared overflow bucket may include units that are not charged.
-            writes = commit and not (refused and key == _OVERFLOW_KEY and charges[index].limit.bucket in shared)
-            if decision.allowed and not charged:
-                # it admits, but is not charged, so the decision shows the bucket without this charge
-                decisions[index] = charges[index].limit.decide(old, now, 0, None)[0]
-                new = old
-            elif writes and new is not None and (new is not old or key not in state_map.current):
-                self._add(state_map, key, new, now)  # also moves an unchanged state to the current generation
-            if writes and refused and new is not None:
+        # in a full store, several new keys of a limit may have its overflow bucket
+        buckets = [entry[:2] for entry in entries] if self._free_keys < len(charges) else ()
+        outcome = decide_group(charges, [state for *_, state in entries], now, buckets)
+        for index, (state_map, key, old) in enumerate(entries if commit else ()):
+            new = outcome.states[index]
+            if new is None:
+                continue
+            # An unchanged state moves to the current generation, unless its charge admits but does not count.
+            moves = outcome.charged[index] or not outcome.decisions[index].allowed
+            if new is not old or (moves and key not in state_map.current):
+                self._add(state_map, key, new, now)
+            if outcome.refused:
                 # a full store must not evict any bucket of a refused request, not even those that did not refuse
                 state_map.mark_refused(key, new)
-        return group.spread(decisions)
+        return group.spread(outcome.decisions)
 
     def _settle(self, charge: Charge, now: int) -> None:
         ((state_map, key, old),) = self._find_all([charge], now, evict=charge.cost > 0)

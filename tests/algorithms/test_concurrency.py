@@ -103,8 +103,8 @@ def test_deny_cache_keeps_only_permanent_refusals_of_slots(cost: int, *, remembe
     store, limit = MemoryStore(clock=clock), Concurrency(2)
     store.take([Charge("k", limit, 2)])
     charges = [Charge("k", limit, cost)]
-    cache.after_take(charges, store.take(charges), clock(), clock)
-    assert (cache.before_take(charges, clock()) is not None) == remembered
+    cache.remember(charges, store.take(charges), clock(), clock)
+    assert (cache.find(charges, clock()) is not None) == remembered
 
 
 @pytest.mark.promise(3)
@@ -115,6 +115,6 @@ def test_deny_cache_keeps_a_refusal_shared_with_a_rate_until_the_rate_admits() -
     store.take(charges)
     refused = store.take(charges)
     assert [one.allowed for one in refused] == [False, False]
-    cache.after_take(charges, refused, clock(), clock)
-    assert cache.before_take(charges, clock() + 9.999) is not None
-    assert cache.before_take(charges, clock() + 10) is None
+    cache.remember(charges, refused, clock(), clock)
+    assert cache.find(charges, clock() + 9.999) is not None
+    assert cache.find(charges, clock() + 10) is None

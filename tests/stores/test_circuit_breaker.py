@@ -14,9 +14,9 @@ from ratelimit_mw.core.events import Hook, StoreEvent
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.circuit_breaker import FAILURES_TO_OPEN, INITIAL_PAUSE, MAX_PAUSE, CircuitBreaker
+from ratelimit_mw.stores.contract import SCRIPT_ERROR
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.layer import SCRIPT_ERROR
-from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.guarded import AsyncGuardedStore, Guard, GuardedStore
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.testing.blocking import blocking
 
@@ -46,8 +46,8 @@ class Fixture:
         self.events: list[StoreEvent] = []
         self.store: Store
 
-    def layered(self, kind: Any) -> Any:
-        found = kind(self.inner, [DenyCache(1.0), self.breaker], 1.0, self.clock)
+    def guarded(self, kind: Any) -> Any:
+        found = kind(self.inner, Guard(DenyCache(1.0), self.breaker, self.clock), 1.0)
         assert found.subscribe(Hook("on_store_event", self.events.append))
         return found
 
@@ -82,14 +82,14 @@ class Fixture:
         return False
 
 
-@pytest.fixture(params=[LayeredStore, AsyncLayeredStore], ids=["threads", "asyncio"])
+@pytest.fixture(params=[GuardedStore, AsyncGuardedStore], ids=["threads", "asyncio"])
 def it(request: pytest.FixtureRequest) -> Iterator[Fixture]:
     found = Fixture()
-    if request.param is LayeredStore:
-        found.store = found.layered(LayeredStore)
+    if request.param is GuardedStore:
+        found.store = found.guarded(GuardedStore)
         yield found
         return
-    with blocking(found.layered(AsyncLayeredStore)) as store:
+    with blocking(found.guarded(AsyncGuardedStore)) as store:
         found.store = store
         yield found
 
@@ -131,18 +131,18 @@ def test_jitter_shortens_a_pause_by_at_most_half() -> None:
 
     breaker = CircuitBreaker(jitter)
     for now in (1.0, 2.0, 3.0):
-        breaker.on_failure([CHARGE], DOWN, now, now)
+        breaker.failed(DOWN, now, now)
     assert asked == [(INITIAL_PAUSE / 2, INITIAL_PAUSE)]
     with pytest.raises(StoreNotQueried):
-        breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE / 2 - US)
-    breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE / 2)
+        breaker.enter(3.0 + INITIAL_PAUSE / 2 - US)
+    breaker.enter(3.0 + INITIAL_PAUSE / 2)
     assert 2 * MAX_PAUSE <= 1.0  # in the worst case, the store is used again after two pauses, within a second
 
 
 def test_one_request_probes_and_the_others_fail_at_once(it: Fixture) -> None:
     it.fail(3)
     it.clock.advance(INITIAL_PAUSE)
-    it.breaker.before_take([CHARGE], it.clock())
+    it.breaker.enter(it.clock())
     assert it.refused()
     it.clock.advance(MAX_PAUSE - 10 * US)
     assert it.refused()
@@ -153,14 +153,14 @@ def test_one_request_probes_and_the_others_fail_at_once(it: Fixture) -> None:
 def test_only_one_of_many_threads_probes() -> None:
     breaker = CircuitBreaker(longest)
     for now in (1.0, 2.0, 3.0):
-        breaker.on_failure([CHARGE], DOWN, now, now)
+        breaker.failed(DOWN, now, now)
     passed: list[int] = []
     together = threading.Barrier(20)
 
     def ask(number: int) -> None:
         together.wait()
         try:
-            breaker.before_take([CHARGE], 3.0 + INITIAL_PAUSE)
+            breaker.enter(3.0 + INITIAL_PAUSE)
         except StoreNotQueried:
             return
         passed.append(number)
@@ -176,15 +176,15 @@ def test_only_one_of_many_threads_probes() -> None:
 def test_failures_of_concurrent_requests_count_once() -> None:
     breaker = CircuitBreaker(longest)
     for _ in range(100):
-        breaker.on_failure([CHARGE], DOWN, 1.0, 1.05)
+        breaker.failed(DOWN, 1.0, 1.05)
     for _ in range(100):
-        breaker.on_failure([CHARGE], DOWN, 1.05, 1.1)
-        breaker.on_failure([CHARGE], DOWN, 1.04, 1.1)  # sent before the first failure was counted
-        breaker.on_failure([CHARGE], DOWN, 1.05, 1.099)  # from a thread that read the clock a moment earlier
-    breaker.before_take([CHARGE], 1.1)
-    breaker.on_failure([CHARGE], DOWN, 1.1, 1.15)
+        breaker.failed(DOWN, 1.05, 1.1)
+        breaker.failed(DOWN, 1.04, 1.1)  # sent before the first failure was counted
+        breaker.failed(DOWN, 1.05, 1.099)  # from a thread that read the clock a moment earlier
+    breaker.enter(1.1)
+    breaker.failed(DOWN, 1.1, 1.15)
     with pytest.raises(StoreNotQueried):
-        breaker.before_take([CHARGE], 1.15)
+        breaker.enter(1.15)
 
 
 def test_failures_of_earlier_requests_do_not_fail_the_probe() -> None:
@@ -192,12 +192,12 @@ def test_failures_of_earlier_requests_do_not_fail_the_probe() -> None:
     events: list[StoreEvent] = []
     breaker.subscribe(events.append)
     for now in (1.0, 2.0, 3.0):
-        breaker.on_failure([CHARGE], DOWN, now, now)
-    breaker.before_take([CHARGE], 3.2)
-    breaker.on_failure([CHARGE], DOWN, 3.0, 3.21)
-    breaker.after_take([CHARGE], [], 3.2, lambda: 3.25)
+        breaker.failed(DOWN, now, now)
+    breaker.enter(3.2)
+    breaker.failed(DOWN, 3.0, 3.21)
+    breaker.replied([], 3.2, lambda: 3.25)
     assert [event.kind for event in events] == ["failed", "failed", "failed", "open", "probe", "failed", "closed"]
-    breaker.before_take([CHARGE], 3.25)
+    breaker.enter(3.25)
 
 
 def test_a_clock_that_steps_back_ends_the_pause(it: Fixture) -> None:
@@ -239,7 +239,7 @@ def test_canceling_a_probe_lets_another_request_probe() -> None:
 
     async def main() -> None:
         it.inner = inner = Hangs(clock=it.clock)
-        store = it.layered(AsyncLayeredStore)
+        store = it.guarded(AsyncGuardedStore)
         inner.error = DOWN
         for _ in range(3):
             with pytest.raises(StoreError):
@@ -263,12 +263,12 @@ def test_canceling_a_probe_lets_another_request_probe() -> None:
 def test_a_cached_refusal_does_not_close_the_breaker() -> None:
     breaker = CircuitBreaker(longest)
     for now in (1.0, 2.0, 3.0):
-        breaker.on_failure([CHARGE], DOWN, now, now)
-    breaker.before_take([CHARGE], 3.1)
-    breaker.after_take([CHARGE], Answer([], "remembered"), 3.1, lambda: 3.1)
-    breaker.before_take([CHARGE], 3.1)  # another request probes
+        breaker.failed(DOWN, now, now)
+    breaker.enter(3.1)
+    breaker.replied(Answer([], "remembered"), 3.1, lambda: 3.1)
+    breaker.enter(3.1)  # another request probes
     with pytest.raises(StoreNotQueried):
-        breaker.before_take([CHARGE], 3.1)
+        breaker.enter(3.1)
 
 
 def test_the_deny_cache_refuses_while_the_breaker_is_open(it: Fixture) -> None:
@@ -338,11 +338,11 @@ def test_events_have_the_error_and_the_time_since_the_first_failure(it: Fixture)
 
 def test_a_hook_subscribed_twice_is_called_once_and_needs_a_breaker() -> None:
     it = Fixture()
-    it.store = it.layered(LayeredStore)
-    it.store.subscribe(Hook("on_store_event", it.events.append))  # type: ignore[attr-defined]  # it is a LayeredStore
+    it.store = it.guarded(GuardedStore)
+    it.store.subscribe(Hook("on_store_event", it.events.append))  # type: ignore[attr-defined]  # it is a GuardedStore
     it.fail()
     assert it.kinds == ["failed"]
-    assert not LayeredStore(it.inner, [DenyCache(1.0)], 1.0).subscribe(it.events.append)
+    assert not GuardedStore(it.inner, Guard(DenyCache(1.0)), 1.0).subscribe(it.events.append)
 
 
 def test_clear_closes_the_breaker(it: Fixture) -> None:
@@ -357,11 +357,11 @@ def test_a_hook_may_call_the_breaker_without_a_deadlock() -> None:
 
     def ask(event: StoreEvent) -> None:
         heard.append(event.kind)
-        breaker.before_peek(0.0)
+        breaker.check(0.0)
         if event.kind == "open":
-            breaker.after_take([CHARGE], [], 3.0, lambda: 3.0)
+            breaker.replied([], 3.0, lambda: 3.0)
 
     breaker.subscribe(ask)
     for now in (1.0, 2.0, 3.0):
-        breaker.on_failure([CHARGE], DOWN, now, now)
+        breaker.failed(DOWN, now, now)
     assert heard == ["failed"] * 3 + ["open", "closed"]

@@ -29,7 +29,7 @@ from ratelimit_mw.core.limit import Role
 from ratelimit_mw.core.verdict import Answer, Source, verdict_of
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.layered_store import LayeredStore
+from ratelimit_mw.stores.guarded import Guard, GuardedStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore, freeze
 from ratelimit_mw.testing.blocking import blocking
@@ -40,13 +40,13 @@ US = 0.000001
 pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
 
 
-class Remembering(LayeredStore):
+class Remembering(GuardedStore):
     """A deny cache over a store in memory that records its calls. Both use one injected clock."""
 
     def __init__(self, deny_cache: float = 1.0) -> None:
         self.clock = Clock()
         self.inner = RecordingStore(clock=self.clock)
-        super().__init__(self.inner, [DenyCache(deny_cache)], 1.0, self.clock)
+        super().__init__(self.inner, Guard(DenyCache(deny_cache), clock=self.clock), 1.0)
 
     @property
     def asked(self) -> int:
@@ -195,29 +195,29 @@ def test_a_refusal_overtaken_by_a_reset_is_not_cached() -> None:
             answer = super().take(charges)
             while corrections:
                 clock.advance(US)
-                layered.reset([corrections.pop()])  # as by another thread before these decisions arrive
+                guarded.reset([corrections.pop()])  # as by another thread before these decisions arrive
             return answer
 
     clock, corrections = Clock(), list[Charge]()
-    layered = LayeredStore(Overtaken(clock=clock), [DenyCache(1.0)], 1.0, clock)
+    guarded = GuardedStore(Overtaken(clock=clock), Guard(DenyCache(1.0), clock=clock), 1.0)
     charge = Charge("k", FixedWindow(1, 60))
-    layered.take([charge])
+    guarded.take([charge])
     corrections.append(charge)
-    assert not layered.take([charge])[0].allowed
-    assert layered.take([charge])[0].allowed
+    assert not guarded.take([charge])[0].allowed
+    assert guarded.take([charge])[0].allowed
 
 
 def test_overtaken_refusals_are_not_cached_after_many_settlements() -> None:
     cache, group = DenyCache(1.0), [Charge("first", FixedWindow(1, 60))]
     refused = [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)]
-    cache.invalidate(group, 10.0)
+    cache.forget(group, 10.0)
     for number in range(2000):
-        cache.invalidate([Charge(f"{number}", FixedWindow(1, 60))], 10.1)
+        cache.forget([Charge(f"{number}", FixedWindow(1, 60))], 10.1)
     assert len(cache._settled_at) == 1000
-    cache.after_take(group, refused, 9.9, lambda: 10.2)
-    assert cache.before_take(group, 10.2) is None
-    cache.after_take(group, refused, 10.2, lambda: 10.2)
-    assert cache.before_take(group, 10.3) is not None
+    cache.remember(group, refused, 9.9, lambda: 10.2)
+    assert cache.find(group, 10.2) is None
+    cache.remember(group, refused, 10.2, lambda: 10.2)
+    assert cache.find(group, 10.3) is not None
 
 
 def refusals(store: Remembering, group: Sequence[Charge], times: int) -> list[tuple[Source, list[bool]]]:
@@ -310,7 +310,7 @@ def test_call_latency_neither_shortens_waits_nor_extends_caching() -> None:
             return answer
 
     inner = Slow(clock=clock)
-    store = LayeredStore(inner, [DenyCache(1.0)], 1.0, clock)
+    store = GuardedStore(inner, Guard(DenyCache(1.0), clock=clock), 1.0)
     charge = Charge("k", FixedWindow(1, 0.5))
     store.take([charge])  # decided at 100.01
     assert store.take([charge])[0].retry_after == 0.47  # sent at 100.03, decided at 100.04, received at 100.06
@@ -328,25 +328,25 @@ def test_at_most_10000_refusals_are_cached() -> None:
     limit, refused = FixedWindow(1, 60), [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)] * 2
     groups = [[Charge("all", limit), Charge(f"{number}", limit)] for number in range(12_000)]
     for group in groups:
-        cache.after_take(group, refused, 10.0, lambda: 10.0)
+        cache.remember(group, refused, 10.0, lambda: 10.0)
     assert len(cache._refusals) == 10_000
     assert len(cache._by_key) == 10_001
-    assert [cache.before_take(group, 10.5) is not None for group in (groups[1999], groups[2000], groups[-1])] == [
+    assert [cache.find(group, 10.5) is not None for group in (groups[1999], groups[2000], groups[-1])] == [
         False,
         True,
         True,
     ]
     for number in range(6_000):  # after the flood, each new refusal removes two old ones
-        cache.after_take([Charge(f"later {number}", limit)], refused[:1], 12.0, lambda: 12.0)
+        cache.remember([Charge(f"later {number}", limit)], refused[:1], 12.0, lambda: 12.0)
     assert len(cache._refusals) == 6_000
-    cache.invalidate([Charge("all", limit), *(Charge(f"later {number}", limit) for number in range(6_000))], 12.0)
+    cache.forget([Charge("all", limit), *(Charge(f"later {number}", limit) for number in range(6_000))], 12.0)
     assert (len(cache._refusals), cache._by_key, cache._by_refusing_bucket) == (0, {}, {})
 
 
 def test_expired_refusals_are_removed() -> None:
     cache, group = DenyCache(1.0), [Charge("k", FixedWindow(1, 60))]
-    cache.after_take(group, [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)], 10.0, lambda: 10.0)
-    assert cache.before_take(group, 11.0) is None
+    cache.remember(group, [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)], 10.0, lambda: 10.0)
+    assert cache.find(group, 11.0) is None
     assert (len(cache._refusals), cache._by_key, cache._by_refusing_bucket) == (0, {}, {})
 
 

@@ -11,7 +11,7 @@ import pytest
 from ratelimit_mw import GCRA, Charge, Decision, FixedWindow, LeakyBucket, Limit, MemoryStore, SlidingWindowLog, parse
 from ratelimit_mw.core.limit import Role
 from ratelimit_mw.stores import fallback as local
-from ratelimit_mw.stores.fallback import FallbackStore, needs_fallback, scaled
+from ratelimit_mw.stores.fallback import FallbackStore, scaled
 from ratelimit_mw.testing import Clock, RecordingStore, freeze
 
 pytestmark = pytest.mark.promise(8)
@@ -184,5 +184,5 @@ def test_repeated_refusals_of_gcra_and_log_equal_those_of_the_store() -> None:
 
 
 def test_only_a_memory_store_needs_no_fallback() -> None:
-    assert not needs_fallback(MemoryStore())
-    assert needs_fallback(RecordingStore())
+    assert not MemoryStore().can_fail
+    assert RecordingStore().can_fail

@@ -27,7 +27,7 @@ from ratelimit_mw.stores import lifecycle as forks
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.fallback import FallbackStore
-from ratelimit_mw.stores.layered_store import LayeredStore
+from ratelimit_mw.stores.guarded import Guard, GuardedStore
 from ratelimit_mw.stores.redis.deadline import Deadline
 from ratelimit_mw.stores.redis.sync_transport import Pool, SyncConnection
 from ratelimit_mw.stores.redis.thread_store import WorkerPool
@@ -100,7 +100,7 @@ def local_memory() -> tuple[Any, Callable[[], bool]]:
 
 def deny_cache() -> tuple[Any, Callable[[], bool]]:
     cache = DenyCache(1.0)
-    store = LayeredStore(MemoryStore(), [cache], 1.0)
+    store = GuardedStore(MemoryStore(), Guard(cache), 1.0)
 
     def work() -> bool:
         for _ in range(6):
@@ -113,7 +113,7 @@ def deny_cache() -> tuple[Any, Callable[[], bool]]:
 
 def breaker() -> tuple[Any, Callable[[], bool]]:
     layer = CircuitBreaker()
-    store = LayeredStore(MemoryStore(), [layer], 1.0)
+    store = GuardedStore(MemoryStore(), Guard(breaker=layer), 1.0)
 
     def work() -> bool:
         layer.clear()
@@ -123,8 +123,8 @@ def breaker() -> tuple[Any, Callable[[], bool]]:
 
 
 def leases() -> tuple[Any, Callable[[], bool]]:
-    store = LayeredStore(MemoryStore(), [], 1.0)
-    return store._leases._lock, lambda: store.take([Charge("k", FIVE, lease=2)])[0].allowed
+    store = GuardedStore(MemoryStore(), Guard(), 1.0)
+    return store.guard.leases._lock, lambda: store.take([Charge("k", FIVE, lease=2)])[0].allowed
 
 
 def room() -> tuple[Any, Callable[[], bool]]:
@@ -258,7 +258,7 @@ def test_a_child_counts_exactly_if_threads_used_the_memory_store() -> None:
 def test_fork_handlers_keep_no_deleted_objects() -> None:
     before = len(forks._locks), len(forks._methods)
     for _ in range(100):
-        LayeredStore(MemoryStore(), [CircuitBreaker(), DenyCache(1.0)], 1.0)
+        GuardedStore(MemoryStore(), Guard(DenyCache(1.0), CircuitBreaker()), 1.0)
         DelayCapacity(1), Queues(), SlotRegistry()
     assert (len(forks._locks), len(forks._methods)) == before
 

@@ -26,7 +26,7 @@ from ratelimit_mw.core import log as notices
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores import AsyncStore
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.guarded import AsyncGuardedStore, Guard, GuardedStore
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -38,12 +38,12 @@ HOT = Charge("k", WINDOW, lease=100)
 pytestmark = [pytest.mark.once, pytest.mark.promise(2), pytest.mark.promise(3)]
 
 
-class Leasing(LayeredStore):
+class Leasing(GuardedStore):
     """A process with leases over an in-memory store, which several instances can share. The clock is injected."""
 
     def __init__(self, clock: Clock, inner: RecordingStore | None = None) -> None:
         self.clock, self.inner = clock, RecordingStore(clock=clock) if inner is None else inner
-        super().__init__(self.inner, [DenyCache(1.0)], 1.0, clock)
+        super().__init__(self.inner, Guard(DenyCache(1.0), clock=clock), 1.0)
 
     def asked(self, verb: str = "take") -> list[list[tuple[str, int]]]:
         """Return the keys and costs of each call of `verb` since this method was last called for it."""
@@ -231,7 +231,7 @@ def test_a_process_has_at_most_one_lease_of_unspent_units(store: Leasing) -> Non
     charge = Charge("k", FixedWindow(10_000, 60), 3, lease=10)
     for _ in range(50):
         store.take([charge])
-        (stock,) = store._leases._allotments.values()
+        (stock,) = store.guard.leases._allotments.values()
         assert 0 <= stock.units <= 10
         assert store.left(charge) + stock.units == 10_000 - 3 * (_ + 1)
 
@@ -340,16 +340,16 @@ def test_a_clock_that_steps_back_ends_leases(store: Leasing) -> None:
 def test_at_most_1000_buckets_are_leased(store: Leasing) -> None:
     for number in range(1100):
         store.take([replace(HOT, key=f"{number}")])
-    assert len(store._leases._allotments) == 1000
+    assert len(store.guard.leases._allotments) == 1000
     assert sum(is_leased(store.take([replace(HOT, key=f"{number}")])) for number in range(1100)) == 1000
     store.clock.advance(1.0)
     store.take([Charge("other", WINDOW)])
-    assert len(store._leases._allotments) == 0
+    assert len(store.guard.leases._allotments) == 0
 
 
 def test_clearing_a_store_drops_its_leases(store: Leasing) -> None:
     store.take([HOT])
-    store._clear()  # as a forked child does
+    store.guard.clear()  # as a forked child does
     assert not is_leased(store.take([HOT]))
 
 
@@ -396,11 +396,11 @@ def test_threads_take_one_lease_at_a_time(clock: Clock) -> None:
     assert sum(counts) == 2000
     leases = [asked for asked in store.asked() if asked == [("k", 200)]]
     assert len(leases) <= 10
-    store._refund_all()  # closing the in-memory store would drop all states
+    store._calls.refund_now()  # closing the in-memory store would drop all states
     assert store.left(charge) == 8000
 
 
-class AsyncLeasing(AsyncLayeredStore):
+class AsyncLeasing(AsyncGuardedStore):
     """`Leasing` for asyncio. Takes wait while `answers` is not set; with `leases_wait`, only leases wait."""
 
     def __init__(self, timeout: float = 5.0) -> None:
@@ -410,7 +410,7 @@ class AsyncLeasing(AsyncLayeredStore):
         self.answers.set()
         self.leases_wait = False
         self.settled = asyncio.Event()
-        super().__init__(self._Slow(self), [], timeout)
+        super().__init__(self._Slow(self), Guard(), timeout)
 
     class _Slow(MemoryStore):
         def __init__(self, leasing: "AsyncLeasing") -> None:

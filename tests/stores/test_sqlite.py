@@ -363,7 +363,7 @@ def test_store_recovers_from_a_full_disk(path: Path, store: SQLiteStore) -> None
         store.take([Charge("one more", TEN)])
     connection.execute("PRAGMA max_page_count = 100000")
     database(store)._look_at = 0.0
-    store._clear()  # the breaker's pause is over
+    store.guard.clear()  # the breaker's pause is over
     assert store.take(TAKE)[0].remaining == 8
     assert rows(path) == taken + 1
 

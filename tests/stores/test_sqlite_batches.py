@@ -48,7 +48,7 @@ class Traced:
 
     @property
     def database(self) -> Any:
-        below: Any = self.store._for_asyncio._store
+        below: Any = self.store._store
         return below._database
 
     async def together(self, *calls: Awaitable[Any]) -> list[Any]:
@@ -204,7 +204,7 @@ def test_calls_on_a_locked_file_fail_and_later_calls_succeed(path: Path) -> None
             assert {str(result) for result in results} == {"no write lock in time: another process writes to the file"}
             assert {type(result) for result in results} == {StoreError}
             assert len({id(result) for result in results}) == 40
-            one.store._for_asyncio._clear()  # the breaker's pause is over
+            one.store.guard.clear()  # the breaker's pause is over
             waiting = asyncio.ensure_future(take([Charge("k", TEN)]))
             for _ in range(20):
                 await asyncio.sleep(0)

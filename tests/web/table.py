@@ -11,7 +11,7 @@ import pytest
 
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.core.limit import Charge, Decision
-from ratelimit_mw.engine import base_gate, gate
+from ratelimit_mw.engine import base_gate
 from ratelimit_mw.http import response
 from ratelimit_mw.metrics.families import REFUSALS, REQUESTS
 from ratelimit_mw.metrics.registry import COUNTS
@@ -49,10 +49,7 @@ class TableStore(Protocol):
 
 
 def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setattr) -> Callable[[], RecordingStore]:
-    """Use this clock for the store, the fallback store and the legacy headers. Returns the class of the store.
-
-    The class replaces `MemoryStore` in the package, so that the package treats it as its store in memory.
-    """
+    """Use this clock for the store, the fallback store and the legacy headers. Returns the class of the store."""
 
     class Told(RecordingStore):
         def __init__(self) -> None:
@@ -62,7 +59,6 @@ def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setat
         def __init__(self, share: float) -> None:
             super().__init__(share, clock=clock)
 
-    patch(gate, "MemoryStore", Told)
     patch(base_gate, "FallbackStore", ToldLocal)
     patch(response, "time", SimpleNamespace(time=clock))
     patch(notices, "_quiet_until", {})

@@ -212,7 +212,7 @@ def test_gates_that_share_a_store_and_a_hook_call_the_hook_once(kind: Any, gate:
     gates = [gate(settings), gate(settings)]
     for made in (*gates, gates[1].nested):
         assert made._on_store_event is None
-    (breaker,) = [layer for layer in store._layers if hasattr(layer, "_listeners")]
+    breaker = store.guard.breaker
     assert len(breaker._listeners) == 1
     admitted = gates[0].admit(PlainRequest())
     if gate is AsyncGate:

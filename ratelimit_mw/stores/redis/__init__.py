@@ -18,9 +18,8 @@ from ratelimit_mw.core.log import warn
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
+from ratelimit_mw.stores.guarded import AsyncGuardedStore, Guard, GuardedStore
 from ratelimit_mw.stores.inventory import KeyPage
-from ratelimit_mw.stores.layer import Layer
-from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
 from ratelimit_mw.stores.redis.async_store import AsyncioStore
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, AsyncTransport, Call, Channel
 from ratelimit_mw.stores.redis.cluster import (
@@ -57,7 +56,7 @@ _DEFAULT_ALGORITHM: Final = "sliding_window_counter"
 _PROBE_SLOTS: Final = 16  # keys of a probe in a cluster; with three nodes, one probe in 200 misses a node
 
 
-class RedisStore(LayeredStore):
+class RedisStore(GuardedStore):
     """A Redis store for threads.
 
     `client_or_url`: `redis://`, `rediss://`, `unix://`, `redis+cluster://HOST:PORT,HOST:PORT`, or
@@ -82,7 +81,7 @@ class RedisStore(LayeredStore):
         clock: Callable[[], float] | None = None,
     ) -> None:
         store = ThreadStore(_transport(client_or_url, timeout), prefix, timeout, clock)
-        super().__init__(store, _layers(deny_cache, is_cluster=store.is_cluster), timeout, clock)
+        super().__init__(store, _guard(deny_cache, clock, is_cluster=store.is_cluster), timeout)
         self.probe = _prober(client_or_url, prefix)
 
     def list_refusing(self, limit_of: Callable[[str], Limit | None]) -> Iterator[KeyPage]:
@@ -91,7 +90,7 @@ class RedisStore(LayeredStore):
         return pages
 
 
-class AsyncRedisStore(AsyncLayeredStore):
+class AsyncRedisStore(AsyncGuardedStore):
     """A Redis store for asyncio: like `RedisStore`, but with a client of `redis.asyncio`.
 
     Each event loop has its own connections.
@@ -109,8 +108,8 @@ class AsyncRedisStore(AsyncLayeredStore):
     ) -> None:
         make_transport, is_cluster = _async_transport(client_or_url, timeout)
         store = AsyncioStore(make_transport, prefix, timeout, clock, is_cluster=is_cluster)
-        super().__init__(store, _layers(deny_cache, is_cluster=is_cluster), timeout, clock)
-        store.find_lookup = self.find_lookup
+        super().__init__(store, _guard(deny_cache, clock, is_cluster=is_cluster), timeout)
+        store.find_lookup = self.guard.find_lookup
         self.probe = _prober(client_or_url, prefix)
 
 
@@ -144,14 +143,10 @@ def _prober(client_or_url: Any, prefix: str) -> Callable[[Iterable[str]], StoreE
     return lambda algorithms: probe(client_or_url, prefix, algorithms)
 
 
-def _layers(deny_cache: float, *, is_cluster: bool) -> list[Layer]:
-    """Return the layers over the server. The first layer that can answer does.
-
-    The deny cache comes first, so that it also refuses while the circuit breaker is open. A cluster has no breaker,
-    because the other nodes may work while one fails.
-    """
+def _guard(deny_cache: float, clock: Callable[[], float] | None, *, is_cluster: bool) -> Guard:
+    """Return the guard. A cluster has no breaker, because the other nodes may work while one fails."""
     cache = DenyCache(deny_cache)
-    return [*([cache] if deny_cache else []), *([CircuitBreaker()] if not is_cluster else [])]
+    return Guard(cache if deny_cache else None, None if is_cluster else CircuitBreaker(), clock)
 
 
 def _transport(client_or_url: Any, timeout: float) -> Transport:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Final, cast
 from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Answer
+from ratelimit_mw.stores.contract import SCRIPT_ERROR, Lookup
 from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.inventory import Refusal
-from ratelimit_mw.stores.layer import SCRIPT_ERROR, Lookup
 from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport
 from ratelimit_mw.stores.redis.batcher import Batcher, Outcome
@@ -25,7 +25,7 @@ _CANCEL_STEP: Final = 0.05  # seconds
 
 
 class AsyncioStore(RedisCommands):
-    """A Redis store for asyncio, without layers. `make_transport`: makes the transport of the running event loop."""
+    """A Redis store for asyncio, without a guard. `make_transport`: makes the transport of the running event loop."""
 
     has_own_timeout: ClassVar[bool] = True  # each call ends within `timeout`, so callers need none of their own
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.metrics.recording import STORE_CALLS
-from ratelimit_mw.stores.layer import SCRIPT_ERROR, Lookup
+from ratelimit_mw.stores.contract import SCRIPT_ERROR, Lookup
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport, Call
 from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, TakeMode
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, REPLY_GRACE, LoopClock

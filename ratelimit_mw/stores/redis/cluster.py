@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.runtime import run
-from ratelimit_mw.stores.layer import SCRIPT_ERROR
+from ratelimit_mw.stores.contract import SCRIPT_ERROR
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call, Channel
 from ratelimit_mw.stores.redis.deadline import Deadline
 from ratelimit_mw.stores.redis.hash_slots import slot

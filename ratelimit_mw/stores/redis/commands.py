@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, check_seconds, microseconds
 from ratelimit_mw.metrics.recording import STORE_CALLS, StoreCall
+from ratelimit_mw.stores.contract import BaseStore
 from ratelimit_mw.stores.group import Group, in_parts, units_that_count
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides
 from ratelimit_mw.stores.redis.hash_slots import slot, split_by_slot, take_by_slot
@@ -85,7 +86,7 @@ class TakeMode(NamedTuple):
 DEFAULT_MODE: Final = TakeMode(0, commit=True)  # the mode of every take outside of tests
 
 
-class RedisCommands:
+class RedisCommands(BaseStore):
     """The part of a Redis store that does not depend on how commands are sent."""
 
     def __init__(self, prefix: str, timeout: float, clock: Callable[[], float] | None, *, is_cluster: bool) -> None:
@@ -100,7 +101,7 @@ class RedisCommands:
         self._configured_clock = self._clock = clock  # the caller's clock; the clock in use, which tests may freeze
         self._codec: Codec = "msgpack"  # every stock server supports it
         self._encoded_groups: dict[int, EncodedGroup] = {}  # by id of the charges, which the values keep alive
-        self.is_cluster: Final = is_cluster  # whether a call reaches the keys of one hash slot only
+        self.is_cluster = is_cluster  # whether a call reaches the keys of one hash slot only
         REGISTRY.register(self)
 
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:  # noqa: ARG002  # this process keeps no states

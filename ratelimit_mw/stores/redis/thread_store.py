@@ -114,7 +114,7 @@ def _result_of(task: "Future[Any]", *, cancel: bool) -> Any:
 
 
 class ThreadStore(RedisCommands):
-    """A Redis store for threads, without layers."""
+    """A Redis store for threads, without a guard."""
 
     def __init__(self, transport: Transport, prefix: str, timeout: float, clock: Callable[[], float] | None) -> None:
         super().__init__(prefix, timeout, clock, is_cluster=transport.is_cluster)

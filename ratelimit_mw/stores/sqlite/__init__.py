@@ -1,24 +1,21 @@
 """Stores states in an SQLite file, shared by the processes of one host. Needs no server and no library."""
 
-import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Callable
+from typing import ClassVar, Final
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import Charge, Decision, check_int, check_seconds
+from ratelimit_mw.core.limit import check_int, check_seconds
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.deny_cache import DenyCache
-from ratelimit_mw.stores.inventory import Refusal
-from ratelimit_mw.stores.layer import Layer
-from ratelimit_mw.stores.layered_store import AsyncLayeredStore, LayeredStore
+from ratelimit_mw.stores.guarded import AsyncGuardedStore, Guard, GuardedStore
 from ratelimit_mw.stores.sqlite.database import FileUse
 from ratelimit_mw.stores.sqlite.file_store import FileStore
 from ratelimit_mw.stores.sqlite.opening import checked_path
 
 
-class SQLiteStore(LayeredStore):
+class SQLiteStore(GuardedStore, AsyncGuardedStore):
     """Keeps states in a file that the processes of one host share, for threads (`take`) and for asyncio (`atake`).
 
     `path`: the absolute path of the file, or a URL such as `sqlite:///run/app/limits.db`. The folder must exist, on a
@@ -32,7 +29,6 @@ class SQLiteStore(LayeredStore):
     or written.
     """
 
-    has_own_timeout: ClassVar[bool] = True  # each call ends in time, so callers need no timeout of their own
     _checks_file: ClassVar[bool] = True  # whether the constructor creates or checks the file
     _owns_file: ClassVar[bool] = True  # whether a call creates a missing file and moves a broken one aside
 
@@ -52,39 +48,7 @@ class SQLiteStore(LayeredStore):
         if clock is not None and not callable(clock):
             raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds", code="RL-043")
         cache = DenyCache(deny_cache)
-        # the cache comes first, so that it also refuses while the circuit breaker is open
-        layers: list[Layer] = [*([cache] if deny_cache else []), CircuitBreaker()]
         self.path: Final = checked_path(path)
         use = FileUse(checks=self._checks_file, owns=self._owns_file)
         store = FileStore(self.path, max_keys, timeout, clock, use)
-        super().__init__(store, layers, timeout, clock, leases=False)
-        self._for_asyncio: Final = AsyncLayeredStore(store, layers, timeout, clock, leases=False)
-
-    def atake(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
-        """See `take`. Never blocks the event loop: if the file is busy, it tries again later."""
-        return self._for_asyncio.atake(charges)
-
-    async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """See `peek`."""
-        return await self._for_asyncio.apeek(charges)
-
-    async def asettle(self, charges: Sequence[Charge]) -> None:
-        """See `settle`."""
-        await self._for_asyncio.asettle(charges)
-
-    async def areset(self, charges: Sequence[Charge]) -> None:
-        """See `reset`."""
-        await self._for_asyncio.areset(charges)
-
-    async def aclose(self) -> None:
-        """See `close`."""
-        await self._for_asyncio.aclose()
-
-    async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
-        """See `Inventory.add_refused`."""
-        await self._for_asyncio.aadd_refused(counts, latest)
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that used the store last; None if unknown."""
-        return self._for_asyncio.loop
+        super().__init__(store, Guard(cache if deny_cache else None, CircuitBreaker(), clock, leases=False), timeout)

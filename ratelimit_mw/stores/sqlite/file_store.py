@@ -1,4 +1,4 @@
-"""The store in a file, without layers. Has the methods for threads and for asyncio."""
+"""The store in a file, without a guard. Has the methods for threads and for asyncio."""
 
 import asyncio
 import time
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.stores.contract import BaseStore
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child
 from ratelimit_mw.stores.sqlite.batcher import Batcher
@@ -19,7 +20,7 @@ from ratelimit_mw.stores.sqlite.refused import add_refused, key_page, latest_ref
 from ratelimit_mw.stores.sqlite.table import StateTable, Work
 
 
-class FileStore:
+class FileStore(BaseStore):
     """Runs the methods of a store on a `StateTable`, for threads and for asyncio.
 
     `timeout`: seconds for a call, more than 0. In asyncio, calls run in the event loop. While another process writes, a
@@ -37,9 +38,14 @@ class FileStore:
         self._database: Final = Database(path, self._table.register, use)
         self._batcher: Batcher | None = None  # for the event loop of the latest call
         self._waiting_thread: ThreadPoolExecutor | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None  # the event loop of the latest call
+        self._loop: asyncio.AbstractEventLoop | None = None  # the event loop of the latest call
         after_fork_in_child(self._forget_thread)
         REGISTRY.register(self)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """See `BaseStore`."""
+        return self._loop
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Charge all limits if all admit, else none."""
@@ -100,7 +106,7 @@ class FileStore:
 
     async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `peek`."""
-        self.loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         try:
             decisions: Sequence[Decision] = self._database.run(self._table.peek, charges, None)
         except Busy:  # a thread of this process uses the file
@@ -133,7 +139,7 @@ class FileStore:
         loop, batcher = asyncio.get_running_loop(), self._batcher
         if batcher is None or batcher.loop is not loop:
             batcher = self._batcher = Batcher(loop, self._table, self._database, self._timeout)
-            self.loop = loop
+            self._loop = loop
         if batcher.runs_at_once():
             try:
                 return self._database.run(alone, charges, None)

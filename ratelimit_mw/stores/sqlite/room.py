@@ -66,11 +66,6 @@ def overflow_key(bucket: bytes) -> bytes:
     return bucket + b"\0"
 
 
-def is_overflow(key: bytes) -> bool:
-    """Whether this is the key of an overflow bucket."""
-    return key.find(b"\0") == len(key) - 1
-
-
 class KnownLimits:
     """The limits of rows that this process created, by their id. At most 4096."""
 

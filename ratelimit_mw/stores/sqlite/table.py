@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.core.limit import Charge, Decision, State, microseconds
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.stores.group import Group, committed, cost_to_decide
+from ratelimit_mw.stores.group import Group, decide_group
 from ratelimit_mw.stores.sqlite.codec import Codec, Codecs, read_state
 from ratelimit_mw.stores.sqlite.room import (
     ADMITTED,
@@ -17,7 +17,6 @@ from ratelimit_mw.stores.sqlite.room import (
     STATES,
     Room,
     bucket_bytes,
-    is_overflow,
     overflow_key,
     row_key,
 )
@@ -186,40 +185,20 @@ class StateTable:
         group = Group(charges)
         return group.spread(self._take(connection, group.charges, commit=True))
 
-    def _take(self, connection: Connection, charges: Sequence[Charge], *, commit: bool) -> list[Decision]:
+    def _take(self, connection: Connection, charges: Sequence[Charge], *, commit: bool) -> Sequence[Decision]:
         now = self._now()
         rows = self._read_all(connection, charges, now, commit=commit)
-        results: list[tuple[Decision, State]] = []
-        overflow: dict[bytes, State] = {}  # states of overflow buckets; several new keys of this group may share one
-        shared: set[bytes] = set()  # the overflow buckets that several keys do share
-        for index, charge in enumerate(charges):
-            if rows[index].key in overflow:
-                shared.add(rows[index].key)
-                rows[index] = rows[index]._replace(state=overflow[rows[index].key])
-            row = rows[index]
-            results.append(charge.limit.decide(row.state, now, cost_to_decide(charge), charge.max_delay_us))
-            if is_overflow(row.key):
-                overflow[row.key] = results[index][1]
-        decisions = [decision for decision, _ in results]
-        refused = not all(
-            decision.allowed or charge.role == "shadow" for charge, decision in zip(charges, decisions, strict=True)
-        )
+        outcome = decide_group(charges, [row.state for row in rows], now, [row.key for row in rows])
         added: set[bytes] = set()
-        for index, charged in enumerate(committed(charges, decisions)):
-            row, (decision, new) = rows[index], results[index]
-            if decision.allowed and not charged:
-                # it admits, but is not charged, so the decision shows the unchanged bucket
-                decisions[index] = charges[index].limit.decide(row.state, now, 0, None)[0]
-                new = row.state
-            if refused and row.key in shared:
-                continue  # its state may include the units of another charge of the refused group
+        for charge, row, new in zip(charges, rows, outcome.states, strict=True) if commit else ():
             # Every row of a refused request is marked, even the row of a limit that admitted, or of a penalty. A full
             # store must not evict it.
-            if commit and new is not None and (new is not row.state or (refused and not row.is_refused)):
-                row = row._replace(exists=row.exists or row.key in added)
+            if new is not None and (new is not row.state or (outcome.refused and not row.is_refused)):
+                exists = row.exists or row.key in added
                 added.add(row.key)
-                self._write(connection, charges[index], row, new, REFUSED if refused else ADMITTED)
-        return decisions
+                mark = REFUSED if outcome.refused else ADMITTED
+                self._write(connection, charge, row._replace(exists=exists), new, mark)
+        return outcome.decisions
 
     def _settle(self, connection: Connection, charge: Charge, now: int) -> None:
         (row,) = self._read_all(connection, [charge], now, commit=charge.cost > 0)

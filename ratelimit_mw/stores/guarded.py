@@ -1,0 +1,342 @@
+"""Stores in front of a shared one: they remember refusals, pause while it fails, and spend units taken in advance.
+
+`Guard` has what a process knows about the shared store, and does no I/O. Its faces are `GuardedStore` for threads and
+`AsyncGuardedStore` for asyncio. Both run the same coroutines, those of `_Calls`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.runtime import run
+from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
+from ratelimit_mw.stores.contract import BaseStore, Clock, InPlace, Listener, Lookup
+from ratelimit_mw.stores.deny_cache import DenyCache
+from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
+from ratelimit_mw.stores.lease import LeaseManager
+from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child, call_at_exit
+
+_CLOCK_RESOLUTION: Final = 0.001  # seconds of the event loop's clock; a timer may fire so much too early
+
+
+class Guard:
+    """What a process knows about a shared store: refusals, whether it fails, and leases.
+
+    `refusals`: asked first, so that they also refuse while the breaker is open. `clock`: the clock configured for the
+    store; None is monotonic time. `leases`: False for a store on this host, where each charge takes its own units.
+    Thread-safe.
+    """
+
+    def __init__(
+        self,
+        refusals: DenyCache | None = None,
+        breaker: CircuitBreaker | None = None,
+        clock: Clock | None = None,
+        *,
+        leases: bool = True,
+    ) -> None:
+        self.refusals: Final = refusals
+        self.breaker: Final = breaker
+        self.leases: Final = LeaseManager()
+        self.has_leases: Final = leases
+        self._configured_clock: Final = clock
+        self.clock: Clock = clock or time.monotonic
+        after_fork_in_child(self.clear)
+        REGISTRY.register(self)
+
+    def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:  # noqa: ARG002  # cleared in any case
+        if self._configured_clock is None:
+            self.clock = overrides.wall or time.monotonic
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop everything, because this is a forked child, or all buckets and possibly the clock were replaced."""
+        self.leases.clear()
+        if self.refusals is not None:
+            self.refusals.clear()
+        if self.breaker is not None:
+            self.breaker.clear()
+
+    def before_take(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
+        """Return the decisions if they are known without the store. Raise `StoreError` if it must not be queried.
+
+        If this returns None, exactly one of `after_take` and `on_failure` follows, even if a batcher has found
+        decisions in the meantime (`find_lookup`).
+        """
+        if self.refusals is not None:
+            known = self.refusals.find(charges, now)
+            if known is not None:
+                return known
+        if self.breaker is not None:
+            self.breaker.enter(now)
+        return None
+
+    def after_take(self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float) -> None:
+        """Process the decisions, which the store made between `started_at` and now."""
+        if self.refusals is not None:
+            self.refusals.remember(charges, decisions, started_at, self.clock)
+        if self.breaker is not None:
+            self.breaker.replied(decisions, started_at, self.clock)
+
+    def on_failure(self, error: BaseException, started_at: float) -> None:
+        """Process a failed take. `error` is not an `Exception` if the request was canceled."""
+        if self.breaker is not None:
+            self.breaker.failed(error, started_at, self.clock())
+
+    def before_peek(self) -> None:
+        """Raise `StoreError` if the store must not be queried. Nothing follows a peek."""
+        if self.breaker is not None:
+            self.breaker.check(self.clock())
+
+    def invalidate(self, charges: Sequence[Charge]) -> None:
+        """Drop the refusals of buckets that were settled or reset."""
+        if self.refusals is not None:
+            self.refusals.forget(charges, self.clock())
+
+    def find_lookup(self) -> Lookup | None:
+        """Return a function that looks up remembered refusals; None if there are none.
+
+        A batcher uses it just before it sends waiting groups: another request may have been refused in the meantime.
+        """
+        if self.refusals is None or not self.refusals.has_entries:
+            return None
+        return partial(self._look_up, self.refusals)
+
+    def _look_up(self, refusals: DenyCache, charges: Sequence[Charge]) -> Sequence[Decision] | None:
+        return refusals.find(charges, self.clock())
+
+
+class _Calls:
+    """The calls of a guarded store, as coroutines, which do not suspend unless the shared store does.
+
+    `store`: the shared store, with awaitable methods.
+    """
+
+    def __init__(self, store: Any, guard: Guard) -> None:
+        self._store: Final = store
+        self._start_take: Final[Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]] = store.start_take
+        self._guard: Final = guard
+
+    def take(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
+        for charge in charges:
+            if charge.lease and self._guard.has_leases:
+                return self._guard.leases.take(charges, self._guard.clock, self._take, self._start)
+        return self._take(charges)
+
+    async def _take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        guard = self._guard
+        started_at = guard.clock()
+        decisions = guard.before_take(charges, started_at)
+        if decisions is not None:
+            return decisions
+        try:
+            decisions = await self._start_take(charges)
+        except BaseException as error:
+            guard.on_failure(error, started_at)
+            raise
+        guard.after_take(charges, decisions, started_at)
+        if started_at >= guard.leases.next_expiry:
+            self.refund_expired()
+        return decisions
+
+    async def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        self._guard.before_peek()
+        decisions: Sequence[Decision] = await self._store.apeek(charges)
+        return decisions
+
+    async def settle(self, charges: Sequence[Charge]) -> None:
+        try:
+            await self._store.asettle(charges)
+        finally:
+            self._guard.invalidate(charges)
+
+    async def reset(self, charges: Sequence[Charge]) -> None:
+        self._guard.leases.invalidate(charges)
+        try:
+            await self._store.areset(charges)
+        finally:
+            self._guard.invalidate(charges)
+
+    async def close(self) -> None:
+        await self.refund_all()
+        await self._store.aclose()
+
+    def _start(self, work: Coroutine[Any, Any, None], refund_after: float | None) -> "asyncio.Task[None] | None":
+        """Run work that no decision depends on. `refund_after`: the seconds until a lease that it takes has expired."""
+        raise NotImplementedError
+
+    def refund_expired(self) -> None:
+        if refunds := self._guard.leases.drain_expired(self._guard.clock):
+            self._start(self._refund(refunds), None)
+
+    async def refund_all(self) -> None:
+        await self._refund(self._guard.leases.drain_all())
+
+    async def _refund(self, refunds: Sequence[Charge]) -> None:
+        if refunds:
+            try:
+                await self.settle(refunds)
+            except Exception as error:  # noqa: BLE001  # no request depends on a refund
+                warn_throttled("lease", "unspent units may not have been refunded: %s", error, code="RL-208")
+
+
+class _ThreadCalls(_Calls):
+    """The calls of a store for threads."""
+
+    _refunds_at_exit = False
+
+    def _start(self, work: Coroutine[Any, Any, None], refund_after: float | None) -> None:  # noqa: ARG002  # no timer
+        """Run the work in this thread. Threads have no timer, so the next call after a lease has expired refunds it."""
+        if not self._refunds_at_exit:
+            self._refunds_at_exit = True
+            call_at_exit(self.refund_now)
+        run(work)
+
+    def refund_now(self) -> None:
+        run(self.refund_all())
+
+
+class _LoopCalls(_Calls):
+    """The calls of a store for asyncio. `timeout`: seconds that a close waits for leases and refunds in progress."""
+
+    def __init__(self, store: Any, guard: Guard, timeout: float) -> None:
+        super().__init__(store, guard)
+        self._timeout: Final = timeout
+        self._tasks: set[asyncio.Task[None]] = set()  # event loops keep only weak references to tasks
+
+    async def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        tasks = [task for task in self._tasks if task.get_loop() is loop]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._timeout)
+        await super().close()
+
+    def _start(self, work: Coroutine[Any, Any, None], refund_after: float | None) -> "asyncio.Task[None]":
+        """Run the work in a task."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if refund_after is not None:
+            loop.call_later(refund_after + _CLOCK_RESOLUTION, self.refund_expired)
+        return task
+
+
+class _Face(BaseStore):
+    """What both faces declare. `timeout`: see `_LoopCalls`."""
+
+    has_own_timeout: ClassVar[bool] = True
+
+    def __init__(self, store: BaseStore, guard: Guard, timeout: float) -> None:  # noqa: ARG002  # for `AsyncGuardedStore`
+        self._store: Any = store
+        self.guard: Final = guard
+        self.is_cluster = store.is_cluster
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """See `BaseStore`."""
+        loop: asyncio.AbstractEventLoop | None = self._store.loop
+        return loop
+
+    def subscribe(self, listener: Listener) -> bool:
+        """Call `listener` with each `StoreEvent`: failures of the store and changes of its circuit breaker.
+
+        It is called synchronously, in the thread or task of a request, and must not raise. Subscribing it again has no
+        effect. Returns whether there is a circuit breaker; without one there are no events.
+        """
+        return self.guard.breaker is not None and self.guard.breaker.subscribe(listener)
+
+
+class GuardedStore(_Face):
+    """A guarded store for threads."""
+
+    def __init__(self, store: Any, guard: Guard, timeout: float) -> None:
+        super().__init__(store, guard, timeout)
+        self._calls: Final = _ThreadCalls(_Awaitable(store), guard)
+
+    def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `Store.take`."""
+        return run(self._calls.take(charges))
+
+    def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Return what the store would decide now, and charge nothing. Leased units count as charged."""
+        return run(self._calls.peek(charges))
+
+    def settle(self, charges: Sequence[Charge]) -> None:
+        """See `Store.settle`."""
+        run(self._calls.settle(charges))
+
+    def reset(self, charges: Sequence[Charge]) -> None:
+        """Forget these buckets."""
+        run(self._calls.reset(charges))
+
+    # The methods of `Inventory` skip the guard, because no request waits for them.
+
+    def list_keys(self) -> Iterator[KeyPage]:
+        """See `Inventory.list_keys`."""
+        pages: Iterator[KeyPage] = self._store.list_keys()
+        return pages
+
+    def add_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`."""
+        self._store.add_refused(counts, latest)
+
+    def most_refused(self, since: float) -> Mapping[str, int]:
+        """See `Inventory.most_refused`."""
+        counts: Mapping[str, int] = self._store.most_refused(since)
+        return counts
+
+    def latest_refusals(self, after: str | None, most: int) -> Sequence[NumberedRefusal]:
+        """See `Inventory.latest_refusals`."""
+        refusals: Sequence[NumberedRefusal] = self._store.latest_refusals(after, most)
+        return refusals
+
+    def close(self) -> None:
+        """Refund unused leased units and close this store's own connections. The store can be used again."""
+        run(self._calls.close())
+
+
+class AsyncGuardedStore(_Face):
+    """A guarded store for asyncio."""
+
+    def __init__(self, store: Any, guard: Guard, timeout: float) -> None:
+        super().__init__(store, guard, timeout)
+        self._async_calls: Final = _LoopCalls(store, guard, timeout)
+
+    def atake(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
+        """See `GuardedStore.take`."""
+        return self._async_calls.take(charges)
+
+    async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `GuardedStore.peek`."""
+        return await self._async_calls.peek(charges)
+
+    async def asettle(self, charges: Sequence[Charge]) -> None:
+        """See `GuardedStore.settle`."""
+        await self._async_calls.settle(charges)
+
+    async def areset(self, charges: Sequence[Charge]) -> None:
+        """See `GuardedStore.reset`."""
+        await self._async_calls.reset(charges)
+
+    async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
+        """See `Inventory.add_refused`."""
+        await self._store.aadd_refused(counts, latest)
+
+    async def aclose(self) -> None:
+        """See `GuardedStore.close`."""
+        await self._async_calls.close()
+
+
+class _Awaitable(InPlace):
+    """A store for threads, with awaitable methods, which do not suspend."""
+
+    start_take = InPlace.atake
+
+    def __init__(self, store: Any) -> None:
+        self.take, self.peek, self.settle = store.take, store.peek, store.settle
+        self.reset, self.close = store.reset, store.close
