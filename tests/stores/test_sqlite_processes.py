@@ -53,7 +53,7 @@ store = SQLiteStore(sys.argv[1], timeout=5, deny_cache=0)
 for line in sys.stdin:
     if line == "later\\n":
         store._store._database._look_at = 0.0  # as if a second had passed
-        store._clear()  # closes the circuit breaker
+        store.guard.clear()  # closes the circuit breaker
     try:
         print(store.take([Charge("k", FixedWindow(40, 3600))])[0].remaining, flush=True)
     except StoreError:

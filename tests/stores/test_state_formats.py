@@ -3,6 +3,7 @@
 `formats/` keeps the states that the last version with each format wrote.
 """
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -96,7 +97,8 @@ def test_versions_with_different_formats_share_a_file_but_no_state(tmp_path: Pat
 
     def take(folder: Path) -> str:
         command = [sys.executable, "-c", TAKES, str(tmp_path / "limits.db")]
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
     here = Path(ratelimit_mw.__file__).parent.parent
     assert [take(folder) for folder in (here, other, here, other)] == ["9 9 ", "9 9 ", "8 8 ", "8 8 "]
