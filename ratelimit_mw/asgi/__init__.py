@@ -208,7 +208,7 @@ class RateLimitMiddleware:
         request = self.request_type(scope, client, scope.get(STATE_KEY))
         if verdict is None:
             verdict = self._sync_gate.admit(request) if self._sync_gate else await self._gate.admit(request, (), sleep)
-        state = request.state
+        state = request.outer
         if state is None:
             state = RateLimitState(verdict, self._gate, in_app=scope["type"] == "http")
         elif verdict is not None:
