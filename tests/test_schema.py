@@ -59,6 +59,11 @@ RIGHT: list[dict[str, Any]] = [
     {"messages": "5/second; 99/minute", "on_message_refused": "drop"},
     {"rules": [{"path": "/a", "limits": [], "messages": {"limit": "5/second"}, "on_message_refused": "close"}]},
     {"limits": "call:json:dumps", "key": "call:json:dumps | ip"},
+    {
+        "limits": "5/minute",
+        "key": ["call:json:dumps", "ip"],
+        "rules": [{"path": "/", "limits": [], "key": ["user", "ip"]}],
+    },
     {"limits": {"free": "5/minute", "pro": ["5/second", {"limit": "9/minute", "key": "ip"}]}, "tier": "user"},
     {"trusted_proxies": 2},
     {"blocklist": ["192.0.2.1", "call:json:dumps", {"header": "x-probe", "value": "secret"}]},

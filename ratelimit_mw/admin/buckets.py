@@ -16,7 +16,7 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.http.request import USER_NAMES, Request
+from ratelimit_mw.http.request import USER_NAMES, Request, as_text
 from ratelimit_mw.rules.plan import Match, plan
 from ratelimit_mw.stores import Store
 
@@ -29,6 +29,10 @@ _MISSING: Final = (
 )
 _ABSENT: Final = (
     "no such bucket exists: nothing is counted for {identity}, which this request has for the key {key!r} of {limits}"
+)
+_UNANSWERED: Final = (
+    "{call} found no key for this request, so the next part of {key!r} counts: {identity}; describe the request with "
+    "--header, --user or --ip"
 )
 _USER: Final = f"; `user` is the first of {', '.join(USER_NAMES)} that the app's user has, in Django the primary key"
 
@@ -61,7 +65,7 @@ class RequestBuckets(Struct, frozen=True):
     `charges`: one for each bucket, with the cost of the request. `names`: the names of their limits in headers.
     `reason`: why there are no buckets; empty if there are any. `missing`: a message for each limit whose bucket cannot
     be found. `keys`: the key of each limit, and what the request has for it; empty if the buckets are not those of a
-    request.
+    request. `results`: those of the callables.
     """
 
     charges: Sequence[Charge]
@@ -69,6 +73,17 @@ class RequestBuckets(Struct, frozen=True):
     reason: str = ""
     missing: Sequence[str] = ()
     keys: Sequence[tuple[Key, str]] = ()
+    results: CallResults = {}
+
+    @property
+    def unanswered(self) -> Sequence[str]:
+        """A message for each key callable that found nothing, where another part of the key counts instead."""
+        return [
+            _UNANSWERED.format(call=callable_place(call), key=key.text, identity=identity)
+            for key, identity in dict.fromkeys(self.keys)
+            for call in key.callables
+            if as_text(self.results[call]) is None
+        ]
 
     def absent(self, buckets: Sequence[Bucket]) -> Iterator[str]:
         """Yield a message for each client's identity that has no bucket. `buckets`: those of `charges`."""
@@ -125,7 +140,7 @@ def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets
             found.setdefault((charge.key, charge.limit.bucket), parts)
     charges, names, keys = zip(*found.values(), strict=True) if found else ((), (), ())
     reason = "" if found else "no limit applies to this request"
-    return RequestBuckets(charges, names, reason, _missing_messages(missing), keys)
+    return RequestBuckets(charges, names, reason, _missing_messages(missing), keys, results)
 
 
 def look(store: Store, charges: Sequence[Charge], *, limited: bool = False) -> list[Bucket]:

@@ -46,7 +46,9 @@ def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> N
     def add(name: str, about: str, run: Callable[[argparse.Namespace, Target], int]) -> Any:
         parser = commands.add_parser(name, help=about, description=about)
         if has_file:
-            parser.add_argument("file", help="a TOML file, or one that ends in .json")
+            parser.add_argument("file", nargs="?", help="a TOML file, or one that ends in .json")
+            about_app = "the ASGI app whose RateLimitMiddleware has the settings, or a function that returns the app"
+            parser.add_argument("--app", metavar="MODULE:APP", help=about_app)
         parser.add_argument("--json", action="store_true", help="print JSON")
         parser.set_defaults(run=partial(_run, run, open_target))
         return parser
@@ -169,8 +171,8 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
 
 
 def _mention_absent(args: argparse.Namespace, found: RequestBuckets, buckets: Sequence[Bucket]) -> None:
-    """If a person reads the output, print for which clients nothing is counted."""
-    for message in () if args.json else found.absent(buckets):
+    """If a person reads the output, print which callables found no key, and for which clients nothing is counted."""
+    for message in () if args.json else (*found.unanswered, *found.absent(buckets)):
         print(printable(message, _MAX_ERROR), file=sys.stderr)
 
 

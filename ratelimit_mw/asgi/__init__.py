@@ -86,6 +86,13 @@ class RateLimitMiddleware:
             self._gate.rule_set.adapt_to_router(app)
         self._unused = watch_for_discard(self, _FIX)
 
+    @property
+    def settings(self) -> Settings:
+        """The settings. Raises `ConfigError` if they are invalid."""
+        if self._error is not None:
+            raise self._error
+        return self._gate.settings
+
     def _fail(self, error: ConfigError) -> None:
         """From now on, fail the lifespan startup and every request with this error."""
         self._error, self._limited_types = error, ()
@@ -208,7 +215,7 @@ class RateLimitMiddleware:
         request = self.request_type(scope, client, scope.get(STATE_KEY))
         if verdict is None:
             verdict = self._sync_gate.admit(request) if self._sync_gate else await self._gate.admit(request, (), sleep)
-        state = request.state
+        state = request.outer
         if state is None:
             state = RateLimitState(verdict, self._gate, in_app=scope["type"] == "http")
         elif verdict is not None:

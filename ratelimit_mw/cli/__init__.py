@@ -15,7 +15,8 @@ from ratelimit_mw.admin.commands import add_commands
 from ratelimit_mw.admin.output import CommandParser
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.cli import check, demo, replay, serve
-from ratelimit_mw.core.errors import RateLimitError
+from ratelimit_mw.cli.apps import target_of_app
+from ratelimit_mw.core.errors import ConfigError, RateLimitError
 from ratelimit_mw.settings.schema import settings_schema
 
 _PIPE_CLOSED: Final = 141  # 128 + SIGPIPE, as a shell reports it
@@ -47,12 +48,18 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_to(commands)
     check.add_to(commands)
     serve.add_to(commands)
-    add_commands(commands, lambda args: Target.of(args.file), has_file=True)
+    add_commands(commands, _target, has_file=True)
     replay.add_to(commands)
     about = "print the JSON Schema of a settings file, for editors"
     schema = commands.add_parser("schema", help=about, description=f"{about}: schema > ratelimit.schema.json")
     schema.set_defaults(run=_print_schema)
     return parser
+
+
+def _target(args: argparse.Namespace) -> Target:
+    if (args.file is None) == (args.app is None):
+        raise ConfigError("expected either the file of the settings or --app MODULE:APP", code="RL-051")
+    return Target.of(args.file) if args.app is None else target_of_app(args.app)
 
 
 def _print_schema(_: argparse.Namespace) -> int:

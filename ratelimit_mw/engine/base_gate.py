@@ -112,7 +112,7 @@ class BaseGate:
 
         Omits the RateLimit fields if outer middleware adds them.
         """
-        outer = request.state  # the `RateLimitState` of outer gates; None without any
+        outer = request.outer  # the `RateLimitState` of outer gates; None without any
         style = "none" if outer is not None and outer.headers_claimed else self.settings.headers
         return refusal_response(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
 

@@ -92,7 +92,7 @@ class Flow(BaseGate, ABC):
         # plan(), inlined: its coroutine would add to the time of every request
         results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
         charge_plan = make_plan(match, request, results)
-        if (outer := request.state) is not None and outer.verdict is not None:
+        if (outer := request.outer) is not None and outer.verdict is not None:
             charge_plan = without_charged(charge_plan, outer.admitted_charges)
         verdict = await self.decide(match, charge_plan, request, sleep)
         if match.settles and verdict is not None and verdict.allowed:

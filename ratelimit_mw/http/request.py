@@ -3,6 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,18 +19,18 @@ class Request(ABC):
 
     `raw`: the ASGI scope or the WSGI environ. `client`: the client's address: that of the socket's peer as the server
     reports it, or that in the header of a trusted proxy. None without an address, as on a unix socket. `route`: the
-    framework's route template, if the integration knows it. `state`: the `RateLimitState` of outer gates, such as that
+    framework's route template, if the integration knows it. `outer`: the `RateLimitState` of outer gates, such as that
     of the middleware around an endpoint limit; None without any. `messages`: the limits on a websocket's messages, set
     when rules are matched; None without such limits. `on_end`: callbacks for the end of an admitted request's response;
     None without callbacks.
     """
 
-    __slots__ = ("_cookies", "client", "messages", "on_end", "raw", "route", "state")
+    __slots__ = ("_cookies", "client", "messages", "on_end", "outer", "raw", "route")
 
-    def __init__(self, raw: Any, client: str | None, state: Any = None, route: str | None = None) -> None:
+    def __init__(self, raw: Any, client: str | None, outer: Any = None, route: str | None = None) -> None:
         self.raw = raw
         self.client = client
-        self.state = state
+        self.outer = outer
         self.route = route
         self.messages: Any = None
         self.on_end: Any = None
@@ -76,6 +77,11 @@ class Request(ABC):
     @abstractmethod
     def user(self) -> str | None:
         """The user that outer middleware authenticated; None for an anonymous request."""
+
+    @property
+    def state(self) -> SimpleNamespace:
+        """A copy of what outer ASGI middleware stored in `scope["state"]`, as attributes. Empty in WSGI and Django."""
+        return SimpleNamespace()
 
     def header(self, name: str) -> str | None:
         """Return a header that the request has once, else None; `name` is in lower case.

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
+from types import SimpleNamespace
 from typing import Any, Final
 
 from ratelimit_mw.core.log import Finding, warn_throttled
@@ -48,8 +49,8 @@ class AsgiRequest(Request):
 
     __slots__ = ("_lines",)
 
-    def __init__(self, raw: Any, client: str | None, state: Any = None, route: str | None = None) -> None:
-        super().__init__(raw, client, state, route)
+    def __init__(self, raw: Any, client: str | None, outer: Any = None, route: str | None = None) -> None:
+        super().__init__(raw, client, outer, route)
         self._lines: dict[bytes, list[bytes]] | None = None
 
     @property
@@ -95,6 +96,10 @@ class AsgiRequest(Request):
     def user(self) -> str | None:
         user = self.raw.get("user")
         return None if user is None else user_id(user)
+
+    @property
+    def state(self) -> SimpleNamespace:
+        return SimpleNamespace(**self.raw.get("state", {}))
 
 
 class TargetRequest(AsgiRequest):

@@ -89,7 +89,7 @@ class RateLimitMiddleware:
         request = WsgiRequest(environ, client, environ.get("ratelimit_mw"))
         if verdict is None:
             verdict = self._gate.admit(request)
-        state = request.state
+        state = request.outer
         if state is None:
             state = RateLimitState(verdict, self._gate, in_app=verdict is not None)
         elif verdict is not None:

@@ -198,7 +198,7 @@ async def who(request: Request) -> None:
 
 
 def by_who(request: Any) -> Any:
-    return request.raw["state"].get("who")
+    return getattr(request.state, "who", None)
 
 
 def test_limits_after_another_dependency_are_decided_after_it() -> None:
