@@ -1,6 +1,7 @@
 """Tests each proxy with the configuration of its page: clients get the responses that the middleware would send."""
 
 import http.client
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -192,9 +193,9 @@ def test_slow_or_stopped_service_admits_requests(kind: str, app: int, tmp_path: 
         served(tmp_path, SETTINGS, *options) as (service, process),
         proxy(kind, tmp_path, {"app": app, "service": service, "grpc": grpc}, patient=False) as port,
     ):
-        process.send_signal(signal.SIGSTOP)
+        os.killpg(process.pid, signal.SIGSTOP)  # the process and its workers
         slow = [ask(kind, port, "GET", "/x") for _ in range(2)]
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         away = [ask(kind, port, "GET", "/x") for _ in range(2)]
     for seen in (*slow, *away):

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import os
 import re
 import signal
 import socket
@@ -128,9 +129,9 @@ def test_slow_or_stopped_service_refuses_with_the_change_on_the_page(kind: str, 
         served(tmp_path, SETTINGS, *options) as (service, process),
         proxy(kind, tmp_path, {"app": app, "service": service, "grpc": grpc}, patient=False, change=change) as port,
     ):
-        process.send_signal(signal.SIGSTOP)
+        os.killpg(process.pid, signal.SIGSTOP)  # the process and its workers
         slow = status(port, sized(10))
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         away = status(port, sized(10))
     # Caddy has another status for a slow service.

@@ -5,6 +5,7 @@ This is checked after each row of the table of scenarios, with each framework.
 
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.once
 
 WORKERS = 3
 PATIENCE = 60.0  # seconds
-SERVERS = {
+SERVERS: dict[str, tuple[Callable[..., AbstractContextManager[WebServer]], str, tuple[str, ...]]] = {
     "gunicorn": (serve_gunicorn, "counted_wsgi:app", ("-w", str(WORKERS), "--worker-class", "gthread")),
     "gunicorn preloaded": (
         serve_gunicorn,
@@ -37,12 +38,13 @@ SERVERS = {
     ),
     "uvicorn": (serve_uvicorn, "counted_asgi:app", ("--workers", str(WORKERS))),
     "uwsgi": (serve_uwsgi, "counted_wsgi:app", ("--workers", str(WORKERS))),
-    "uwsgi with Python's hooks": (
+}
+if sys.version_info < (3, 13):  # from 3.13 on, uWSGI's workers end with a fatal error of Python, before any import
+    SERVERS["uwsgi with Python's hooks"] = (
         serve_uwsgi,
         "counted_wsgi:app",
         ("--workers", str(WORKERS), "--threads", "2", "--py-call-osafterfork"),
-    ),
-}
+    )
 STANDS = (
     *(Stand("uvicorn", face) for face in ASGI),
     *(Stand("gunicorn-gthread", face) for face in WSGI),

@@ -97,7 +97,7 @@ def test_run_draws_its_chart_and_the_json_gives_the_same_chart(tmp_path: Path) -
     given = ("--only", "memory-token", "--json", "it.json", "--svg", "it.svg")
     done = run(tmp_path, "-m", "benchmarks", *given, *SMALL)
     assert done.returncode == 0, done.stderr
-    assert "≤ 0.40" in (tmp_path / "it.svg").read_text("utf-8") or "limits: not installed" in done.stdout
+    assert "≤ 0.38" in (tmp_path / "it.svg").read_text("utf-8") or "limits: not installed" in done.stdout
     done = run(tmp_path, "-m", "benchmarks.chart", "it.json", "again.svg")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "it.svg").read_bytes()

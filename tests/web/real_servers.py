@@ -22,7 +22,8 @@ class Kind:
     keeps_alive: bool = True
 
 
-THREADS = ("--worker-class", "gthread", "--threads", "2")
+LONG_FIELDS = ("--limit-request-field_size", "16380")  # bytes of a header; 8190 by default, less than a scenario sends
+THREADS = ("--worker-class", "gthread", "--threads", "2", *LONG_FIELDS)
 KINDS = {
     "uvicorn": Kind(serve_uvicorn, "asgi", ("--http", "h11", "--loop", "asyncio")),
     "uvicorn-standard": Kind(serve_uvicorn, "asgi", ("--http", "httptools", "--loop", "uvloop")),
@@ -31,7 +32,7 @@ KINDS = {
     "granian": Kind(serve_granian, "asgi"),
     "granian-http2": Kind(serve_granian, "asgi", http2=True),
     "granian-wsgi": Kind(serve_granian, "wsgi", ("--interface", "wsgi")),
-    "gunicorn-sync": Kind(serve_gunicorn, "wsgi", keeps_alive=False),
+    "gunicorn-sync": Kind(serve_gunicorn, "wsgi", LONG_FIELDS, keeps_alive=False),
     "gunicorn-gthread": Kind(serve_gunicorn, "wsgi", THREADS),
     "waitress": Kind(serve_waitress, "wsgi"),
 }
