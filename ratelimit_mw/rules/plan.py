@@ -271,24 +271,20 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
         if identity is None and limit.key_if_raised is not None and limit.key.raised(results):
             identity = limit.key_if_raised.identity(request, route, results)
         if identity is None:
+            missing_key = limit.missing_key
+            if missing_key == "exempt" and (limit.key.failed(results) or limit.key.is_ambiguous(request)):
+                missing_key = "shared"  # otherwise a client could repeat a header to be exempt
             warn_throttled(
                 limit.key.place,
                 "is missing; missing_key = %r applies%s",
-                limit.missing_key,
+                missing_key,
                 _NO_USER if limit.key.requires_user else "",
                 code="RL-213",
             )
-            if limit.missing_key == "deny" and not limit.shadow:
+            if missing_key == "deny" and not limit.shadow:
                 return _DENIED
-            if (
-                limit.is_penalty  # all clients without the key share a bucket, so one could get all of them banned
-                or limit.missing_key == "deny"
-                or (
-                    limit.missing_key == "exempt"
-                    and not limit.key.failed(results)
-                    and not limit.key.is_ambiguous(request)  # otherwise a client could repeat a header to be exempt
-                )
-            ):
+            # all clients without the key share a bucket, so one could get all of them banned
+            if limit.is_penalty or missing_key != "shared":
                 continue
         tag = limit.missing_key_tag if identity is None else limit.tag_of(identity)
         charges.append(limit.charge(tag, limit.cost_of(results)))

@@ -117,8 +117,7 @@ ROWS: Mapping[str, Row] = {
     ),
     '`rate="0/s"`': Row(
         lambda ratelimit: ratelimit(key="ip", rate="0/s")(told),
-        lambda: keeping(told),
-        settings={"blocklist": ["192.0.2.0/24"]},
+        lambda: limit("0/s")(keeping(told)),
     ),
     "`None`": Row(lambda ratelimit: ratelimit(key="ip", rate=lambda *_: None)(told), lambda: limit([])(keeping(told))),
     "`rate` as a callable": Row(

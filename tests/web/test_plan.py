@@ -186,6 +186,16 @@ def test_the_log_locates_a_callable_without_a_key(
     assert end.lstrip("0123456789") == ": is missing; missing_key = 'shared' applies"
 
 
+@pytest.mark.parametrize(("answer", "applies"), [(None, "exempt"), (FAILED, "shared")])
+def test_the_log_says_that_a_callable_that_failed_does_not_exempt(
+    answer: Any, applies: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_quiet_until", {})
+    asked = planned(rules(key=tenant, missing_key="exempt"), PlainRequest(), {tenant: answer})
+    assert len(asked.charges) == (applies == "shared")
+    assert caplog.messages[-1].endswith(f": is missing; missing_key = '{applies}' applies")
+
+
 @pytest.mark.parametrize(
     ("settings", "warned"),
     [
