@@ -127,8 +127,9 @@ def test_wrong_number_of_decisions_raises_a_store_error(decisions: list[Decision
         verdict_of([Charge("k", LIMIT), Charge("l", LIMIT)], decisions)
 
 
-def test_rate_limited_carries_its_verdict() -> None:
-    verdict = verdict_on([("limit", refuses(5.5))])
+@pytest.mark.parametrize(("wait", "advice"), [(5.5, "retry after 5.5 seconds"), (math.inf, "waiting does not help")])
+def test_rate_limited_carries_its_verdict(wait: float, advice: str) -> None:
+    verdict = verdict_on([("limit", refuses(wait))])
     error = RateLimited(verdict)
     assert isinstance(error, RateLimitError)
-    assert (error.verdict, str(error)) == (verdict, "rate limited: retry after 5.5 seconds")
+    assert (error.verdict, str(error)) == (verdict, f"rate limited: {advice}")

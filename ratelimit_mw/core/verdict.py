@@ -189,7 +189,10 @@ class RateLimited(RateLimitError):
     """A refused call. `verdict` contains the refusing limits and the wait."""
 
     def __init__(self, verdict: Verdict) -> None:
-        super().__init__(f"rate limited: retry after {verdict.retry_after} seconds")
+        never = math.isinf(verdict.retry_after)
+        super().__init__(
+            f"rate limited: {'waiting does not help' if never else f'retry after {verdict.retry_after} seconds'}"
+        )
         self.verdict = verdict
 
     def __reduce__(self) -> tuple[type["RateLimited"], tuple[Verdict]]:
