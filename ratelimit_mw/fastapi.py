@@ -43,11 +43,11 @@ from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,
     EndpointCheck,
     EndpointDecision,
-    admit_by_address,
     bucket_name_of,
     display_name,
     endpoint_checks,
     enforce,
+    enter,
 )
 
 __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
@@ -128,11 +128,11 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
         if context.exempt:
             return
         checks = context.checks(self)
-        verdict = None if response.raw_headers else admit_by_address(scope, checks)
-        if verdict is not None and verdict.allowed:  # fast path
-            response.raw_headers += raw_headers(verdict)
+        way, verdict, client = (None, None, None) if response.raw_headers else await enter(scope, checks)
+        if way is not None and (verdict is None or verdict.allowed):
+            response.raw_headers += [] if verdict is None else raw_headers(verdict)
             return
-        decision = await enforce(scope, checks, context.template, verdict)
+        decision = await enforce(scope, checks, context.template, verdict, client)
         if decision is None:
             return
         if decision.refusing_verdict is not None:

@@ -67,7 +67,7 @@ def an_entry(bound: int) -> None:
 def proxies(bound: int) -> None:
     finder = ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")
     for others, found in ((bound - 1, CLIENT), (bound, OURS)):
-        assert finder.resolve(OURS, line(", ".join([CLIENT, *[OURS] * others]))) == found
+        assert finder.client_in(OURS, line(", ".join([CLIENT, *[OURS] * others]))) == found
     with pytest.raises(ConfigError):
         ClientIPResolver(bound + 1, "x-forwarded-for")
 
@@ -75,7 +75,7 @@ def proxies(bound: int) -> None:
 def a_remembered_header(bound: int) -> None:
     finder = ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")
     for length, remembered in ((bound + 1, 0), (bound, 1)):
-        assert finder.resolve(OURS, line(f"{CLIENT:>{length}}")) == CLIENT
+        assert finder.client_in(OURS, line(f"{CLIENT:>{length}}")) == CLIENT
         assert finder._cached_from_header.cache_info().currsize == remembered
 
 

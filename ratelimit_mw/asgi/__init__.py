@@ -24,13 +24,13 @@ from ratelimit_mw.core.runtime import in_event_loop
 from ratelimit_mw.core.signatures import ADD_THE_CLASS, check_app
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.entrance import enter_asgi
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.runtime import Sleep, async_sleep
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import raw_headers
-from ratelimit_mw.http.views import AsgiRequest, is_peer_lost, only_asgi_header
+from ratelimit_mw.http.views import AsgiRequest, peer_of
 from ratelimit_mw.rules.deployment_checks import warn_of_authentication, warn_of_cors, warn_of_script_name
-from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.options import Options
@@ -61,8 +61,8 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self._error: ConfigError | None = None
-        self._fast_rules: RuleSet | None = None  # None: every request takes the general path
-        self._routes_checked = False  # while false, requests take the general path, which checks the routes
+        self._rules: RuleSet | None = None  # None: every request takes the longer way
+        self._routes_checked = False  # while false, requests take the longer way, which checks the routes
         try:
             check_app(app, "ASGI")
             self._gate = AsyncGate(Settings.of(settings, options))
@@ -96,15 +96,15 @@ class RateLimitMiddleware:
     def _fail(self, error: ConfigError) -> None:
         """From now on, fail the lifespan startup and every request with this error."""
         self._error, self._limited_types = error, ()
-        self._fast_rules = None
+        self._rules = None
         self._may_hold = self._tracks_all = False
 
     def track_all(self) -> None:
         """Track every response, because only routing shows whether an endpoint limit needs it."""
-        self._fast_rules, self._tracks_all = None, True
+        self._rules, self._tracks_all = None, True
 
     def _finish_setup(self, scope: Scope) -> None:
-        """Report limits on routes that are not enforced, then enable the fast path.
+        """Report limits on routes that are not enforced, then enable the short way.
 
         Runs once: at startup, or else at the first request.
 
@@ -121,25 +121,19 @@ class RateLimitMiddleware:
         except ConfigError as error:
             self._fail(error)
             raise
-        if self._limited_types and not self._tracks_all:
-            self._fast_rules = self._gate.fast_rules
+        if self._limited_types and not self._tracks_all and self._gate.has_short_way:
+            self._rules = self._gate.rule_set
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send = _NOT_GIVEN) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
-        verdict, rules = None, self._fast_rules
+        way, verdict, client, rules = None, None, None, self._rules
         if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
-            plans = rules.plans_by_address
-            try:
-                method, address = scope["method"], scope["client"][0]
-            except (KeyError, TypeError, IndexError):  # "OPTIONS" makes the next line call _fast_plan()
-                method, address = "OPTIONS", None
-            # _fast_plan(), inlined for its most common case
-            charge_plan = _fast_plan(rules, scope) if plans is None or method == "OPTIONS" else plans[address]
-            if charge_plan is not None:
+            way, charges, client = enter_asgi(rules, scope)
+            if way is not None:
                 gate = self._sync_gate  # None if the store or a rule may need an await
-                verdict = await self._gate.admit_plan(charge_plan) if gate is None else gate.admit_plan(charge_plan)
-        if verdict is None or not verdict.allowed:
-            await self._on_general_path(verdict, scope, receive, send)
+                verdict = await self._gate.take(way, charges) if gate is None else gate.take(way, charges)
+        if way is None or (verdict is not None and not verdict.allowed):
+            await self._on_longer_way(verdict, client, scope, receive, send)
             return
         state = RateLimitState(verdict, self._gate, self._adds_headers, True)
         if self._style == "ietf":
@@ -170,7 +164,9 @@ class RateLimitMiddleware:
             if in_app and state.extras is not None:
                 state.settle_at_actual_cost()
 
-    def _on_general_path(self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def _on_longer_way(
+        self, verdict: Verdict | None, client: str | None, scope: Scope, receive: Receive, send: Send
+    ) -> Awaitable[None]:
         """Return the coroutine that decides the request, or passes another scope through.
 
         Raises `ConfigError` without `send`: then the user passed this object to `@app.middleware("http")` or the like,
@@ -180,10 +176,10 @@ class RateLimitMiddleware:
             raise ConfigError(ADD_THE_CLASS, code="RL-047")
         if not self._routes_checked and scope["type"] in _KINDS:
             self._finish_setup(scope)
-        # a verdict of the fast path is a refusal, which is sent without a delay, so it needs no watcher
+        # a verdict of the short way is a refusal, which is sent without a delay, so it needs no watcher
         if self._may_hold and verdict is None and scope["type"] == "http":
             return self._decide_with_watcher(scope, receive, send)
-        return self._decide(verdict, scope, receive, send)
+        return self._decide(verdict, client, scope, receive, send)
 
     async def _decide_with_watcher(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide an HTTP request that may be delayed. End it early if its client disconnects.
@@ -192,16 +188,22 @@ class RateLimitMiddleware:
         """
         watcher = DisconnectWatcher(scope, receive)
         try:
-            await self._decide(None, scope, watcher.receive, send, watcher.sleep)
+            await self._decide(None, None, scope, watcher.receive, send, watcher.sleep)
         except ClientDisconnected:
             await send_client_closed(send)
         finally:
             watcher.end()
 
     async def _decide(
-        self, verdict: Verdict | None, scope: Scope, receive: Receive, send: Send, sleep: Sleep = async_sleep
+        self,
+        verdict: Verdict | None,
+        client: str | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        sleep: Sleep = async_sleep,
     ) -> None:
-        """Decide on the general path. `verdict`: the fast path's refusal, if any. `sleep`: delays the request.
+        """Decide on the longer way. `verdict`, `client`: the short way's refusal, if any. `sleep`: delays the request.
 
         Sends the refusal if the middleware's own limits refuse a request or a handshake. Limits on endpoints refuse
         later, inside the app. Limits on messages act later, too, in `asgi/messages.py`.
@@ -209,9 +211,8 @@ class RateLimitMiddleware:
         if scope["type"] not in self._limited_types:
             await self._handle_other_scope(scope, receive, send)
             return
-        # The fast path found the client's address, which `on_refused` needs after a refusal. Without a verdict, start
-        # from the peer's address: `admit` finds the client's.
-        client = _client(None if verdict is None else self._fast_rules, scope)
+        if verdict is None:
+            client = peer_of(scope)  # `admit` finds the client
         request = self.request_type(scope, client, scope.get(STATE_KEY))
         if verdict is None:
             verdict = self._sync_gate.admit(request) if self._sync_gate else await self._gate.admit(request, (), sleep)
@@ -262,30 +263,6 @@ class RateLimitMiddleware:
             await send(message)
 
         return send_after_close
-
-
-def _fast_plan(rules: RuleSet, scope: Scope) -> Plan | None:
-    """Return the plan of an HTTP request that has no user; None if the request needs the general path."""
-    path: str = scope["path"]
-    if scope.get("root_path") or path[:1] != "/":
-        return None
-    plans = rules.plans_for(scope.get("method", "GET"), path)
-    if plans is None:
-        return None
-    client = None if is_peer_lost(scope) else _client(rules, scope)
-    return None if client is None else plans[client]
-
-
-def _client(rules: RuleSet | None, scope: Scope) -> str | None:
-    """Return the client's address; without `rules`, the peer's address.
-
-    Returns None, too, if only the general path can read the address from the proxy's header.
-    """
-    client = scope.get("client")
-    peer = client[0] if client else None
-    if rules is None or (name := rules.proxy_header) is None:
-        return peer
-    return rules.client_of(peer, only_asgi_header(scope["headers"], name.encode()))
 
 
 def _check_asyncio() -> None:

@@ -11,6 +11,7 @@ from ratelimit_mw.admin.target import DescribedRequest
 from ratelimit_mw.cli.explain import explain
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.core.log import capture_warnings, single_line
+from ratelimit_mw.engine.base_gate import ASGI, WSGI
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.http.callables import import_from_working_folder
 from ratelimit_mw.http.on_refused import refusal_handler
@@ -85,14 +86,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-class _Gate(Gate):
-    _probes_store = False
-
-
-class _AsyncGate(AsyncGate):
-    _probes_store = False
-
-
 def _settings_at_start(file: str, *, wsgi: bool) -> Settings:
     """Load the settings and run all checks of a server's start that do not query the store.
 
@@ -107,7 +100,10 @@ def _settings_at_start(file: str, *, wsgi: bool) -> Settings:
     mistakes.raise_if_any()
     wsgi = wsgi or (settings.on_refused is not None and refusal_handler(settings.on_refused).kind == "wsgi")
     with _located(env_values, path):
-        (_Gate if wsgi else _AsyncGate)(settings)  # opens no connection before the first request
+        if wsgi:
+            Gate(settings, face=WSGI._replace(probes_store=False))  # opens no connection before the first request
+        else:
+            AsyncGate(settings, face=ASGI._replace(probes_store=False))
     return settings
 
 

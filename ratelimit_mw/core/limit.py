@@ -299,6 +299,15 @@ class Charge(Struct, frozen=True, gc=False):
         return self.limit.effective_max_delay_us if self.max_delay is None else microseconds(self.max_delay)
 
 
+class PlainGroup(tuple[Charge, ...]):
+    """Charges in distinct buckets, each of the role `limit`, with a cost of at least 0 and no `max_delay` of its own.
+
+    A store need not check that again.
+    """
+
+    __slots__ = ()
+
+
 def _format_seconds(value: float) -> str:
     """Format seconds for the notation, to the microsecond."""
     if not math.isfinite(value):

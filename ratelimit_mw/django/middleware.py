@@ -23,6 +23,7 @@ from ratelimit_mw.django.request import (
     AsyncDjangoRequest,
     DjangoRequest,
     UserNotLoaded,
+    enter,
     load_user,
     may_have_user,
     route_of,
@@ -35,12 +36,14 @@ from ratelimit_mw.django.responses import (
     to_django,
     wait_in_thread,
 )
+from ratelimit_mw.engine.base_gate import Face
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import await_result, custom_refusal
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
+from ratelimit_mw.rules.rule_set import UNDECIDED, ShortWay
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
@@ -52,32 +55,16 @@ USER_UNKNOWN: Final = "Keys read the user, who is known only after Authenticatio
 FIX_ORDER: Final = f"Put {AUTHENTICATION!r} before 'ratelimit_mw.django.RateLimitMiddleware' in MIDDLEWARE"
 _STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # others share one cache entry
-_ALLOWED: Final = "a callable (request, verdict)"
-_DJANGO: Final = "the middleware of Django"  # also under ASGI, where Django serves no websockets
+# an ASGI or WSGI app cannot respond inside Django, which serves no websockets even under ASGI
+_DJANGO: Final = Face(("plain",), "a callable (request, verdict)", "the middleware of Django")
 _IN_SETTINGS: Final = dict.fromkeys(Options.__annotations__, f"into {SETTING_NAME} of Django's settings")
 
 
-class DjangoGate(Gate):
-    """A gate for threads. `on_refused` must be a callable, because an ASGI or WSGI app cannot respond inside Django."""
-
-    _handler_kinds = ("plain",)
-    _expected_handler = _ALLOWED
-    _sees_no_messages = _DJANGO
-
-
-class AsyncDjangoGate(AsyncGate):
-    """The same as `DjangoGate`, for asyncio."""
-
-    _handler_kinds = ("plain",)
-    _expected_handler = _ALLOWED
-    _sees_no_messages = _DJANGO
-
-
-def build_gate(value: Any, *, is_async: bool) -> DjangoGate | AsyncDjangoGate:
+def build_gate(value: Any, *, is_async: bool) -> Gate | AsyncGate:
     """Return the gate of `RATELIMIT_MW`. Raises `ConfigError` that names the setting."""
     with error_location(SETTING_NAME):
         found = Settings.of(value, {})
-        return AsyncDjangoGate(found) if is_async else DjangoGate(found)
+        return AsyncGate(found, face=_DJANGO) if is_async else Gate(found, face=_DJANGO)
 
 
 def middleware_indices() -> Sequence[int]:
@@ -180,37 +167,43 @@ class RateLimitMiddleware:
         return response
 
     def _decide_in_thread(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
-        return None if self._try_fast_path(request) else run(self._decide_generally(request))
+        way, charges, client = self._enter(request)
+        if way is not None and self._admits(request, self._gate.take(way, charges), client):
+            return None
+        return run(self._decide_generally(request))
 
     async def _decide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         """Return the response to a refused request, None for an admitted one. Decides once per request."""
-        return None if self._try_fast_path(request) else await self._decide_generally(request)
+        way, charges, client = self._enter(request)
+        if way is not None:
+            gate = self._sync_gate
+            verdict = await self._gate.take(way, charges) if gate is None else gate.take(way, charges)
+            if self._admits(request, verdict, client):
+                return None
+        return await self._decide_generally(request)
 
-    def _try_fast_path(self, request: HttpRequest) -> bool:
-        """Decide on the fast path, if the limits depend only on the client's address and the view.
-
-        Returns True if it admitted the request. `_decide_generally` responds to a refusal, which is in the context, and
-        decides if there is no verdict.
-        """
+    def _enter(self, request: HttpRequest) -> ShortWay:
+        """Return the short way of a request that is undecided and has no user."""
         context = self._context(request)
-        state = context.state
-        if context.is_decided or state.verdict is not None:
-            return False
+        if not self._gate.has_short_way or context.is_decided or context.state.verdict is not None:
+            return UNDECIDED
         if getattr(request, "user", None) is not None and may_have_user(request):
-            return False
-        endpoint_rules, gate = self.limits_of(request)
-        if gate is None:
-            return False
-        verdict = gate.admit_by_address(request.META.get("REMOTE_ADDR") or None, request.method, endpoint_rules)
-        context.verdict = verdict
-        if verdict is None or not verdict.allowed:
+            return UNDECIDED
+        return enter(self._gate.rule_set, request, self.limits_of(request)[0])
+
+    def _admits(self, request: HttpRequest, verdict: Verdict | None, client: str | None) -> bool:
+        """Record the short way's verdict, and return whether it admits. `_decide_generally` responds to a refusal."""
+        context = self._context(request)
+        if verdict is not None and not verdict.allowed:
+            context.verdict, context.client = verdict, client
             return False
         context.is_decided = True
-        state.record(verdict, self._gate)
+        if verdict is not None:
+            context.state.record(verdict, self._gate)
         return True
 
     async def _decide_generally(self, request: HttpRequest) -> HttpResponse | None:
-        """Decide on the general path, or respond to a refusal of the fast path.
+        """Decide on the longer way, or respond to a refusal of the short one.
 
         In a sync middleware, `run` drives this coroutine in a thread, so it must not suspend: a delay blocks the
         thread.
@@ -219,7 +212,9 @@ class RateLimitMiddleware:
         if not context.is_decided:
             context.is_decided = True
             django_request = (AsyncDjangoRequest if self._is_async else DjangoRequest)(request, context.state)
-            if context.verdict is None:
+            if context.verdict is not None:
+                django_request.client = context.client
+            else:
                 try:
                     context.verdict = await self._admit(django_request)
                 except UserNotLoaded:

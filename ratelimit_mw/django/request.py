@@ -15,9 +15,12 @@ from django.utils.functional import LazyObject, SimpleLazyObject, empty
 from django.utils.translation import override
 
 from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.engine.entrance import enter_wsgi
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request, user_id
 from ratelimit_mw.http.views import is_peer_lost, is_wsgi_peer_lost, joined_values
+from ratelimit_mw.rules.rule_set import UNDECIDED, RuleSet, ShortWay
+from ratelimit_mw.rules.rule_table import EndpointRules
 
 LANGUAGE: Final = "<language>/"  # in routes, the prefix of `i18n_patterns`
 _NOT_LOADED: Final = object()
@@ -50,10 +53,8 @@ class DjangoRequest(Request):
     @property
     def paths(self) -> Sequence[str]:
         """The path, and the one without REST framework's format suffix, if the view's route has one: `/items.json`."""
-        kwargs = {} if (match := self.raw.resolver_match) is None else match.kwargs
-        name = getattr(settings, "REST_FRAMEWORK", {}).get("FORMAT_SUFFIX_KWARG", "format")
         bare, dot, suffix = self.path.rstrip("/").rpartition(".")
-        return (self.path, bare) if dot and suffix == kwargs.get(name) else (self.path,)
+        return (self.path, bare) if dot and suffix == _format_of(self.raw) else (self.path,)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -103,6 +104,20 @@ class AsyncDjangoRequest(DjangoRequest):
             self._user = user_id(user)
         known: str | None = self._user
         return known
+
+
+def enter(rules: RuleSet, raw: HttpRequest, endpoint_rules: EndpointRules) -> ShortWay:
+    """Return what `RuleSet.short_way` finds for a request without a user."""
+    scope = getattr(raw, "scope", None)
+    if scope is not None and is_peer_lost(scope):
+        return UNDECIDED
+    return enter_wsgi(rules, raw.META, endpoint_rules, "" if _format_of(raw) else raw.path_info or "/")
+
+
+def _format_of(raw: HttpRequest) -> Any:
+    """Return REST framework's format suffix in the path, if the view's route has one."""
+    kwargs = {} if (match := raw.resolver_match) is None else match.kwargs
+    return kwargs and kwargs.get(getattr(settings, "REST_FRAMEWORK", {}).get("FORMAT_SUFFIX_KWARG", "format"))
 
 
 def may_have_user(raw: HttpRequest) -> bool:

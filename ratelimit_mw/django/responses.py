@@ -23,14 +23,15 @@ _KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), di
 class RequestContext(Struct):
     """What one middleware remembers of one request.
 
-    `adds_headers`: whether the middleware adds the headers. `verdict`: its verdict. `refusal`: its response, if it
-    refuses. `tracker`: reports the end of the response.
+    `adds_headers`: whether the middleware adds the headers. `verdict`: its verdict. `client`: the client's address, if
+    the short way refused. `refusal`: its response, if it refuses. `tracker`: reports the end of the response.
     """
 
     state: RateLimitState
     adds_headers: bool
     is_decided: bool = False
     verdict: Verdict | None = None
+    client: str | None = None
     refusal: Response | None = None
     tracker: ResponseTracker | None = None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
@@ -47,6 +47,24 @@ _KEEPS_NO_REFUSALS: Final = Finding(
 )
 
 
+class Face(NamedTuple):
+    """The integration that a gate decides for.
+
+    `handler_kinds`: the kinds of `on_refused` that it supports. `expected_handler`: what an error says is expected.
+    `sees_no_messages`: what enforces the limits, if it does not see the messages of websockets. `probes_store`: whether
+    to open files and `metrics_folder` at startup, and with `strict` to probe a server.
+    """
+
+    handler_kinds: tuple[str, ...]
+    expected_handler: str
+    sees_no_messages: str | None = None
+    probes_store: bool = True
+
+
+ASGI: Final = Face(("asgi", "plain"), "an ASGI app, or a callable (request, verdict)")
+WSGI: Final = Face(("wsgi", "plain"), "a WSGI app, or a callable (request, verdict)", "a limiter under WSGI")
+
+
 class BaseGate:
     """The common part of `Gate` and `AsyncGate`.
 
@@ -55,11 +73,7 @@ class BaseGate:
     findings of the start. `findings`: those that this gate has reported.
     """
 
-    _probes_store = True  # whether to open files and `metrics_folder` at startup, and with `strict` to probe a server
     _default_max_waiting: int  # requests; replaces a `max_waiting` of None
-    _handler_kinds: tuple[str, ...]  # the kinds of `on_refused` that are supported
-    _expected_handler: str
-    _sees_no_messages: ClassVar[str | None] = None  # what enforces the limits, if it does not see those of websockets
     _store: Store | AsyncStore
     _awaits_callables: ClassVar[bool]
     reporter: RefusalReporter | None = None
@@ -70,22 +84,24 @@ class BaseGate:
         rules: RuleSet | None = None,
         fallback: FallbackStore | None = None,
         *,
+        face: Face,
         is_nested: bool = False,
     ) -> None:
         self.settings: Final = settings
+        self._face: Final = face
         self._is_nested: Final = is_nested
         self.rule_set: Final = rules or RuleSet(settings)
         self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self.rule_set.compile_endpoint_limits)
         findings = [] if rules or is_nested else [*switched_off(settings), *self.rule_set.findings]
-        if self._sees_no_messages and not (rules or is_nested):
-            findings += unseen_messages(settings, self._sees_no_messages)
+        if face.sees_no_messages and not (rules or is_nested):
+            findings += unseen_messages(settings, face.sees_no_messages)
         if settings.store == "memory://" and (workers := configured_workers()) > 1:
             findings.append(multiple_workers_finding(workers))
         self.findings: Final[Sequence[Finding]] = findings
         warn_or_fail(findings, strict=settings.strict)
         self._fallback: Final = FallbackStore(settings.local_share) if fallback is None else fallback
         self._on_decision: Final = _hook("on_decision", settings.on_decision)
-        self._observe: Final = observer(settings, opens_folder=self._probes_store and rules is None)
+        self._observe: Final = observer(settings, opens_folder=face.probes_store and rules is None)
         if rules is None:
             record_policy(settings)
         # `_use_store` resets it to None if the store calls the hook itself
@@ -99,9 +115,9 @@ class BaseGate:
         self._address_key: Final = Key("ip", settings.ipv6_prefix)
 
     @property
-    def fast_rules(self) -> RuleSet | None:
-        """The rules for the fast path, which finds plans with `plans_for`; None if every request needs `admit`."""
-        return self.rule_set if self._on_decision is None else None
+    def has_short_way(self) -> bool:
+        """Whether `RuleSet.short_way` and `take` may decide a request; else every request needs `admit`."""
+        return self.rule_set.has_short_way and self._on_decision is None  # which receives the request
 
     def warn_of_unused_slot_options(self) -> None:
         """Warn about options of slots that have no effect. For integrations whose endpoint limits cannot have slots."""
@@ -147,7 +163,7 @@ class BaseGate:
             "remember_refused": 0,  # the reporter of this gate is used
             "strict": False,  # this gate has reported the findings of startup
         }
-        nested = type(self)(replace(self.settings, **overrides, store=store), is_nested=True)
+        nested = type(self)(replace(self.settings, **overrides, store=store), face=self._face, is_nested=True)
         nested.delay_capacity, nested.reporter = self.delay_capacity, self.reporter
         nested.rule_set.share_with_outer(self.rule_set)
         return nested
@@ -157,12 +173,12 @@ class BaseGate:
             return None
         with error_location("on_refused"):
             handler = refusal_handler(settings.on_refused)
-            if handler.kind not in self._handler_kinds:
+            if handler.kind not in self._face.handler_kinds:
                 raise ConfigError(
-                    f"got {callable_name(handler.call)}, which cannot answer here: expected {self._expected_handler}",
+                    f"got {callable_name(handler.call)}, which cannot answer here: expected {self._face.expected_handler}",
                     code="RL-036",
                 )
-            if "wsgi" in self._handler_kinds:
+            if "wsgi" in self._face.handler_kinds:
                 reject_async(handler.call, " under WSGI")
         return handler
 
@@ -172,7 +188,7 @@ class BaseGate:
         if not isinstance(store, str):
             check_is_store(store)
             return store
-        unchecked = None if self._probes_store else open_unchecked(store, timeout)
+        unchecked = None if self._face.probes_store else open_unchecked(store, timeout)
         return open_url(store, timeout) if unchecked is None else unchecked
 
     def _use_store(self, store: Store | AsyncStore) -> None:
@@ -191,7 +207,7 @@ class BaseGate:
         if self._declared.is_cluster and not (self.settings.key_secret or self._is_nested):
             warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)
 
-        if self.settings.strict and self._probes_store:
+        if self.settings.strict and self._face.probes_store:
             self._probe()
 
     def _probe(self) -> None:

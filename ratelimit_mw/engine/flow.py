@@ -9,10 +9,10 @@ from time import perf_counter
 from typing import Any, ClassVar, Final
 
 from ratelimit_mw.core.events import DecisionEvent, StoreEvent
-from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.core.signatures import callable_place
-from ratelimit_mw.core.verdict import Answer, Source, Verdict
+from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.base_gate import BaseGate
 from ratelimit_mw.engine.delays import refused_for_capacity
 from ratelimit_mw.engine.observation import CountedEvent, counted_waiting
@@ -107,10 +107,9 @@ class Flow(BaseGate, ABC):
             self.runtime.slot_renewer.renew_due()
         take = self.runtime.take_cancel_safe if match.may_delay or match.has_slots else self.runtime.take
         try:
-            decisions = await take(charge_plan.charges)
-            verdict = conclude(match, charge_plan, decisions)
+            verdict = conclude(match, charge_plan, await take(charge_plan.charges))
             if self._needs_fallback:
-                self._inform_fallback(charge_plan, decisions, verdict)
+                self._inform_fallback(verdict)
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
             return self._without_store(match, charge_plan, error)
         return verdict
@@ -190,21 +189,10 @@ class Flow(BaseGate, ABC):
         """Wake requests that wait for the slots of this verdict, which were released."""
         self._queues.wake([stored_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
 
-    def _conclude_single(self, charge_plan: Plan, decisions: Sequence[Decision]) -> Verdict:
-        """Do for a plan with one charge what `_take_once` does after the call of the store, in less time."""
-        (decision,) = decisions
-        source = decisions.source if type(decisions) is Answer else "store"
-        verdict = Verdict(
-            decision.allowed, charge_plan.charges, decisions, charge_plan.match.rule, source, charge_plan.policies
-        )
-        if self._needs_fallback:
-            self._inform_fallback(charge_plan, decisions, verdict)
-        return verdict
-
-    def _inform_fallback(self, charge_plan: Plan, decisions: Sequence[Decision], verdict: Verdict) -> None:
+    def _inform_fallback(self, verdict: Verdict) -> None:
         """Let the fallback store observe the store's decisions, so that it repeats refusals while the store fails."""
         if (not verdict.allowed or self._fallback.has_refusals) and verdict.source == "store":
-            self._fallback.observe(charge_plan.charges, decisions)
+            self._fallback.observe(verdict.charges, verdict.decisions)
 
     def _without_store(self, match: Match, charge_plan: Plan, error: Exception) -> Verdict:
         if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix

@@ -20,11 +20,6 @@ _NO_OPENTELEMETRY: Final = "span_attributes: needs OpenTelemetry, pip install 'r
 Observer = Callable[[Verdict], None]
 
 
-def is_observed(settings: Settings) -> bool:
-    """Return whether these settings have an observer."""
-    return settings.metrics or settings.span_attributes != "none"
-
-
 def observer(settings: Settings, *, opens_folder: bool = True) -> Observer | None:
     """Return the function that a gate calls with each verdict, or None. Starts counting, if the settings want that.
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.log import Finding, warn_throttled
 from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.entrance import enter_wsgi
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.response_tracking import ResponseTracker, track_response
 from ratelimit_mw.engine.state import RateLimitState
@@ -126,7 +127,7 @@ class Hooks:
         self.first_request: Any = None  # referenced, because signals keep only weak references
         self._app: Final = app
         self._style: Final = gate.settings.headers
-        self._use_fast_path: Final = self._style != "none"
+        self._takes_short_way: Final = self._style != "none" and gate.has_short_way
         self._reports_ends = False  # whether Flask calls `finished`
         self._processes: Final = ProcessCountCheck(gate.settings.store)
         self._cached_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._limits_of_view)
@@ -191,15 +192,18 @@ class Hooks:
             self._processes.examine(environ)
         endpoint_rules = () if rule is None else self.limits_of(rule, flask_request.method)
         client, outer, verdict = environ.get("REMOTE_ADDR") or None, environ.get("ratelimit_mw"), None
-        if outer is None and self._use_fast_path and not _may_have_user(self._app, environ):
-            verdict = self.gate.admit_by_address(client, flask_request.method, endpoint_rules)
-            if verdict is not None and verdict.allowed:
-                _current_globals().ratelimit = environ["ratelimit_mw"] = state = RateLimitState(
-                    verdict, self.gate, True
-                )
-                return _RequestDecision(shown_state=state)
+        way = None
+        if outer is None and self._takes_short_way and not _may_have_user(self._app, environ):
+            way, charges, found = enter_wsgi(self.gate.rule_set, environ, endpoint_rules)
+            if way is not None:
+                client, verdict = found, self.gate.take(way, charges)
+                if verdict is not None and verdict.allowed:
+                    _current_globals().ratelimit = environ["ratelimit_mw"] = state = RateLimitState(
+                        verdict, self.gate, True
+                    )
+                    return _RequestDecision(shown_state=state)
         our_request = FlaskLoginRequest(environ, client, outer, None if rule is None else rule.rule)
-        if verdict is None:
+        if way is None:
             verdict = self.gate.admit(our_request, endpoint_rules)
         _current_globals().ratelimit = state = outer or RateLimitState(None, self.gate)
         if verdict is None:

@@ -9,25 +9,27 @@ change how a proxy's member is read.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Network
+from ipaddress import IPv4Address
 from itertools import dropwhile, islice
 
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.http.networks import (
     EXPECTED_NETWORK,
     MAX_ADDRESS_LENGTH,
-    Address,
     Network,
     Networks,
+    address_text,
     is_ipv4,
+    packed_ipv6,
     parse_address,
     parse_network,
+    shortest,
 )
 
+_IPV6_BITS = 128
 _UNIX = "unix:"  # in trusted_proxies: a peer without an address
 _MAX_PROXIES = 32  # proxies in a row, in the settings and in a header
-_CACHE_SIZE = 4096  # peers, and as many header values
-_MAX_CACHED_LENGTH = 512  # characters of a cached header value; proxies hardly write longer ones
+_CACHE_SIZE = 4096  # peers
 _NAME = re.compile(r"[!#$%&'*+.^`|~0-9A-Za-z-]+")  # a token (RFC 9110, 5.6.2) without `_`
 _WINDOW = 8192  # characters of a list that are read, from the end
 _MAX_MEMBER_LENGTH = 512  # characters of one member
@@ -44,47 +46,54 @@ def client_address(host: str | None, prefix: int) -> str | None:
     An IPv6 client usually owns a whole network, so only the first `prefix` bits count: `2001:db8::/64`. Ports, brackets
     and zones are accepted and dropped (uvicorn before 0.45 could leave the port on a forwarded address).
     """
-    if host is not None and is_ipv4(host):
+    if host is None or is_ipv4(host):
         return host
-    address = parse_address(host)
-    if address is None or isinstance(address, IPv4Address) or prefix == address.max_prefixlen:
-        return None if address is None else str(address)
-    return str(IPv6Network((address, prefix), strict=False))
+    packed = packed_ipv6(host)
+    if packed is None:
+        address = parse_address(host)
+        if address is None or isinstance(address, IPv4Address):
+            return None if address is None else str(address)
+        packed = address.packed
+    if prefix == _IPV6_BITS:
+        return address_text(packed)
+    host_bits = _IPV6_BITS - prefix
+    return f"{address_text((int.from_bytes(packed) >> host_bits << host_bits).to_bytes(16))}/{prefix}"
 
 
-def x_forwarded_for(text: str) -> Iterator[Address | None]:
-    """Yield the addresses of an X-Forwarded-For value from right to left; None for a malformed member.
+def _bare_address(member: str) -> str | None:
+    """Return the address that is a member of X-Forwarded-For, in its shortest form.
 
     Ports, brackets and quotes around an address are accepted, because Azure and AWS write them.
     """
-    for member in _members_from_right(text, quotes=False):
-        quoted = member and member[0] == member[-1] == '"'
-        yield parse_address(member[1:-1] if member and quoted else member)
+    return shortest(member[1:-1] if member[0] == member[-1] == '"' else member)
 
 
-def forwarded(text: str) -> Iterator[Address | None]:
-    """Yield the `for` addresses of a Forwarded value from right to left.
+def _for_address(element: str) -> str | None:
+    """Return the address of an element's only `for`, in its shortest form.
 
-    Yields None for a malformed element, for one without exactly one `for`, and for `unknown` and `_hidden`.
+    Returns None for a malformed element, for one without exactly one `for`, and for `unknown` and `_hidden`.
     """
-    for member in _members_from_right(text, quotes=True):
-        yield parse_address(_for_value(member)) if member else None
+    return shortest(_for_value(element))
 
 
-def _members_from_right(text: str, *, quotes: bool) -> Iterator[str | None]:
-    """Yield the members of a list from right to left, without empty ones (RFC 9110, 5.6.1).
+def addresses_in(text: str, header: str) -> Iterator[str | None]:
+    """Yield the addresses in a value of `x-forwarded-for` or `forwarded` from right to left; None for a malformed one.
 
-    Yields None for a member that is too long. Ends with None if the list exceeds `_WINDOW` or `_MAX_MEMBERS`. `quotes`:
-    a comma in quotes does not separate members.
+    Skips empty members (RFC 9110, 5.6.1). Yields None for a member that is too long. Ends with None if the list exceeds
+    `_WINDOW` or `_MAX_MEMBERS`.
     """
+    read_member = _LIST_PARSERS[header]
+    is_bare = read_member is _bare_address  # in the other header, a comma in quotes does not separate members
     floor, end = max(0, len(text) - _WINDOW), len(text)
     for _ in range(_MAX_MEMBERS):
-        start = _member_start(text, floor, end) if quotes else text.rfind(",", floor, end) + 1
+        start = text.rfind(",", floor, end) + 1 if is_bare else _member_start(text, floor, end)
         if floor and not start:
             break
         member = text[start:end].strip(" \t")
-        if member:
-            yield member if len(member) <= _MAX_MEMBER_LENGTH else None
+        if is_bare and is_ipv4(member):
+            yield member
+        elif member:
+            yield read_member(member) if len(member) <= _MAX_MEMBER_LENGTH else None
         if not start:
             return
         end = start - 1
@@ -124,10 +133,7 @@ def _for_value(element: str) -> str | None:
     return value
 
 
-_LIST_PARSERS: dict[str, Callable[[str], Iterator[Address | None]]] = {
-    "x-forwarded-for": x_forwarded_for,
-    "forwarded": forwarded,
-}
+_LIST_PARSERS: dict[str, Callable[[str], str | None]] = {"x-forwarded-for": _bare_address, "forwarded": _for_address}
 
 
 class ClientIPResolver:
@@ -148,52 +154,31 @@ class ClientIPResolver:
             hops = _hops(trusted_proxies, self.header)
             networks = _trusted_networks(listed)
         mistakes.raise_if_any()
-        parse_list = _LIST_PARSERS.get(self.header)
         self.hops = hops
-        self._parse_list, self._networks = parse_list, networks
-        self._overlong_peer = (None, bool(hops))  # the result of `read_peer` for a text that is too long for an address
+        self._is_list, self._networks = self.header in _LIST_PARSERS, networks
+        # whether a header's value that is an IPv4 address is the client's address
+        self._may_be_bare = hops <= 1 and self.header != "forwarded"
+        self._trusts_unix = _UNIX in listed
+        self._read_peer = lru_cache(_CACHE_SIZE)(self._peer)
 
-        def read_peer(peer: str | None) -> tuple[str | None, bool]:
-            """Return the peer's own address, and whether its header is trusted."""
-            address = parse_address(peer)
-            trusted = address in networks if address else not peer and _UNIX in listed
-            return str(address) if address else None, bool(hops) or trusted
-
-        def read_header(text: str) -> str | None:
-            """Return the client's address from a header's value; None if the peer is the client."""
-            if parse_list is None:
-                address = parse_address(text)  # None for a list
-            elif hops:
-                address = next(islice(parse_list(text), hops - 1, None), None)
-            else:
-                address = _first_untrusted(parse_list(text), networks)
-            return str(address) if address else None
-
-        may_be_bare = hops <= 1 and parse_list is not forwarded  # whether the header's value may be the address alone
-
-        def read_ipv4(text: str) -> str | None:
-            """Return the value of a header if it is the client's IPv4 address and nothing else."""
-            return text if may_be_bare and is_ipv4(text) else None
-
-        self._peer_address = lru_cache(_CACHE_SIZE)(read_peer)
-        self._ipv4_from_header = read_ipv4
-        self._from_header = read_header
-        self._cached_from_header = lru_cache(_CACHE_SIZE)(read_header)
+    def _peer(self, peer: str | None) -> tuple[str | None, bool]:
+        """Return the peer's own address, and whether its header is trusted."""
+        address = shortest(peer)
+        trusted = address in self._networks if address else not peer and self._trusts_unix
+        return address, bool(self.hops) or trusted
 
     def trusts(self, peer: str | None) -> bool:
         """Return whether the proxy header of this peer is trusted."""
-        return (self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._overlong_peer)[1]
+        return self._read_peer(peer)[1] if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else bool(self.hops)
 
-    def members(self, values: Sequence[str]) -> list[Address | None]:
+    def members(self, values: Sequence[str]) -> list[str | None]:
         """Return the addresses of all lines of the header from right to left, None for a malformed one.
 
         Returns an empty list if the header is one with a single address. Returns at most 33 addresses.
         """
-        if self._parse_list is None:
-            return []
-        return list(islice(self._parse_list(",".join(values)), _MAX_PROXIES + 1))
+        return list(islice(addresses_in(",".join(values), self.header), _MAX_PROXIES + 1)) if self._is_list else []
 
-    def forwarding_client(self, members: Sequence[Address | None]) -> Address | None:
+    def forwarding_client(self, members: Sequence[str | None]) -> str | None:
         """Return the address that counts as the client, if it may be a proxy that is missing in `trusted_proxies`.
 
         Returns None otherwise.
@@ -208,49 +193,35 @@ class ClientIPResolver:
         client, behind = (*pair, None, None)[:2]
         return client if behind is not None and behind != client else None
 
-    def resolve_ipv4(self, peer: str | None, forwarded: str) -> str | None:
-        """Return what `resolve` returns for one header line, if that is an IPv4 address and the peer is trusted.
-
-        Returns None in all other cases.
-        """
-        client = self._ipv4_from_header(forwarded)
-        return client if client is not None and self.trusts(peer) else None
-
-    def resolve(self, peer: str | None, values_of: Callable[[str], Sequence[str]]) -> str | None:
+    def client_in(self, peer: str | None, header_lines: Callable[[str], Sequence[str]]) -> str | None:
         """Return the client's address in its shortest form, or None if it has no address.
 
-        `peer`: the socket's other end, None or empty on a unix socket. `values_of(name)`: returns all lines of a
-        header in order, for a name in lower case; called only if the peer is trusted. If the header is malformed
-        where the client's address is read, the peer is the client.
+        `peer`: the socket's other end, None or empty on a unix socket. `header_lines(name)`: returns all lines of a
+        header in order, for a name in lower case; called only if the peer is trusted. If the header is malformed where
+        the client's address is read, the peer is the client.
         """
-        peer_address, trusted = (
-            self._peer_address(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._overlong_peer
-        )
-        if not trusted:
-            return peer_address
-        values = values_of(self.header)
-        if not values:
-            return peer_address
-        text = values[0] if len(values) == 1 else ",".join(values)  # one list (RFC 9110, 5.3), so not a single address
-        client = self._ipv4_from_header(text)  # not cached, because the value differs for each client of the proxy
-        if client is None:
-            client = self._cached_from_header(text) if len(text) <= _MAX_CACHED_LENGTH else self._from_header(text)
-        return client or peer_address
+        own, trusted = self._read_peer(peer) if peer is None or len(peer) <= MAX_ADDRESS_LENGTH else self._peer(peer)
+        lines = header_lines(self.header) if trusted else ()
+        if not lines:
+            return own
+        text = lines[0] if len(lines) == 1 else ",".join(lines)  # one list (RFC 9110, 5.3), so not a single address
+        if self._may_be_bare and is_ipv4(text):
+            return text
+        return (self._from_list(text) if self._is_list else shortest(text)) or own
 
-
-def _first_untrusted(addresses: Iterator[Address | None], networks: Networks) -> Address | None:
-    """Return the first address that is not a trusted proxy, or the last if all are trusted.
-
-    Returns None at a malformed address, and after 32 proxies.
-    """
-    last = None
-    for count, address in enumerate(addresses):
-        if address is None or count == _MAX_PROXIES:
-            return None
-        last = address
-        if last not in networks:
-            break
-    return last
+    def _from_list(self, text: str) -> str | None:
+        """Return the client's address in a list; None if the peer is the client."""
+        addresses = addresses_in(text, self.header)
+        if self.hops:
+            return next(islice(addresses, self.hops - 1, None), None)
+        last = None
+        for count, address in enumerate(addresses):
+            if address is None or count == _MAX_PROXIES:
+                return None
+            last = address
+            if last not in self._networks:
+                break
+        return last
 
 
 def _header_name(name: object) -> str:

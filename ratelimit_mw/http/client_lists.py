@@ -1,7 +1,6 @@
 """Compiles the safelist and the blocklist, and matches requests against them."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from hmac import compare_digest
 from typing import Annotated, Any, Final, TypedDict
 
@@ -9,10 +8,8 @@ from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.core.validation import TOKEN, reject_unknown_keys
 from ratelimit_mw.http.callables import RequestCallable, evaluate_predicate, is_callable_name, resolve_callable
 from ratelimit_mw.http.client_ip import check_no_underscore
-from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, Network, Networks, parse_address, parse_network
+from ratelimit_mw.http.networks import Network, Networks, parse_network, shortest
 from ratelimit_mw.http.request import Request
-
-_CACHE_SIZE: Final = 4096  # addresses
 
 
 class HeaderOptions(TypedDict, total=False):
@@ -28,9 +25,13 @@ ClientListEntry = (
 
 
 class ClientList:
-    """A compiled list of networks, headers and callables. `place`: its name in errors and logs."""
+    """A compiled list of networks, headers and callables.
 
-    __slots__ = ("_callables", "_headers", "_in_networks", "place")
+    `place`: its name in errors and logs. `has_only_networks`: whether the address
+    alone decides.
+    """
+
+    __slots__ = ("_callables", "_headers", "has_only_networks", "networks", "place")
 
     def __init__(self, place: str, value: object) -> None:
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
@@ -56,27 +57,15 @@ class ClientList:
                         code="RL-031",
                     )
         mistakes.raise_if_any()
-        compiled = Networks(networks)
-
-        @lru_cache(maxsize=_CACHE_SIZE)
-        def within(client: str) -> bool:
-            address = parse_address(client)
-            return address is not None and address in compiled
-
-        self._in_networks: Final = within if networks else None
+        self.networks: Final = Networks(networks)
+        self.has_only_networks: Final = not self._headers and not self._callables
 
     def matches(self, request: Request, *, once: bool) -> bool:
         """Return whether the request's client is on the list. A callable that raises does not match.
 
         `once`: ignore a header with several lines in the request. Otherwise any of the lines can match.
         """
-        client = request.client
-        if (
-            self._in_networks is not None
-            and client is not None
-            and len(client) <= MAX_ADDRESS_LENGTH
-            and self._in_networks(client)
-        ):
+        if (client := shortest(request.client)) is not None and client in self.networks:
             return True
         for name, secret in self._headers:
             values = request.header_lines(name)

@@ -7,7 +7,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
 from typing import Any, Final, Protocol
 
 from ratelimit_mw.core.errors import ConfigError, error_location
@@ -25,7 +24,7 @@ from ratelimit_mw.http.callables import (
 )
 from ratelimit_mw.http.client_ip import check_no_underscore, client_address
 from ratelimit_mw.http.cookies import Cookies
-from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, is_ipv4
+from ratelimit_mw.http.networks import is_ipv4
 
 _OneKey = str | RequestCallable
 KeySpec = _OneKey | Sequence[_OneKey]  # of a sequence, the first that is present
@@ -65,31 +64,28 @@ class Key:
     """A compiled key. `identity(request, route, results)` returns the encoded identity, or None if it is missing.
 
     `callables`: the callables whose results it needs. `headers`, `cookies`: the names of those that it reads.
-    `is_shared`: all clients have the same identity. `is_ip_without_user`: for a request with an address and without a
-    user, it reads only the address. `prefix`: the bits of an IPv6 address that it reads; 0 without `ip`. `place`: its
-    text, or for a callable the name, with file and line of a lambda. `no_effect`: the parts behind one that practically
+    `is_shared`: all clients have the same identity. `address_prefix`: the bits of an IPv6 address that it reads, if for
+    a request with an address and without a user it reads only the address; else None. `place`: its text, or for a callable the name, with file and line of a lambda. `no_effect`: the parts behind one that practically
     every request has, that one, and a text in which they come first; None without such parts.
     """
 
     __slots__ = (
         "_kinds",
         "_reachable",
+        "address_prefix",
         "callables",
         "cookies",
         "headers",
         "identity",
         "is_all",
-        "is_ip_without_user",
         "is_shared",
         "no_effect",
         "place",
-        "prefix",
         "text",
     )
 
     def __init__(self, spec: KeySpec, ipv6_prefix: int) -> None:
         self.callables: list[RequestCallable] = []
-        self.prefix = 0
         texts: list[str] = []
         alternatives: list[list[_Part]] = []
         for one in spec if isinstance(spec, (list, tuple)) and spec else [spec]:
@@ -110,8 +106,9 @@ class Key:
         self.text = " | ".join(texts)
         self.identity: Final = _first_present([_all_joined([read for _, read in parts]) for parts in alternatives])
         kinds = [tuple(kind for kind, _ in parts) for parts in alternatives]
-        without_user = next((one for one in kinds if "user" not in one), ())
-        self.is_ip_without_user: Final = without_user == ("ip",)
+        first = next((text for text, one in zip(texts, kinds, strict=True) if "user" not in one), "")
+        reads_address = "+" not in first and first.partition("/")[0] == "ip"
+        self.address_prefix: Final = int(first[len("ip/") :] or ipv6_prefix) if reads_address else None
         self.place: Final = f"key {callable_place(spec) if callable(spec) else repr(self.text)}"
         self._kinds = {*kinds}
         parts = {part.partition(":")[::2] for one in kinds for part in one}
@@ -129,19 +126,9 @@ class Key:
         self.is_shared: Final = all(kind in ("all", "route") for kinds in self._kinds for kind in kinds)
 
     @property
-    def is_cacheable(self) -> bool:
-        """Whether it reads only user, client and route: their identities are short and recur."""
-        return all(kind in ("ip", "user", "route", "all") for kinds in self._kinds for kind in kinds)
-
-    @property
     def may_read_user(self) -> bool:
         """Whether it may read the authenticated user."""
         return any("user" in kinds for kinds in self._kinds)
-
-    @property
-    def may_read_route(self) -> bool:
-        """Whether it may read the route."""
-        return any("route" in kinds for kinds in self._kinds)
 
     @property
     def requires_user(self) -> bool:
@@ -182,9 +169,7 @@ class Key:
     def _compile_part(self, part_name: str, ipv6_prefix: int) -> _Part:
         kind, _, name = part_name.partition(":")
         if part_name == "ip" or kind.startswith("ip/"):
-            prefix = _prefix(kind[3:]) if kind != "ip" else ipv6_prefix
-            self.prefix = max(prefix, self.prefix)
-            return "ip", _ip(prefix)
+            return "ip", _ip(_prefix(kind[3:]) if kind != "ip" else ipv6_prefix)
         if part_name in _SIMPLE_PARTS:
             return part_name, _SIMPLE_PARTS[part_name]
         if is_callable_name(part_name):
@@ -230,19 +215,12 @@ def _encoded(kind: str, value: str | None) -> str | None:
     return encode_part(kind, value) if value else None
 
 
-@cache
 def _ip(prefix: int) -> _PartReader:
-    """Return the reader of an address. All keys with this prefix share it and its cache."""
-
-    @lru_cache(maxsize=4096)
-    def part(host: str) -> str | None:
-        return _encoded("ip", client_address(host, prefix))
-
     def read(request: KeyContext, _: str, __: CallResults) -> str | None:
-        host = request.client
-        if host is not None and is_ipv4(host):
-            return f"ip={host}"  # the same as part(); not cached, because each client has another address
-        return part(host) if host and len(host) <= MAX_ADDRESS_LENGTH else None  # bounds the size of a cache entry
+        client = request.client
+        if client is None or is_ipv4(client):
+            return client and f"ip={client}"
+        return _encoded("ip", client_address(client, prefix))
 
     return read
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 PARAMETER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?::([a-z]+))?\}")
@@ -76,10 +76,30 @@ _PARSERS: Final = {"int": int, "float": float, "uuid": UUID}  # as Litestar and 
 _ANY: Final = Segment("", "str")
 
 
+class Leaf:
+    """Where paths end that the same rules match. `rules`: their numbers, in order. `ways`: for the user of the tree."""
+
+    __slots__ = ("rules", "ways")
+
+    def __init__(self, rules: Iterable[int] = ()) -> None:
+        self.rules: Final = tuple(sorted(set(rules)))
+        self.ways: Final[dict[Any, Any]] = {}
+
+
 class _Node:
     """A node of the tree. There are at most as many nodes as segments. A walk visits each node at most once."""
 
-    __slots__ = ("any_child", "bare_catch_alls", "catch_all_ends", "catch_all_root", "ends", "literals", "parameters")
+    __slots__ = (
+        "any_child",
+        "catch_all_ends",
+        "catch_all_root",
+        "end",
+        "ends",
+        "is_simple",
+        "literals",
+        "parameters",
+        "through",
+    )
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
@@ -90,18 +110,22 @@ class _Node:
         # in that second tree: the text before and after {x:path}, and the number of the template
         self.catch_all_ends: list[tuple[str, str, int]] = []
         self.any_child: _Node | None = None  # the child of `{x}`, if that is the only parameter
-        # Numbers of the templates that end after this node with a bare `{x:path}`. None if only the general walk can
-        # match `{x:path}` here, because a template has text beside it, or segments after it.
-        self.bare_catch_alls: tuple[int, ...] | None = ()
+        self.is_simple = True  # see `PathTree.leaf`
+        self.end = self.through = Leaf()  # of a path that ends here, and of a path that goes on where no child matches
 
-    def prepare(self) -> None:
-        """Set `any_child` and `bare_catch_alls`, once all templates are in the tree."""
-        if len(self.parameters) == 1:
-            self.any_child = self.parameters.get(_ANY)
+    def prepare(self, before: Sequence[int]) -> None:
+        """Set what `PathTree.leaf` reads, once all templates are in the tree.
+
+        `before`: the templates whose `{x:path}` begins above this node, and matches all paths through it.
+        """
+        self.end = Leaf((*before, *self.ends))
+        self.any_child = self.parameters.get(_ANY)
+        self.is_simple = len(self.parameters) == (self.any_child is not None)
         if (root := self.catch_all_root) is not None:
-            is_last = not root.literals and not root.parameters
-            is_whole = all(not before and not after for before, after, _ in root.catch_all_ends)
-            self.bare_catch_alls = tuple(end[2] for end in root.catch_all_ends) if is_last and is_whole else None
+            is_whole = all(not text and not after for text, after, _ in root.catch_all_ends)
+            self.is_simple &= is_whole and not root.literals and not root.parameters
+            before = (*before, *[number for _, _, number in root.catch_all_ends])
+        self.through = Leaf(before)
 
     def descend(self, segments: Iterable[Segment]) -> "_Node":
         """Return the node that these segments lead to, and create missing nodes on the way."""
@@ -175,11 +199,11 @@ class PathTree:
         self._root = _Node()
         for template, number in templates:
             _add(self._root, segments_of(template, ignore_case=ignore_case), number)
-        nodes = [self._root]
+        nodes = [(self._root, Leaf())]
         while nodes:
-            node = nodes.pop()
-            node.prepare()
-            nodes += [*node.literals.values(), *node.parameters.values()]
+            node, above = nodes.pop()
+            node.prepare(above.rules)
+            nodes += [(child, node.through) for child in (*node.literals.values(), *node.parameters.values())]
 
     @classmethod
     def from_rules(cls, templates: Iterable[Iterable[str]], *, ignore_case: bool = False) -> "PathTree":
@@ -187,13 +211,13 @@ class PathTree:
         pairs = ((template, number) for number, of_rule in enumerate(templates) for template in of_rule)
         return cls(pairs, ignore_case=ignore_case)
 
-    def matching_rules(self, path: str) -> list[int]:
+    def matching_rules(self, path: str) -> Sequence[int]:
         """Return the numbers of the rules that match the whole path, in order, each once.
 
         A rule n that matches only loosely, in some routers but not in all, is returned as ~n.
         """
-        if (simple := self.simple_matches(path)) is not None:
-            return [*simple] if len(simple) < 2 else sorted(set(simple))  # noqa: PLR2004  # most paths match one or none
+        if (leaf := self.leaf(path)) is not None:
+            return leaf.rules
         segments = (fold(path) if self._ignore_case else path).split("/")
         places = _Positions([self._root], [])
         matches: list[int] = []
@@ -211,31 +235,26 @@ class PathTree:
         exact = set(matches)
         return sorted([*exact, *(~number for number in set(loose) - exact)], key=lambda number: max(number, ~number))
 
-    def simple_matches(self, path: str) -> tuple[int, ...] | None:
-        """Return the numbers of the rules that match the path exactly, if each segment leads to one node only.
+    def leaf(self, path: str) -> Leaf | None:
+        """Return where a path ends, if each segment leads to one node only.
 
         It takes a fifth of the time of the general walk, and is enough for most tables. Returns None if the general
         walk must decide: if literal text and a parameter can both match a segment, or if a parameter is neither `{x}`
-        nor a last `{x:path}`. The numbers are not in order, and may repeat.
+        nor a last `{x:path}`.
         """
         node = self._root
-        matches: tuple[int, ...] = ()
         for segment in (fold(path) if self._ignore_case else path).split("/"):
-            if node.bare_catch_alls != ():
-                if node.bare_catch_alls is None:
-                    return None
-                matches += node.bare_catch_alls
+            if not node.is_simple:
+                return None
             child = node.literals.get(segment)
-            if node.parameters:
+            if node.any_child is not None:
                 if child is not None or not segment:
                     return None
                 child = node.any_child
-                if child is None:
-                    return None
             elif child is None:
-                return matches
+                return node.through
             node = child
-        return matches + tuple(node.ends) if node.ends else matches
+        return node.end
 
     def _match_backwards(
         self, places: _Positions, segments: list[str], first: int, matches: list[int], loose: list[int]

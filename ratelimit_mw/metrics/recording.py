@@ -31,6 +31,11 @@ OUTCOMES: Final = ("refused", "admitted")
 def count_decision(verdict: Verdict) -> None:
     """Count a verdict, and the limits that refused, including shadow limits."""
     rule = verdict.rule or ""
+    if len(verdict.decisions) == 1 and verdict.source == "store":
+        (decision,) = verdict.decisions
+        if decision.allowed and not decision.delay:  # most requests
+            COUNTS.count_admitted(rule)
+            return
     COUNTS.add(REQUESTS, (rule, OUTCOMES[verdict.allowed], verdict.source))
     if not all([decision.allowed for decision in verdict.decisions]):  # noqa: C419  # a list is faster
         for index, (charge, decision) in enumerate(zip(verdict.charges, verdict.decisions, strict=False)):

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, Limit, State
 from ratelimit_mw.replay.tallies import Append, RuleTally
 from ratelimit_mw.rules.plan import Match
+from ratelimit_mw.rules.way import way_of
 from ratelimit_mw.stores.generations import GenerationalMap
 from ratelimit_mw.stores.memory import Entry, MemoryStore
 
@@ -115,9 +116,13 @@ class ClientPlan:
 
 
 class Route:
-    """The requests that match one combination of rules. `seen`: how many came since they were last added up."""
+    """The requests that match one combination of rules.
 
-    __slots__ = ("is_simple", "match", "plans", "rows", "rule", "seen")
+    `seen`: how many came since they were last added up. `is_simple`: whether the client, the user and the route decide
+    alone. `way`: the charges of a client without a user; None if more than its address decides.
+    """
+
+    __slots__ = ("is_simple", "match", "plans", "rows", "rule", "seen", "way")
 
     def __init__(self, match: Match | None, rows: Sequence[RuleTally]) -> None:
         self.match = match
@@ -125,9 +130,15 @@ class Route:
         self.rows = rows
         self.seen = 0
         self.plans: dict[Caller, ClientPlan] = {}
-        self.is_simple = match is None or not (
-            match.plan_cache is None or match.callables or match.settles or match.has_slots or match.may_delay
-        )
+        self.is_simple = match is None or _is_simple(match)
+        self.way = None if match is None else way_of(match)
+
+
+def _is_simple(match: Match) -> bool:
+    if match.callables or match.settles or match.has_slots or match.may_delay or match.denied:
+        return False
+    limits = match.fixed_limits
+    return limits is not None and not any(limit.key.headers or limit.key.cookies for limit in limits)
 
 
 class SharedPlan(dict[Caller, ClientPlan]):

@@ -84,7 +84,7 @@ class RecordReader:
                 values = [",".join(forwarded)]
             else:
                 values = [value for name, value in self._logged_headers(record) if name == self.proxy_header]
-            return self._resolver.resolve(peer, lambda _: values)
+            return self._resolver.client_in(peer, lambda _: values)
         return None if parse_address(peer) is None else peer
 
     def results(self, calls: Sequence[RequestCallable], request: AsgiRequest) -> CallResults:

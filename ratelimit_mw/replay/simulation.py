@@ -241,9 +241,10 @@ class Simulation:
     def _plan_client(self, route: Route, caller: Caller, record: Record) -> ClientPlan:
         match = route.match
         is_plain = not self._has_lists and self._part[1] == 1 and self._assumed.user is None and isinstance(caller, str)
-        if is_plain and match is not None and match.plans_by_address is not None:
-            client = self._reader.client(record)
-            charge_plan = match.plan_for_address(client)
+        way = route.way if is_plain else None
+        client = None if way is None else self._reader.client(record)
+        if way is not None and client is not None:
+            charge_plan = way.plan(way.charges(client))
         else:
             request = self._reader.request(record)
             client, reason = request.client, self._reason_without_limits(route, request)

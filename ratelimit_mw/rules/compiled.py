@@ -1,8 +1,11 @@
 """The compiled limits of a rule: the key, cost, role and name with which each limit charges a request."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from functools import lru_cache, partial
 from typing import Final
+
+from msgspec.structs import force_setattr, replace
 
 from ratelimit_mw.core.errors import ErrorCollector
 from ratelimit_mw.core.identity import encode, key_tagger
@@ -35,12 +38,13 @@ class CompiledLimit:
     """One limit of a rule, ready to charge.
 
     `tag_of(identity)` returns the part of a bucket key that all limits of a client share: the hashed identity, in
-    braces. `charge(tag, cost)` returns the `Charge` that the store receives. `key_if_raised`: replaces the key if its
+    braces. `key_if_raised`: replaces the key if its
     callable raised; None if `missing_key` is set.
     """
 
     __slots__ = (
-        "charge",
+        "_key_suffix",
+        "_template",
         "cost",
         "is_penalty",
         "key",
@@ -92,12 +96,21 @@ class CompiledLimit:
         self.tag_of: Final = limit_set.tag_of
         self.missing_key_tag: Final = self.tag_of(encode([("missing", self.key.text)]))  # for requests without a key
         role: Final[Role] = "penalty" if penalty else "shadow" if self.shadow else "limit"
-        limit, lease, lease_time, suffix = spec.limit, spec.lease, spec.lease_time, f":{limit_set.bucket_name}"
+        self._key_suffix: Final = f":{limit_set.bucket_name}"
+        self._template: Final = Charge(
+            self._key_suffix,
+            spec.limit,
+            self.cost if isinstance(self.cost, int) else 1,
+            role=role,
+            lease=spec.lease,
+            lease_time=spec.lease_time,
+        )
 
-        def charge(tag: str, cost: int) -> Charge:
-            return Charge(tag + suffix, limit, cost, None, role, None, lease, lease_time)
-
-        self.charge: Final = charge
+    def charge(self, tag: str, cost: int) -> Charge:
+        """Return the charge of a client. `tag`: from `tag_of`. A copy of a valid charge need not be checked again."""
+        charge = copy(self._template)
+        force_setattr(charge, "key", tag + self._key_suffix)
+        return charge if cost == charge.cost else replace(charge, cost=cost)
 
     @property
     def can_refuse(self) -> bool:

@@ -2,16 +2,16 @@
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any, Final
 
 from ratelimit_mw.core.log import Finding, warn, warn_or_fail
 from ratelimit_mw.core.processes import configured_workers, multiple_workers_finding
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.http.networks import Address, parse_address
+from ratelimit_mw.http.networks import shortest
 from ratelimit_mw.http.paths import covers
-from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
@@ -75,14 +75,14 @@ class ProxyHeaderCheck:
         self._seen = self._public_requests = 0
         self.done = False
 
-    def examine(self, request: Request) -> None:
-        """Warn at the first request that shows such a proxy. `request.client` is the socket's peer."""
+    def examine(self, client: str | None, header_lines: Callable[[str], Sequence[str]]) -> None:
+        """Warn at the first request that shows such a proxy. `client`: the socket's peer."""
         self._seen += 1
         if self.done:  # several rule sets of an app share this object, see `RuleSet.share_with_outer`
             return
         self.done = self._seen >= _MAX_REQUESTS
-        sent = {name: values for name in self._names if (values := request.header_lines(name))}
-        peer = request.client or ""
+        sent = {name: values for name in self._names if (values := header_lines(name))}
+        peer = client or ""
         if not sent:
             return
         # a server may have read the header into `client` already, as uvicorn does for a proxy on its host
@@ -91,11 +91,11 @@ class ProxyHeaderCheck:
 
     def _examine_headers(self, peer: str, sent: Mapping[str, Sequence[str]]) -> None:
         """Warn if these headers show such a proxy. `sent`: the lines of each header of proxies."""
-        address, own, hops = parse_address(peer), self._finder.header, self._finder.hops
-        name, shown = next(iter(sent)), str(address or peer or "a unix socket")
+        address, own, hops = shortest(peer), self._finder.header, self._finder.hops
+        name, shown = next(iter(sent)), address or peer or "a unix socket"
         if not self._finder.trusts(peer):
             # trusted_proxies cannot contain a name, which waitress passes for a unix socket
-            listed = str(address) if address else "" if peer else "unix:"
+            listed = address or ("" if peer else "unix:")
             fix = f"put {listed!r} into trusted_proxies" if listed else "set trusted_proxies = 1"
             if name != own:
                 fix += f", and set proxy_header = {name!r} if it writes that header itself"
@@ -133,12 +133,12 @@ class ProxyHeaderCheck:
                 code="RL-247",
             )
 
-    def _suffices(self, proxy: Address | None) -> bool:
+    def _suffices(self, proxy: str | None) -> bool:
         """Return whether to warn of this proxy now: of a private one at once, of public ones at the hundredth request.
 
         If so, no more requests need to be examined.
         """
-        if proxy is not None and proxy.is_global:
+        if proxy is not None and ip_address(proxy).is_global:
             self._public_requests += 1
             if self._public_requests < _MIN_PUBLIC_REQUESTS:
                 return False

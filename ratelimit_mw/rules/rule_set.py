@@ -6,32 +6,35 @@ from functools import lru_cache, partial
 from typing import Final
 
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.http.callables import ENABLED_FAILURE, RequestCallable, evaluate_predicate, resolve_callable
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.http.paths import Forms, Paths
+from ratelimit_mw.http.networks import is_ipv4, shortest
+from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.views import UNDERSCORE_FINDING, unambiguous_values
 from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.deployment_checks import ProxyHeaderCheck, is_falcon
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, bucket_for, name_for
-from ratelimit_mw.rules.plan import Match, PlanCache
+from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.rules.rule_table import (
-    NO_RULES,
     CompiledRule,
     EndpointLevel,
     EndpointRules,
     RuleTable,
-    always_apply,
     applicable_rules,
 )
 from ratelimit_mw.rules.startup_checks import EndpointLimitChecks, startup_findings
+from ratelimit_mw.rules.way import BLOCKED, NOT_LIMITED, Way
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import parse_limits
 
 _CACHE_SIZE: Final = 1024  # endpoints
+ShortWay = tuple[Way | None, Sequence[Charge], str | None]  # see `RuleSet.short_way`
+UNDECIDED: Final[ShortWay] = (None, (), None)
 
 
 class RuleSet:
@@ -48,7 +51,6 @@ class RuleSet:
         refuses_blocked = settings.blocklist and not settings.shadow  # in shadow mode nothing is refused
         self._blocked_clients: Final = ClientList("blocklist", settings.blocklist) if refuses_blocked else None
         self._safe_clients: Final = ClientList("safelist", settings.safelist) if settings.safelist else None
-        self._exempt: Final = Paths("exempt", settings.exempt) if settings.exempt else None
         rules, tiers = settings.parsed_rules(), (settings.tier, settings.default_tier)
         app, default, preflight = (
             LimitSet(parse_limits(field, getattr(settings, field), *tiers), name, settings, concurrent=concurrent)
@@ -59,18 +61,22 @@ class RuleSet:
             )
         )
         self._table: Final = RuleTable(rules, app, default, preflight, settings)
-        self._blocklist: Final = Match((), "blocklist", "unmatched", denied=True)
         self._lost_peer: Final = Match((), "unmatched", "unmatched", denied=True)
+        lists = [(self._blocked_clients, BLOCKED), (self._safe_clients, NOT_LIMITED)]
+        self._lists: Final = [(one.networks, way) for one, way in lists if one is not None]
+        # whether `short_way` may find a way; else, every request needs `match`
+        self.has_short_way: Final = self._enabled is True and all(
+            one is None or one.has_only_networks for one, _ in lists
+        )
+        self.reads_headers = True  # whether `short_way` needs the headers
         self.names: Counter[str] = Counter()  # limits, by the name of their rule; for names of endpoint limits
         for rule in self._table.rules:
             self.names[rule.name] += len(rule.limit_set.fixed_limits or (rule,))
         self.limit_sets: Final = [app, *(rule.limit_set for rule in self._table.rules), default]
         self._warned = False  # whether UNDERSCORE_FINDING was logged
         self._proxy_check: ProxyHeaderCheck | None = ProxyHeaderCheck(finder)
-        self._refresh_single_match()
         self._endpoint_checks: Final = EndpointLimitChecks(self.limit_sets)
         self.report_endpoint: Final = lru_cache(maxsize=_CACHE_SIZE)(self._report_endpoint)
-        self._matches_by_endpoint: Final = lru_cache(maxsize=_CACHE_SIZE)(self._endpoint_match)
         findings = startup_findings(rules, self.limit_sets, self._table.messages.limit_sets)
         self.findings: Final[Sequence[Finding]] = list(findings)
 
@@ -101,7 +107,6 @@ class RuleSet:
         `outer`: the rules of the middleware. This object has those of an endpoint limit with a store of its own.
         """
         self.names, self._proxy_check = outer.names, outer._proxy_check  # noqa: SLF001  # the same class
-        self._refresh_single_match()
 
     def adapt_to_router(self, app: object) -> None:
         """Match paths as the router of `app` does. Only Falcon's differs from the others. `app`: None for any."""
@@ -183,39 +188,64 @@ class RuleSet:
                 found |= {Finding(f"limits on {name}: {problem}", code=""): None for problem in error.problems}
         return list(found)
 
+    def short_way(
+        self,
+        method: str,
+        path: str,
+        peer: str | None,
+        header_lines: Callable[[str], Sequence[str]],
+        endpoint_rules: EndpointRules = (),
+    ) -> ShortWay:
+        """Return the way of an HTTP request without a user, its charges, and the client's address.
+
+        `NOT_LIMITED` and `BLOCKED` are ways without charges. The way is None if `match` must decide. `path`: below
+        `root_path`; empty if it has several forms. `peer`, `header_lines`: see `ClientIPResolver.client_in`; the
+        latter is called only if `reads_headers`. `endpoint_rules`: the limits of the request's endpoint, if the integration knows it.
+        """
+        client = peer if self._finder is None else self._finder.client_in(peer, header_lines)
+        address = client if client is None or is_ipv4(client) else shortest(client)
+        if address is None:
+            return UNDECIDED
+        for networks, listed in self._lists:
+            if address in networks:
+                way: Way | None = listed
+                break
+        else:
+            way = self._table.way_for(method, path, endpoint_rules)
+        if way is None:
+            return UNDECIDED
+        if (proxy_check := self._proxy_check) is not None:  # read once, as a thread may set it to None
+            self._examine(proxy_check, peer, header_lines)
+        return way, way.charges(address), client
+
+    def _examine(
+        self, proxy_check: ProxyHeaderCheck, peer: str | None, header_lines: Callable[[str], Sequence[str]]
+    ) -> None:
+        proxy_check.examine(peer, header_lines)
+        if proxy_check.done:
+            self._proxy_check, self.reads_headers = None, self._finder is not None
+
     def match(self, request: Request, endpoint_rules: EndpointRules = ()) -> Match | None:
         """Return the limits of a request; None if it is safelisted or exempt, or if limiting is disabled.
 
         `endpoint_rules`: the limits of its endpoint, if the integration knows it. Sets `request.client` to the address
         that the trusted proxies report.
         """
-        if self.single_match is not None and request.method != "OPTIONS" and request.client is not None:
-            if not endpoint_rules:
-                return self.single_match
-            if (match := self._matches_by_endpoint(endpoint_rules)) is not None:
-                return match
         setting = self._enabled
-        enabled = setting is True or (
-            callable(setting) and evaluate_predicate(setting, request, *ENABLED_FAILURE) is not False
-        )
-        return self._match_rules(request, endpoint_rules) if enabled else None
-
-    def _match_rules(self, request: Request, endpoint_rules: EndpointRules) -> Match | None:
+        if setting is False or (callable(setting) and evaluate_predicate(setting, request, *ENABLED_FAILURE) is False):
+            return None
         if request.is_peer_lost and not self._settings.shadow:
             return self._lost_peer  # its client cannot be told from others, and is gone, so it receives no response
-        if (proxy_check := self._proxy_check) is not None:  # read once, as a thread may set it to None
-            proxy_check.examine(request)
-            if proxy_check.done:
-                self._proxy_check = None
-                self._refresh_single_match()
+        if (proxy_check := self._proxy_check) is not None:
+            self._examine(proxy_check, request.client, request.header_lines)
         if self._finder is not None:
             request.client = self._client(self._finder, request)
         if self._blocked_clients is not None and self._blocked_clients.matches(request, once=False):
-            return self._blocklist
+            return BLOCKED.match
         if self._safe_clients is not None and self._safe_clients.matches(request, once=True):
             return None
         method, forms = request.method, Forms.of(request.paths)
-        if self._exempt and self._exempt.match_all(forms):
+        if self._table.is_exempt(forms):
             return None
         if method == "OPTIONS" and (announced := _announced_method(request)) is not None:
             return self._table.match_preflight(announced, forms, request, endpoint_rules)
@@ -230,45 +260,13 @@ class RuleSet:
         """
         joined = request.joined_values
         if joined is None:
-            return finder.resolve(request.client, request.header_lines)
+            return finder.client_in(request.client, request.header_lines)
         if not self._warned or self._settings.strict:
             self._warned = True
             warn_or_fail([UNDERSCORE_FINDING], strict=self._settings.strict)
-        return finder.resolve(request.client, lambda name: unambiguous_values(name, request.header_lines(name), joined))
-
-    def plans_for(self, method: str, path: str) -> PlanCache | None:
-        """Return the cache of plans, by client address, for requests with this method and URL path.
-
-        Returns None if these requests need `match` and `plan`. For other requests these return the same plan, but more
-        slowly. `path`: as received, without a root path. `client_of` returns the address for the lookup.
-        """
-        if self.plans_by_address is not None:
-            return None if method == "OPTIONS" else self.plans_by_address
-        return self._table.plans_for(method, path) if self._finds_plans else None
-
-    def client_of(self, peer: str | None, forwarded: str | None) -> str | None:
-        """Return the client's address, if the peer is a trusted proxy that reports an IPv4 address; None otherwise.
-
-        `forwarded`: the value of `proxy_header`; None if the request has it not at all or several times.
-        """
-        return None if forwarded is None or self._finder is None else self._finder.resolve_ipv4(peer, forwarded)
-
-    def plans_by_address_at(self, endpoint_rules: EndpointRules) -> PlanCache | None:
-        """Return `plans_by_address` for an endpoint with these limits; None if a request needs `match` and `plan`."""
-        match = None if self.single_match is None else self._matches_by_endpoint(endpoint_rules)
-        return None if match is None else match.plans_by_address
-
-    def _endpoint_match(self, endpoint_rules: EndpointRules) -> Match | None:
-        """Return the limits of requests that match no rule of the settings; None if an endpoint rule is conditional."""
-        return self._table.combined(((NO_RULES, endpoint_rules),)) if always_apply(endpoint_rules) else None
-
-    def _refresh_single_match(self) -> None:
-        """Set up the fast paths, such as `single_match` if all requests but preflights have the same limits."""
-        checks = (self._proxy_check, self._blocked_clients, self._safe_clients, self._exempt)
-        self._finds_plans = self._enabled is True and not any(checks)
-        is_single = self._finds_plans and self._finder is None and all(rule.preflight for rule in self._table.rules)
-        self.single_match: Match | None = self._table.combined(((NO_RULES, ()),)) if is_single else None
-        self.plans_by_address = None if self.single_match is None else self.single_match.plans_by_address
+        return finder.client_in(
+            request.client, lambda name: unambiguous_values(name, request.header_lines(name), joined)
+        )
 
 
 def _announced_method(request: Request) -> str | None:

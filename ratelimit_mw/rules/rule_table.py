@@ -6,13 +6,14 @@ from typing import Final, NamedTuple
 
 from ratelimit_mw.http.callables import WHEN_FAILURE, evaluate_predicate, resolve_callable
 from ratelimit_mw.http.hosts import Hosts
-from ratelimit_mw.http.path_index import PathTree
+from ratelimit_mw.http.path_index import Leaf, PathTree
 from ratelimit_mw.http.paths import Forms, Paths, is_normal
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.message_limits import MessageLimits
-from ratelimit_mw.rules.plan import Match, PlanCache
+from ratelimit_mw.rules.plan import Match
+from ratelimit_mw.rules.way import NOT_LIMITED, Way, way_of
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import Rule
 
@@ -48,7 +49,6 @@ class CompiledRule:
         "hosts",
         "is_exempt",
         "is_final",
-        "is_unconditional",
         "level",
         "limit_set",
         "methods",
@@ -84,7 +84,6 @@ class CompiledRule:
         self.methods: Final = rule.all_methods
         self.hosts: Final = Hosts("host", rule.host) if rule.host else None
         self.when: Final = None if rule.when is None else resolve_callable(rule.when)
-        self.is_unconditional: Final = not self.methods and self.hosts is None and self.when is None
         self.bucket_ids: Final = frozenset(limit.policy.limit.bucket for limit in self.limit_set.known_limits)
 
     def limit_set_for(self, *, preflight: bool) -> LimitSet:
@@ -96,11 +95,11 @@ class CompiledRule:
             self._preflight_limits = self._limit_set_in_bucket(bucket_name=f"{self.limit_set.bucket_name}/preflight")
         return self._preflight_limits
 
-    def matches_method_and_host(self, method: str, request: Request) -> bool | None:
+    def matches_method_and_host(self, method: str, request: Request | None) -> bool | None:
         """Return whether method and host match; None if the host cannot be read. Does not call `when`."""
         if self.methods and method not in self.methods:
             return False
-        return True if self.hosts is None else self.hosts.match(request.header_lines("host"))
+        return True if self.hosts is None or request is None else self.hosts.match(request.header_lines("host"))
 
 
 EndpointRules = tuple[CompiledRule, ...]
@@ -118,52 +117,61 @@ class RuleTable:
     def __init__(
         self, rules: Sequence[Rule], app: LimitSet, default: LimitSet, preflight: LimitSet, settings: Settings
     ) -> None:
-        self.rules: Final = [CompiledRule(rule, settings) for rule in rules]
+        self.rules: Final = [
+            CompiledRule(rule, settings) for rule in rules
+        ]  # in the trees, the next number is `exempt`
         self._app: Final = app
         self._default: Final = default
         self._preflight: Final = preflight
         self.messages: Final = MessageLimits(rules, settings)
         paths = [Paths("path", rule.path) for rule in rules]
+        self._exempt: Final = Paths("exempt", settings.exempt) if settings.exempt else None
+        if self._exempt is not None:
+            paths.append(self._exempt)
+        self._anywhere: Final = None if paths else Leaf()  # where all paths end, if no path matters
         self._has_two_forms: Final = any(path.has_two_forms for path in paths)
-        case = settings.ignore_case
+        case = self._ignores_case = settings.ignore_case
         self._received: Final = PathTree.from_rules([path.received_templates for path in paths], ignore_case=case)
         self._normal: Final = PathTree.from_rules([path.normal_templates for path in paths], ignore_case=case)
         self.combined: Final = lru_cache(maxsize=_CACHE_SIZE)(self._combine)
-        self._plans: Final[dict[tuple[str, tuple[int, ...]], PlanCache | None]] = {}  # at most one per node of the tree
 
     def allow_empty_segments(self) -> None:
         """Let `{x}` match an empty segment too."""
         self._received.empty = self._normal.empty = True
 
-    def plans_for(self, method: str, path: str) -> PlanCache | None:
-        """Return the plans by client address of requests with this method and path, if nothing else matters.
+    def way_for(self, method: str, path: str, endpoint_rules: EndpointRules = ()) -> Way | None:
+        """Return the way of requests with this method, path and endpoint; None if `match` must decide.
 
-        Returns None if `match` must decide, because a rule needs a header, the path has several forms, or only some of
-        the supported routers would match it with the path of a rule.
+        That is the case if a rule needs a header, if the path has several forms, or if only some of the supported
+        routers would match it with the path of a rule.
         """
-        if method not in _METHODS or not is_normal(path):
-            return None
-        matches = self._received.simple_matches(path)
-        if matches is None or (self._has_two_forms and self._normal.simple_matches(path) != matches):
-            return None
-        try:
-            return self._plans[method, matches]
-        except KeyError:
-            plans = self._plans[method, matches] = self._plans_by_address(method, sorted(set(matches)))
-            return plans
-
-    def _plans_by_address(self, method: str, indices: Sequence[int]) -> PlanCache | None:
-        matches: list[int] = []
-        for index in indices:
-            rule = self.rules[index]
-            if rule.preflight or (rule.methods and method not in rule.methods):
-                continue
-            if rule.hosts is not None or rule.when is not None:
+        leaf = self._anywhere
+        if leaf is None:
+            leaf = self._received.leaf(path) if is_normal(path) else None
+            if leaf is None:
                 return None
-            matches.append(index)
-            if rule.is_final:
-                return self.combined(((MatchedRules(tuple(matches), index), ()),)).plans_by_address
-        return self.combined(((MatchedRules(tuple(matches)), ()),)).plans_by_address
+            if self._has_two_forms and ((normal := self._normal.leaf(path)) is None or normal.rules != leaf.rules):
+                return None
+        try:
+            return leaf.ways[method, endpoint_rules]  # type: ignore[no-any-return]  # set below
+        except KeyError:
+            if len(leaf.ways) >= _CACHE_SIZE:
+                leaf.ways.clear()
+            way = leaf.ways[method, endpoint_rules] = self._way(method, leaf.rules, endpoint_rules)
+            return way
+
+    def _way(self, method: str, indices: Sequence[int], endpoint_rules: EndpointRules) -> Way | None:
+        if indices and indices[-1] == len(self.rules):
+            return None if self._ignores_case else NOT_LIMITED  # an exempt path is matched with its case
+        rules = [*(self.rules[index] for index in indices), *endpoint_rules]
+        if method not in _METHODS or any(rule.hosts is not None or rule.when is not None for rule in rules):
+            return None
+        applicable = applicable_rules(endpoint_rules, method, None) if endpoint_rules else ()
+        return way_of(self.combined(((self._first_matches(indices, method, None, {}), applicable),)))
+
+    def is_exempt(self, forms: Forms) -> bool:
+        """Return whether no limit applies to a path."""
+        return self._exempt is not None and self._exempt.match_all(forms)
 
     def match(self, method: str, forms: Forms, request: Request, endpoint_rules: EndpointRules) -> Match:
         """Return the limits of a request. `endpoint_rules`: the endpoint's limits that apply to it."""
@@ -174,7 +182,7 @@ class RuleTable:
         ]
         return self.combined(tuple(dict.fromkeys(form_matches)) if len(form_matches) > 1 else (form_matches[0],))
 
-    def _matches_by_form(self, forms: Forms) -> list[list[int]]:
+    def _matches_by_form(self, forms: Forms) -> list[Sequence[int]]:
         """Return the rules whose path matches, for each form of the request's path."""
         matches_by_form = [self._received.matching_rules(path) for path in forms.received]
         if forms.normal is not forms.received or self._has_two_forms:
@@ -213,7 +221,7 @@ class RuleTable:
         self,
         indices: Sequence[int],
         method: str,
-        request: Request,
+        request: Request | None,
         when_results: dict[int, bool | None],
         *,
         preflight: bool = False,
@@ -222,17 +230,19 @@ class RuleTable:
 
         `indices`: the rules whose path matches; ~index for a loose match, that is, if only some of the supported
         routers would match the path. `preflight`: whether to consider only the rules for preflights, or only the
-        others. `when_results`: the results of `when` for this request, by rule; missing ones are added. If `when`
+        others. `request`: None if no rule reads it. `when_results`: the results of `when` for this request, by rule; missing ones are added. If `when`
         failed, the host cannot be read, or the match is loose, the rule applies, but does not end the search.
         """
         matches: list[int] = []
         for number in indices:
             is_loose = number < 0
             index = ~number if is_loose else number
+            if index == len(self.rules):  # an exempt path, see `is_exempt`
+                break
             rule = self.rules[index]
             if rule.preflight is not preflight or (is_match := rule.matches_method_and_host(method, request)) is False:
                 continue
-            if rule.when is not None and index not in when_results:
+            if rule.when is not None and request is not None and index not in when_results:
                 when_results[index] = evaluate_predicate(rule.when, request, *WHEN_FAILURE)
             if (when_result := when_results.get(index, True)) is False:
                 continue
@@ -262,28 +272,21 @@ class RuleTable:
         return Match(limit_sets, name, route, default, messages=messages)
 
 
-def applicable_rules(endpoint_rules: EndpointRules, method: str, request: Request) -> EndpointRules:
+def applicable_rules(endpoint_rules: EndpointRules, method: str, request: Request | None) -> EndpointRules:
     """Return the endpoint's rules that apply to a request, up to the level of the first final one.
 
-    A rule whose `when` failed applies, but does not end the search.
+    A rule whose `when` failed applies, but does not end the search. `request`: None if no rule reads it.
     """
-    if always_apply(endpoint_rules):
-        return endpoint_rules
     applicable: list[CompiledRule] = []
     last = endpoint_rules[-1].level
     for rule in endpoint_rules:
         if rule.level > last:
             break
         is_match = rule.matches_method_and_host(method, request)
-        if is_match and rule.when is not None:
+        if is_match and rule.when is not None and request is not None:
             is_match = evaluate_predicate(rule.when, request, *WHEN_FAILURE)
         if is_match is not False:
             applicable.append(rule)
             if rule.is_final and is_match:
                 last = rule.level
     return tuple(applicable)
-
-
-def always_apply(endpoint_rules: EndpointRules) -> bool:
-    """Return whether all of these rules apply to every request: none has a condition or an outer level."""
-    return not endpoint_rules[-1].level and all(rule.is_unconditional for rule in endpoint_rules)

@@ -38,14 +38,12 @@ class Forwarded(Struct, frozen=True, gc=False):
     """A request that a proxy forwards.
 
     `fields`: the headers of the proxy's call. `dropped`: the names of headers to leave out, because they belong to the
-    call and not to the request. `host`: the host of the request, if it is not that of the call. `address`: the proxy's
-    header; None if the call has it not at all or several times.
+    call and not to the request. `host`: the host of the request, if it is not that of the call.
     """
 
     method: str
     target: bytes
     client: tuple[str, int] | None
-    address: str | None
     fields: Sequence[tuple[bytes, bytes]]
     dropped: frozenset[bytes]
     host: bytes | None = None
@@ -81,7 +79,6 @@ class ProxyRequests:
             client = self._peer(scope)
             fields: list[tuple[bytes, bytes]] = scope["headers"]
             values = dict(fields)
-            repeated: frozenset[bytes] = frozenset()
             if len(values) != len(fields):
                 repeated = _repeated(fields)
                 for name in described.values():
@@ -89,8 +86,8 @@ class ProxyRequests:
                         raise Rejected(400, f"{name.decode()}: present twice, expected once, as the proxy sets it")
             if not values.keys().isdisjoint(_MOVING):
                 raise _moving()
-            method, uri, address = values.get(method_header), values.get(uri_header), values.get(address_header)
-            if not (method and uri and address is not None):
+            method, uri, has_address = values.get(method_header), values.get(uri_header), address_header in values
+            if not (method and uri and has_address):
                 raise _missing(uri_header if method and not uri else address_header if method else method_header)
             if len(uri) > MAX_TARGET:
                 raise too_long()
@@ -98,7 +95,6 @@ class ProxyRequests:
                 method.decode("latin-1"),
                 uri,
                 client,
-                None if address_header in repeated else address.decode("latin-1"),
                 fields,
                 dropped,
                 None if host_header is None else values.get(host_header),
@@ -115,10 +111,8 @@ class ProxyRequests:
             fields: list[tuple[bytes, bytes]] = scope["headers"]
             if any(name in _MOVING for name, _ in fields):
                 raise _moving()
-            addresses = [value for name, value in fields if name == address]
-            if not addresses:
+            if all(name != address for name, _ in fields):
                 raise _missing(address)
-            only = addresses[0].decode("latin-1") if len(addresses) == 1 else None
             root = len(scope.get("root_path", "").encode())
             raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
             target = raw_path.partition(b"?")[0][root + length :] or b"/"
@@ -126,7 +120,7 @@ class ProxyRequests:
                 target += b"?" + query
             if len(target) > MAX_TARGET:
                 raise too_long()
-            return Forwarded(scope["method"], target, client, only, fields, dropped)
+            return Forwarded(scope["method"], target, client, fields, dropped)
 
         return rebuild
 

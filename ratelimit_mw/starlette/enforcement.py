@@ -13,13 +13,14 @@ from ratelimit_mw.asgi.send import STATE_KEY, Receive, Scope, Send, send_refusal
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.entrance import enter_asgi
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import HeaderList, RawFields, headers, raw, raw_headers
-from ratelimit_mw.http.views import AsgiRequest
+from ratelimit_mw.http.views import AsgiRequest, peer_of
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
-from ratelimit_mw.rules.plan import PlanCache
 from ratelimit_mw.rules.rule_table import EndpointRules
+from ratelimit_mw.rules.way import Way
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
@@ -98,17 +99,6 @@ class CompiledCheck(Struct):
     gate: AsyncGate
     endpoint_rules: EndpointRules
     sync_gate: Gate | None
-    known_plans: PlanCache | None = None
-
-    def plans_by_address(self) -> PlanCache | None:
-        """Return the plans by client address; None while requests need the general path.
-
-        The first requests need it, until a `ProxyHeaderCheck` has examined enough of them.
-        """
-        gate = self.sync_gate
-        if gate is not None and gate.settings.headers == "ietf" and (rules := gate.fast_rules) is not None:
-            self.known_plans = rules.plans_by_address_at(self.endpoint_rules)
-        return self.known_plans
 
 
 class EndpointCheck:
@@ -249,14 +239,18 @@ async def enforce_on_endpoint(
 
 
 async def enforce(
-    scope: Scope, checks: Sequence[EndpointCheck], route: str | None = None, verdict: Verdict | None = None
+    scope: Scope,
+    checks: Sequence[EndpointCheck],
+    route: str | None = None,
+    verdict: Verdict | None = None,
+    client: str | None = None,
 ) -> EndpointDecision | None:
     """Enforce those of the limits that were not yet enforced on this request. Return None if none are left.
 
     Every refusal by an endpoint limit of Starlette or FastAPI passes through this function. It sends nothing: its
     callers (`limit`, and the `RateLimit` of Starlette and of FastAPI) respond to the refusal. Like the middleware, it
-    stores the request's `RateLimitState` in the scope. `route`: the template. `verdict`: the verdict of
-    `admit_by_address` on the first check, if it refused.
+    stores the request's `RateLimitState` in the scope. `route`: the template. `verdict`, `client`: those of
+    `enter`, if it refused.
     """
     decision: EndpointDecision | None = None
     for check in checks:
@@ -273,8 +267,7 @@ async def enforce(
                 endpoint_limits, check.all_limits, check.name, check.shown
             )  # with only the limits that are left
         scope[_ENFORCED] = enforced + check.endpoint_limits
-        client = scope.get("client")
-        request = AsgiRequest(scope, client[0] if client else None, state, route)
+        request = AsgiRequest(scope, peer_of(scope) if verdict is None else client, state, route)
         if verdict is None:
             verdict = (
                 sync_gate.admit(request, endpoint_rules) if sync_gate else await gate.admit(request, endpoint_rules)
@@ -301,23 +294,24 @@ def _track(request: AsgiRequest, state: RateLimitState) -> None:
         state.tracker.add(request.on_end)
 
 
-def admit_by_address(scope: Scope, checks: Sequence[EndpointCheck]) -> Verdict | None:
-    """Return the verdict of the fast path; None if the general path must decide.
+async def enter(scope: Scope, checks: Sequence[EndpointCheck]) -> tuple[Way | None, Verdict | None, str | None]:
+    """Decide on the short way. Return the way, the verdict and the client; no way if `enforce` must decide.
 
-    The fast path applies if no limit has decided before, and the limits depend only on the client's address. The caller
-    passes a refusal to `enforce`, which records it.
+    It may apply if no limit has decided before. The caller passes a refusal to `enforce`, which records it.
     """
     if len(checks) != 1 or STATE_KEY in scope or "user" in scope or scope["type"] != "http" or _ENFORCED in scope:
-        return None
+        return None, None, None
     compiled = checks[0].compiled_for(scope, None)
-    if (plans := compiled.known_plans) is None:
-        plans = compiled.plans_by_address()
-    client = scope.get("client")
-    if compiled.sync_gate is None or plans is None or not client or scope["method"] == "OPTIONS":
-        return None
-    verdict = compiled.sync_gate.admit_plan(plans[client[0]])
-    if verdict is not None and verdict.allowed:
+    if not compiled.gate.has_short_way or compiled.gate.settings.headers != "ietf":
+        return None, None, None
+    way, charges, client = enter_asgi(compiled.gate.rule_set, scope, compiled.endpoint_rules)
+    if way is None:
+        return None, None, None
+    gate = compiled.sync_gate
+    verdict = await compiled.gate.take(way, charges) if gate is None else gate.take(way, charges)
+    if verdict is None or verdict.allowed:
         scope[_ENFORCED] = checks[0].endpoint_limits
+    if verdict is not None and verdict.allowed:
         state = scope[STATE_KEY] = RateLimitState(verdict, entries=[(compiled.gate, verdict)])
         scope.setdefault("state", {})["ratelimit"] = state
-    return verdict
+    return way, verdict, client

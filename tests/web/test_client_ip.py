@@ -109,8 +109,8 @@ def found(case: Case, *, joined: bool) -> str | None:
     finder = ClientIPResolver(
         case.settings.get("trusted_proxies", []), case.settings.get("proxy_header", "x-forwarded-for")
     )
-    first = finder.resolve(case.peer, lines)
-    assert finder.resolve(case.peer, lines) == first  # the cached result is the same
+    first = finder.client_in(case.peer, lines)
+    assert finder.client_in(case.peer, lines) == first  # the cached result is the same
     return client_address(first, 64)
 
 
@@ -143,27 +143,27 @@ def test_no_header_is_read_when_the_peer_is_not_trusted(header: str) -> None:
 
     finder = ClientIPResolver(["10.0.0.0/8"], header)
     for peer in ("192.0.2.9", "::1", None, "", "testclient", "1" * 1000):
-        finder.resolve(peer, lines)
+        finder.client_in(peer, lines)
     assert asked == []
-    finder.resolve("10.0.0.1", lines)
+    finder.client_in("10.0.0.1", lines)
     assert asked == [header]
 
 
 def test_resolver_returns_the_whole_address_in_one_spelling() -> None:
     finder = ClientIPResolver(["10.0.0.0/8"], "X-Forwarded-For")
     for written in ("2001:db8::1", "2001:DB8:0::0001", "[2001:db8::1]:80", '"[2001:db8::1%x]"'):
-        assert finder.resolve("10.0.0.1", lambda _, written=written: [written]) == "2001:db8::1"  # type: ignore[misc]
+        assert finder.client_in("10.0.0.1", lambda _, written=written: [written]) == "2001:db8::1"  # type: ignore[misc]
 
 
 def test_address_caches_are_bounded() -> None:
     finder = ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")
     for number in range(6000):
         text = f"192.0.{number >> 8}.{number & 255}"
-        assert finder.resolve("10.0.0.1", lambda _, text=text: [text]) == text  # type: ignore[misc]
-        assert finder.resolve("10.0.0.1", lambda _, text=text: [f"{text}:80"]) == text  # type: ignore[misc]
-        assert finder.resolve("10.0.0.1", lambda _, text=text: [" " * 600 + text]) == text  # type: ignore[misc]
-        assert finder.resolve(text, lambda _: []) == text
-        assert finder.resolve(text + " " * 60, lambda _: []) is None
+        assert finder.client_in("10.0.0.1", lambda _, text=text: [text]) == text  # type: ignore[misc]
+        assert finder.client_in("10.0.0.1", lambda _, text=text: [f"{text}:80"]) == text  # type: ignore[misc]
+        assert finder.client_in("10.0.0.1", lambda _, text=text: [" " * 600 + text]) == text  # type: ignore[misc]
+        assert finder.client_in(text, lambda _: []) == text
+        assert finder.client_in(text + " " * 60, lambda _: []) is None
     assert finder._peer_address.cache_info().currsize <= 4096
     assert finder._cached_from_header.cache_info().currsize <= 4096
     own, client = finder._peer_address.cache_info(), finder._cached_from_header.cache_info()
@@ -358,4 +358,4 @@ def test_fast_path_for_ipv4_agrees_with_the_parser(text: str) -> None:
         finder = ClientIPResolver(proxies, header)
         for value in (text, f"10.{text}", f"{text}, 10.0.0.7"):
             long_way = finder._from_header(value) or "10.0.0.1"
-            assert finder.resolve("10.0.0.1", lambda _, value=value: [value]) == long_way  # type: ignore[misc]
+            assert finder.client_in("10.0.0.1", lambda _, value=value: [value]) == long_way  # type: ignore[misc]

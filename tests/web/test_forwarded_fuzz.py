@@ -136,9 +136,9 @@ def test_header_values_of_clients_do_not_change_the_forwarded_address(header: st
     for _ in range(proxies):
         added = put_behind(added, member_from(random, header, ours_from(random)), random.choice([", ", ",", ""]))
     for received in (added, [",".join(added)]):
-        assert FINDERS[header].resolve("10.0.0.1", lambda _, received=received: received) == str(client)  # type: ignore[misc]
+        assert FINDERS[header].client_in("10.0.0.1", lambda _, received=received: received) == str(client)  # type: ignore[misc]
         counter = COUNTERS[header, 1 + proxies]
-        assert counter.resolve("192.0.2.1", lambda _, received=received: received) == str(client)  # type: ignore[misc]
+        assert counter.client_in("192.0.2.1", lambda _, received=received: received) == str(client)  # type: ignore[misc]
 
 
 @many
@@ -153,8 +153,8 @@ def test_junk_headers_resolve_to_the_peer_or_a_valid_address(
 ) -> None:
     own = as_text(parse_address(peer))
     for finder in (FINDERS[header], COUNTERS[header, hops], ClientIPResolver([*OURS, "unix:"], header)):
-        found = finder.resolve(peer, lambda _: lines)
-        assert found == finder.resolve(peer, lambda _: lines)
+        found = finder.client_in(peer, lambda _: lines)
+        assert found == finder.client_in(peer, lambda _: lines)
         assert found == own or found == str(ip_address(str(found)))
         if not lines:
             assert found == own
@@ -163,7 +163,7 @@ def test_junk_headers_resolve_to_the_peer_or_a_valid_address(
 @given(st.lists(junk, max_size=3), ours)
 @example(["::1%x", "192.0.2.1"], "10.0.0.1")
 def test_x_real_ip_resolves_to_its_only_address_or_the_peer(lines: list[str], peer: str) -> None:
-    found = ClientIPResolver(OURS, "x-real-ip").resolve(peer, lambda _: lines)
+    found = ClientIPResolver(OURS, "x-real-ip").client_in(peer, lambda _: lines)
     named = as_text(parse_address(lines[0])) if len(lines) == 1 else None
     assert found == (named or as_text(parse_address(peer)))
     assert len(lines) == 1 or found == as_text(parse_address(peer))
@@ -187,7 +187,7 @@ def test_x_forwarded_for_resolution_matches_a_simple_reference(entries: list[str
         expected = str(address)
         if not any(address in ip_network(network) for network in OURS):
             break
-    assert FINDERS["x-forwarded-for"].resolve("10.0.0.1", lambda _: [",".join(entries)]) == expected
+    assert FINDERS["x-forwarded-for"].client_in("10.0.0.1", lambda _: [",".join(entries)]) == expected
 
 
 @given(st.ip_addresses())
