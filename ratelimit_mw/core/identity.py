@@ -10,13 +10,9 @@ from functools import cache, lru_cache
 from hashlib import blake2b
 from urllib.parse import quote_from_bytes
 
-from ratelimit_mw.core.memo import Budget, Memo
-
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]*")
 _PERSON = b"ratelimit_mw"
 _SAFE = b"_.:@/-"
-_MAX_TAGS = 16_384  # tags of recent identities; a hash takes a third of the time of a request in memory
-_MAX_CACHED_LENGTH = 256  # characters of an identity
 _MAX_READABLE = 1024  # characters; a longer value is replaced by its hash, to bound the work
 
 
@@ -62,12 +58,7 @@ def key_tagger(secret: str, *, plain: bool) -> Callable[[str], str]:
     store can read the keys. `plain` leaves it readable.
     """
     hash_of = str if plain else identity_hash(secret)
-    tags: Memo[str, str] = Memo(lambda identity: f"{{{hash_of(identity)}}}", Budget(_MAX_TAGS), _is_short)
-    return tags.__getitem__
-
-
-def _is_short(identity: str) -> bool:
-    return len(identity) <= _MAX_CACHED_LENGTH
+    return lambda identity: f"{{{hash_of(identity)}}}"
 
 
 @cache

@@ -19,7 +19,7 @@ Bodies are problem details (RFC 9457).
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from math import ceil, isinf
+from math import ceil, inf, isinf
 from random import uniform
 from typing import Any, Final, Literal, NamedTuple
 
@@ -178,14 +178,14 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     visible = _visible_policies(verdict)
     fields: HeaderList = []
     if visible and style != "legacy":
-        values = [
-            (policy.fields or _fields_of(policy)).rate_limit_format % _rate_limit_numbers(policy, decision)
-            for policy, decision in visible
-        ]
-        fields += [
-            ("RateLimit-Policy", _policy_list(tuple([policy for policy, _ in visible]))),
-            ("RateLimit", ", ".join(values)),
-        ]
+        shown, values = [], []
+        for policy, decision in visible:
+            available, wait = decision.remaining, ceil(decision.next_after)
+            if available > policy.quota or wait > policy.max_wait_seconds:
+                available, wait = _rate_limit_numbers(policy, decision)
+            shown.append(policy)
+            values.append((policy.fields or _fields_of(policy)).rate_limit_format % (available, wait))
+        fields += [("RateLimit-Policy", _policy_list(tuple(shown))), ("RateLimit", ", ".join(values))]
     if visible and style != "ietf":
         binding = visible[0][1]
         fields += [
@@ -318,16 +318,30 @@ def problem_response(
 
 def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
     """Return the policies that the client may see, with their decisions: the binding one first, the rest in order."""
-    charges, decisions, refusing = verdict.charges, verdict.decisions, verdict.refusing
-    visible = [
-        (index, policy, decisions[index])
-        for index, policy in enumerate(_policies(verdict))
-        if charges[index].role != "shadow" and not (policy.only_in_refusals and index not in refusing)
-    ]
-    if len(visible) > 1:
-        first = verdict.binding_of([index for index, *_ in visible])
-        visible.sort(key=lambda one: one[0] != first)  # stable: the rest stays in order
-    return [(policy, decision) for _, policy, decision in visible[:_MAX_POLICIES]]
+    charges, decisions, policies = verdict.charges, verdict.decisions, verdict.policies or _policies(verdict)
+    if verdict.allowed:
+        # the same as below, in a third of the time; see `Verdict` for which one binds
+        visible, first, least, latest = [], 0, inf, 0.0
+        for charge, policy, decision in zip(charges, policies, decisions, strict=True):
+            if charge.role == "shadow" or policy.only_in_refusals:
+                continue
+            share, wait = decision.remaining / (decision.limit or 1), decision.next_after
+            if share < least or (share == least and wait > latest):
+                first, least, latest = len(visible), share, wait
+            visible.append((policy, decision))
+    else:
+        refusing = verdict.refusing
+        indices = [
+            index
+            for index, policy in enumerate(policies)
+            if charges[index].role != "shadow" and not (policy.only_in_refusals and index not in refusing)
+        ]
+        visible = [(policies[index], decisions[index]) for index in indices]
+        binding = verdict.binding_of(indices)
+        first = 0 if binding is None else indices.index(binding)
+    if first:
+        visible.insert(0, visible.pop(first))
+    return visible[:_MAX_POLICIES]
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ from ratelimit_mw.http.keys import KeyContext
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
-from ratelimit_mw.stores.group import can_be_summed, hash_tag, stored_bucket
+from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
 _NO_USER: Final = "; if all requests lack it, authenticate outside the rate limiter"
 
@@ -150,13 +150,6 @@ def plan(match: Match, request: Request, results: CallResults) -> Plan:
         charges.append(limit.charge(tag, limit.cost_of(results)))
     policies = [limit.policy for limit in compiled_limits] if match.fixed_limits is None else match.policies
     return Plan(with_distinct_buckets(charges), compiled_limits, policies)
-
-
-def is_plain(charges: Sequence[Charge]) -> bool:
-    """Return whether these charges can be a `PlainGroup`."""
-    return len(set(map(stored_bucket, charges))) == len(charges) and all(
-        charge.role == "limit" and charge.cost >= 0 and charge.max_delay is None for charge in charges
-    )
 
 
 def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, route: str, results: CallResults) -> Plan:

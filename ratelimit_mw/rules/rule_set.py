@@ -203,20 +203,22 @@ class RuleSet:
         latter is called only if `reads_headers`. `endpoint_rules`: the limits of the request's endpoint, if the integration knows it.
         """
         client = peer if self._finder is None else self._finder.client_in(peer, header_lines)
-        address = client if client is None or is_ipv4(client) else shortest(client)
-        if address is None:
-            return UNDECIDED
-        for networks, listed in self._lists:
-            if address in networks:
-                way: Way | None = listed
-                break
-        else:
-            way = self._table.way_for(method, path, endpoint_rules)
+        way = self._listed(client) if self._lists else None
         if way is None:
+            way = self._table.way_for(method, path, endpoint_rules)
+        if way is None or client is None or (charges := way.charges(client)) is None:
             return UNDECIDED
         if (proxy_check := self._proxy_check) is not None:  # read once, as a thread may set it to None
             self._examine(proxy_check, peer, header_lines)
-        return way, way.charges(address), client
+        return way, charges, client
+
+    def _listed(self, client: str | None) -> Way | None:
+        """Return the way of a client on the blocklist or safelist."""
+        address = shortest(client)
+        for networks, way in self._lists if address is not None else ():
+            if address in networks:
+                return way
+        return None
 
     def _examine(
         self, proxy_check: ProxyHeaderCheck, peer: str | None, header_lines: Callable[[str], Sequence[str]]

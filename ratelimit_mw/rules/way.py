@@ -1,15 +1,34 @@
 """What a request is charged where its path, its method and the client's address decide."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final
 
 from msgspec.structs import force_setattr
 
 from ratelimit_mw.core.limit import Charge, PlainGroup
+from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.client_ip import client_address
+from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH
 from ratelimit_mw.rules.compiled import CompiledLimit
-from ratelimit_mw.rules.plan import Match, Plan, is_plain, with_distinct_buckets
+from ratelimit_mw.rules.plan import Match, Plan, with_distinct_buckets
+from ratelimit_mw.stores.group import is_plain
+
+_NO_TAG: Final = "{}"
+_ALL_BITS: Final = 128
+_MAX_TAGS: Final = 16_384  # of recent clients; a hash takes a third of the time of a request in memory
+
+
+@cache
+def _tags_of_addresses(prefix: int, tag_of: Callable[[str], str]) -> Memo[str, str | None]:
+    """Return the tags of clients by their addresses, which all rules share. None for a text that is no address."""
+
+    def tag(client: str) -> str | None:
+        address = client_address(client, prefix)
+        return None if address is None else tag_of(f"ip={address}")
+
+    return Memo(tag, Budget(_MAX_TAGS), lambda client: len(client) <= MAX_ADDRESS_LENGTH)
 
 
 class Way:
@@ -19,27 +38,30 @@ class Way:
     identify a client. `verdict`: that of a request without charges; None if nothing limits it.
     """
 
-    __slots__ = ("_group", "_limits", "_prefix", "_tag_of", "_templates", "match", "policies", "rule", "verdict")
+    __slots__ = ("_group", "_limits", "_tags", "_templates", "match", "policies", "rule", "verdict")
 
-    def __init__(self, match: Match, templates: Sequence[Charge] = (), prefix: int = 0) -> None:
+    def __init__(self, match: Match, templates: Sequence[Charge] = (), prefix: int = _ALL_BITS) -> None:
         self.match: Final = match
         self.rule: Final = match.rule
         self.policies: Final = match.policies
         self.verdict: Final = Verdict(False, (), (), match.rule) if match.denied else None
         self._limits: Final[Sequence[CompiledLimit]] = match.fixed_limits or ()
-        self._prefix: Final = prefix
-        self._tag_of: Final = self._limits[0].tag_of if templates else str
+        self._tags: Final = _tags_of_addresses(prefix, self._limits[0].tag_of if templates else str)
         # of each charge: itself if all clients share it, else its copying method and the end of its key
         self._templates: Final = [
             (template if limit.key.is_all else None, template.__copy__, template.key.removeprefix(_NO_TAG))  # type: ignore[attr-defined]  # of msgspec's structs
             for limit, template in zip(self._limits, templates, strict=True)
         ]
-        self._group: Final[type[tuple[Charge, ...]]] = PlainGroup if is_plain(templates) else tuple
+        # a store can tell by itself whether one charge is plain
+        self._group: Final[type[tuple[Charge, ...]]] = (
+            PlainGroup if len(templates) > 1 and is_plain(templates) else tuple
+        )
 
-    def charges(self, client: str) -> Sequence[Charge]:
-        """Return the charges of a client. `client`: its address in the shortest form."""
-        identity = f"ip={client}" if ":" not in client else f"ip={client_address(client, self._prefix)}"
-        tag, charges = self._tag_of(identity), []
+    def charges(self, client: str) -> Sequence[Charge] | None:
+        """Return the charges of a client; None if `client` is not an address."""
+        tag, charges = self._tags[client], []
+        if tag is None:
+            return None
         for shared, copy, rest in self._templates:
             if shared is None:
                 charge = copy()
@@ -54,7 +76,6 @@ class Way:
         return Plan(charges, self._limits, self.policies)
 
 
-_NO_TAG: Final = "{}"
 NOT_LIMITED: Final = Way(Match((), "unmatched", "unmatched"))
 BLOCKED: Final = Way(Match((), "blocklist", "unmatched", denied=True))
 
@@ -69,7 +90,7 @@ def way_of(match: Match) -> Way | None:
     prefixes = {limit.key.address_prefix for limit in limits if not limit.key.is_all}
     if None in prefixes or len(prefixes) > 1:  # two buckets of an IPv6 client may be one of an IPv4 client
         return None
-    prefix = next((one for one in prefixes if one is not None), 0)
+    prefix = next((one for one in prefixes if one is not None), _ALL_BITS)
     templates = [
         limit.charge(limit.tag_of("all=all") if limit.key.is_all else _NO_TAG, limit.cost_of({})) for limit in limits
     ]

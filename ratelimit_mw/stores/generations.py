@@ -66,33 +66,31 @@ class GenerationalMap:
                     break
         return state
 
-    def find_older(self, key: str, now: int) -> tuple[dict[str, State], State]:
-        """Find a key in the younger closed generations. Return the dict that holds its state, and the state.
+    def find_older(self, key: str, now: int) -> tuple[dict[str, State] | None, State]:
+        """Find a key in the closed generations. Return the dict in which the caller updates its state, and the state.
 
-        The caller updates the state in that dict. The state is None if the key is new, or if its generation closed at
-        least half a window ago. The caller then uses `get` and `set`, and `set` moves the state to the current
-        generation. States of younger generations do not move. Otherwise, all states of a limit with more keys than fit
-        into one generation would move again and again.
+        Returns None as the dict if the key is new, or if its generation closed at least half a window ago. The caller
+        then uses `set`, which moves the state to the current generation. States of younger generations do not move.
+        Otherwise, all states of a limit with more keys than fit into one generation would move again and again.
         """
         # A generation is due a window after it closed. So if it is due at most half a window from now, it closed at
         # least half a window ago.
         due_limit = now + self.limit.window_us // 2
         for generation in reversed(self._older):
-            if generation.due_at <= due_limit:
-                break
             state = generation.states.get(key)
             if state is not None:
-                return generation.states, state
-        return self.current, None
+                return (None if generation.due_at <= due_limit else generation.states), state
+        return None, None
 
-    def set(self, key: str, state: State, now: int) -> bool:
-        """Store a state in the current generation. Return whether its key is new."""
-        is_new = key not in self.current and not self._remove(key)
-        self.current[key] = state
+    def set(self, key: str, state: State, now: int) -> int:
+        """Store a state in the current generation, then `expire_some`. Return by how many states the map has grown."""
+        current, older = self.current, self._older
+        is_new = key not in current and not (older and self._remove(key))
+        current[key] = state
         self.count += is_new
-        if len(self.current) >= self._size or now >= self._closes_at:
+        if len(current) >= self._size or now >= self._closes_at:
             self._close(now)
-        return is_new
+        return is_new - (self.expire_some(now) if older else 0)
 
     def mark_refused(self, key: str, state: State) -> None:
         """Record that the last request of this key was refused. `state`: the key's present state."""
@@ -120,7 +118,7 @@ class GenerationalMap:
     def expire_some(self, now: int) -> int:
         """If the oldest generation is due, check two of its states and drop expired ones. Return how many were dropped.
 
-        `MemoryStore` calls it after each `set`, and for limits that may have no keys left.
+        Also for limits that may have no keys left.
         """
         expired_count = 0
         if self.current and now >= self._closes_at + self.limit.window_us:  # no call of `set` for a window

@@ -19,6 +19,14 @@ def hash_tag(key: str) -> str:
     return tags if opened and closed and "}" not in rest else ""
 
 
+def is_plain(charges: Sequence[Charge]) -> bool:
+    """Return whether these charges can be a `PlainGroup`."""
+    for charge in charges:
+        if charge.role != "limit" or charge.cost < 0 or charge.max_delay is not None:
+            return False
+    return len(charges) == 1 or len(set(map(stored_bucket, charges))) == len(charges)
+
+
 def cost_to_decide(charge: Charge) -> int:
     """Return the cost at which a charge is decided: its own, but 1 for a penalty of cost 0.
 
