@@ -79,9 +79,17 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def decide(
         self, state: SubWindowState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, SubWindowState | None]:
-        if (fast_steps := self._fast_steps) is None or state is None or not cost:
+        if (fast_steps := self._fast_steps) is None or not cost:
             return self._decide(state, now, cost)
         clock, length, length_less_1, quota = fast_steps
+        if state is None and cost <= quota:
+            phase = 0 if clock == 1 else now % clock
+            reset = (length + length_less_1 - length_less_1 // cost) * clock - phase
+            return Decision(
+                True, quota, quota - cost, 0.0, (length * clock - phase) / MICROSECONDS, reset / MICROSECONDS, 0.0, now
+            ), SubWindowState(now if clock == 1 else now // clock, cost, 0)
+        if state is None:
+            return self._decide(state, now, cost)
         start = state.start
         rest = start + length - (now if clock == 1 else now // clock)  # until the next sub-window starts
         if not 0 < rest <= length:

@@ -69,17 +69,18 @@ class MemoryStore(InPlace):
             # Read the clock under the lock. Otherwise a thread could write a state with an earlier time over one with a
             # later time.
             now = monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())  # _now(), inlined
-            is_plain = type(charges) is PlainGroup
-            if not is_plain and len(charges) == 1:
+            if is_single := (count := len(charges)) == 1:
                 (charge,) = charges
                 is_plain = charge.role == "limit" and charge.cost >= 0 and charge.max_delay is None
-            if is_plain and len(charges) <= self._free_keys:
+            else:
+                is_plain = type(charges) is PlainGroup
+            if is_plain and count <= self._free_keys:
                 # the same as _take(), in a third of the time
-                decisions, written, maps = [], [], self._maps
+                written: list[tuple[dict[str, State] | None, Charge, Decision, State]] = []
                 for charge in charges:
                     limit, key = charge.limit, charge.key
                     try:
-                        state_map = maps[limit.bucket]
+                        state_map = self._maps[limit.bucket]
                     except KeyError:
                         break
                     states: dict[str, State] | None = state_map.current
@@ -87,20 +88,25 @@ class MemoryStore(InPlace):
                     if old is None:
                         states, old = state_map.find_older(key, now)
                     decision, new = limit.decide(old, now, charge.cost, None)
-                    if not decision.allowed and len(charges) > 1:
-                        break
-                    decisions.append(decision)
-                    if new is not old or states is None:
-                        written.append((state_map, states, key, new))
-                else:
-                    for state_map, states, key, new in written:
-                        if states is not None:
-                            states[key] = new
-                        elif new is not None:  # a cost of 0 leaves no state
-                            self._add(state_map, key, new, now)  # to the current generation
+                    if not is_single:
+                        if not decision.allowed:
+                            break
+                        written.append((states, charge, decision, new))
+                        continue
+                    if states is None:
+                        self._add(state_map, key, new, now)
+                    elif new is not old:
+                        states[key] = new
                     if not decision.allowed and new is not None:
                         state_map.mark_refused(key, new)
-                    return decisions
+                    return (decision,)
+                else:
+                    for states, charge, _, new in written:
+                        if states is None:
+                            self._add(self._maps[charge.limit.bucket], charge.key, new, now)
+                        else:
+                            states[charge.key] = new
+                    return [decision for _, _, decision, _ in written]
             return self._take(charges, now, commit=True)
         finally:
             lock.release()
@@ -235,6 +241,8 @@ class MemoryStore(InPlace):
 
     def _add(self, state_map: GenerationalMap, key: str, state: State, now: int) -> None:
         """Store a state, and drop a few expired ones. The states of recent clients are updated in place instead."""
+        if state is None:  # a charge of 0 of a new key leaves no state
+            return
         grown = state_map.set(key, state, now)
         if grown > 0 and (self._largest is None or state_map.count > self._largest.count):
             self._largest = state_map
