@@ -68,12 +68,10 @@ RawFields = list[tuple[bytes, bytes]]
 
 
 class PolicyFields(Struct, frozen=True, gc=False):
-    """The constant parts of a policy's header fields."""
+    """The constant parts of a policy in the fields RateLimit-Policy and RateLimit."""
 
-    policy: str
-    rate_limit_format: str  # the format of the RateLimit field, with two %d: units left, seconds
-    raw: tuple[bytes, bytes]  # the RateLimit-Policy field in ASGI form
-    raw_rate_limit_format: bytes
+    policy: bytes
+    rate_limit_format: bytes  # the format of the RateLimit field, with two %d: units left, seconds
 
 
 class Policy:
@@ -167,26 +165,11 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     """
     if style == "none" or verdict is None or not verdict.decisions:
         return []
-    policies = verdict.policies
-    if style == "ietf" and len(policies) == 1 and not policies[0].may_be_hidden:  # fast path
-        policy, decision = policies[0], verdict.decisions[0]
-        cached = policy.fields or _fields_of(policy)
-        available, wait = decision.remaining, ceil(decision.next_after)
-        if available > policy.quota or wait > policy.max_wait_seconds:
-            available, wait = _rate_limit_numbers(policy, decision)
-        return [("RateLimit-Policy", cached.policy), ("RateLimit", cached.rate_limit_format % (available, wait))]
-    visible = _visible_policies(verdict)
     fields: HeaderList = []
-    if visible and style != "legacy":
-        shown, values = [], []
-        for policy, decision in visible:
-            available, wait = decision.remaining, ceil(decision.next_after)
-            if available > policy.quota or wait > policy.max_wait_seconds:
-                available, wait = _rate_limit_numbers(policy, decision)
-            shown.append(policy)
-            values.append((policy.fields or _fields_of(policy)).rate_limit_format % (available, wait))
-        fields += [("RateLimit-Policy", _policy_list(tuple(shown))), ("RateLimit", ", ".join(values))]
-    if visible and style != "ietf":
+    if style != "legacy" and (values := _rate_limit_values(verdict)):
+        policy, rate_limit = values
+        fields = [("RateLimit-Policy", policy.decode("ascii")), ("RateLimit", rate_limit.decode("ascii"))]
+    if style != "ietf" and (visible := _visible_policies(verdict)):
         binding = visible[0][1]
         fields += [
             ("X-RateLimit-Limit", str(binding.limit)),
@@ -205,14 +188,35 @@ def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = (
     if not verdict.allowed:
         app_headers = list(app_headers)
         return [*app_headers, *raw(addable_to_refusal(headers(verdict), names_of(app_headers)))]
+    values = _rate_limit_values(verdict)
+    return [*app_headers, (b"ratelimit-policy", values[0]), (b"ratelimit", values[1])] if values else [*app_headers]
+
+
+def _rate_limit_values(verdict: Verdict) -> tuple[bytes, bytes] | None:
+    """Return the values of RateLimit-Policy and RateLimit; None without a policy to show."""
     policies, decisions = verdict.policies, verdict.decisions
-    if len(policies) != 1 or not decisions or (policy := policies[0]).may_be_hidden:
-        return [*app_headers, *raw(headers(verdict))]
-    cached, decision = policy.fields or _fields_of(policy), decisions[0]
-    available, wait = decision.remaining, ceil(decision.next_after)
-    if available > policy.quota or wait > policy.max_wait_seconds:
-        available, wait = _rate_limit_numbers(policy, decision)
-    return [*app_headers, cached.raw, (b"ratelimit", cached.raw_rate_limit_format % (available, wait))]
+    if len(policies) == 1 and decisions and not (policy := policies[0]).may_be_hidden:  # most requests
+        decision, cached = decisions[0], policy.fields or _fields_of(policy)
+        units, wait = decision.remaining, ceil(decision.next_after)
+        if units > policy.quota or wait > policy.max_wait_seconds:
+            units, wait = _capped(policy, units, wait)
+        return cached.policy, cached.rate_limit_format % (units, wait)
+    shown, members = [], []
+    for policy, decision in _visible_policies(verdict):
+        units, wait = decision.remaining, ceil(decision.next_after)
+        if units > policy.quota or wait > policy.max_wait_seconds:
+            units, wait = _capped(policy, units, wait)
+        shown.append(policy)
+        members.append((policy.fields or _fields_of(policy)).rate_limit_format % (units, wait))
+    return (_policy_list(tuple(shown)), b", ".join(members)) if shown else None
+
+
+def _capped(policy: Policy, units: int, wait: int) -> tuple[int, int]:
+    """Return the units left, and the seconds until more are available, as headers can show them.
+
+    A burst may exceed the quota, and rounding up can exceed the window by one.
+    """
+    return min(units, policy.quota), min(wait, policy.max_wait_seconds)
 
 
 def raw(fields: HeaderList) -> RawFields:
@@ -345,9 +349,9 @@ def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
 
 
 @lru_cache(maxsize=1024)
-def _policy_list(policies: tuple[Policy, ...]) -> str:
+def _policy_list(policies: tuple[Policy, ...]) -> bytes:
     """Return the value of `RateLimit-Policy`."""
-    return ", ".join([(policy.fields or _fields_of(policy)).policy for policy in policies])
+    return b", ".join([(policy.fields or _fields_of(policy)).policy for policy in policies])
 
 
 def _fields_of(policy: Policy) -> PolicyFields:
@@ -362,21 +366,8 @@ def _fields_of(policy: Policy) -> PolicyFields:
         length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
     burst = f";{_BURST}={policy.burst}" if policy.burst != policy.quota else ""
     text = f"{name};q={policy.quota}{length}{burst}"
-    rate_limit = f"{name};r=%d;t=%d"  # a name never contains %
-    policy.fields = PolicyFields(text, rate_limit, (b"ratelimit-policy", text.encode()), rate_limit.encode())
+    policy.fields = PolicyFields(text.encode(), f"{name};r=%d;t=%d".encode())  # a name never contains %
     return policy.fields
-
-
-def _rate_limit_numbers(policy: Policy, decision: Decision) -> tuple[int, int]:
-    """Return the units left, and the seconds until more are available.
-
-    The seconds are capped, because rounding up can exceed the window by one.
-    """
-    units, wait = decision.remaining, ceil(decision.next_after)
-    return (
-        units if units < policy.quota else policy.quota,
-        wait if wait < policy.max_wait_seconds else policy.max_wait_seconds,
-    )
 
 
 def _policies(verdict: Verdict) -> Sequence[Policy]:
