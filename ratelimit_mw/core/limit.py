@@ -302,10 +302,10 @@ class Charge(Struct, frozen=True, gc=False):
 class PlainGroup(tuple[Charge, ...]):
     """Charges in distinct buckets, each of the role `limit`, with a cost of at least 0 and no `max_delay` of its own.
 
-    A store need not check that again.
+    A store need not check that again. `template`: an object that groups have in common which differ in their keys only.
     """
 
-    __slots__ = ()
+    template: object
 
 
 def _format_seconds(value: float) -> str:

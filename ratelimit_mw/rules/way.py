@@ -38,7 +38,7 @@ class Way:
     identify a client. `verdict`: that of a request without charges; None if nothing limits it.
     """
 
-    __slots__ = ("_group", "_limits", "_tags", "_templates", "match", "policies", "rule", "verdict")
+    __slots__ = ("_is_plain_group", "_limits", "_tags", "_templates", "match", "policies", "rule", "verdict")
 
     def __init__(self, match: Match, templates: Sequence[Charge] = (), prefix: int = _ALL_BITS) -> None:
         self.match: Final = match
@@ -53,9 +53,7 @@ class Way:
             for limit, template in zip(self._limits, templates, strict=True)
         ]
         # a store can tell by itself whether one charge is plain
-        self._group: Final[type[tuple[Charge, ...]]] = (
-            PlainGroup if len(templates) > 1 and is_plain(templates) else tuple
-        )
+        self._is_plain_group: Final = len(templates) > 1 and is_plain(templates)
 
     def charges(self, client: str) -> Sequence[Charge] | None:
         """Return the charges of a client; None if `client` is not an address."""
@@ -69,7 +67,11 @@ class Way:
                 charges.append(charge)
             else:
                 charges.append(shared)
-        return self._group(charges)
+        if not self._is_plain_group:
+            return tuple(charges)
+        group = PlainGroup(charges)
+        group.template = self
+        return group
 
     def plan(self, charges: Sequence[Charge]) -> Plan:
         """Return a client's charges with their limits."""

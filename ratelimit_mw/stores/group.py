@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, Limit, State
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, Limit, PlainGroup, State
 
 
 def stored_bucket(charge: Charge) -> tuple[str, str]:
@@ -43,6 +43,8 @@ class Group:
     def __init__(self, charges: Sequence[Charge]) -> None:
         self.charges = charges
         self._positions: list[int] | None = None  # indices in `charges` by original charge; None if nothing was merged
+        if type(charges) is PlainGroup or (len(charges) == 1 and charges[0].cost >= 0):
+            return
         # there are fewer buckets than charges if a bucket repeats or a cost is negative
         if len({(charge.key, charge.limit.bucket) for charge in charges if charge.cost >= 0}) != len(charges):
             self._merge_duplicates()

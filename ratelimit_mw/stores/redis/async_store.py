@@ -65,13 +65,14 @@ class AsyncioStore(RedisCommands):
         """
         if not original_charges:
             return _no_decisions()
-        encoded_group = self._encoded_groups.get(id(original_charges)) or self._encode_group(original_charges)
+        encoded_group = self._encode_group(original_charges)
         if encoded_group.slot is None:
             return self._run(partial(self._take, original_charges, commit=commit))
         # without a configured clock, the server's time is used
         mode = DEFAULT_MODE if commit and self._clock is None else TakeMode(self._now(), commit)
         reply = self._batchers.get().submit(encoded_group, mode)
-        return reply if encoded_group.has_unique_buckets else _spread(encoded_group.group, reply)
+        group = encoded_group.group
+        return reply if group.charges is original_charges else _spread(group, reply)
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
         """See `RedisStore.settle`."""

@@ -169,13 +169,13 @@ class Batcher:
             if lookup is not None and take.mode.commit and (known := lookup(group.original_charges)) is not None:
                 self._resolve(take, known)
                 continue
-            charges += group.weight
+            charges += group.shape.weight
             is_full = charges > _MAX_CHARGES or take.mode != mode or len(batch) >= self._max_groups
             if not batch or is_full:
                 if len(batches) >= room:
                     queue.appendleft(take)
                     break
-                batch, charges, mode = [], group.weight, take.mode
+                batch, charges, mode = [], group.shape.weight, take.mode
                 batches.append(batch)
             batch.append(take)
             self._turn_groups += 1

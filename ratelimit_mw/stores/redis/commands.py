@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
-from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, check_seconds, microseconds
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision, PlainGroup, check_seconds, microseconds
 from ratelimit_mw.metrics.recording import STORE_CALLS, StoreCall
 from ratelimit_mw.stores.contract import BaseStore
 from ratelimit_mw.stores.group import Group, in_parts, units_that_count
@@ -33,44 +33,54 @@ from ratelimit_mw.stores.redis.scripts import (
 )
 
 FORMAT: Final = "1"  # version of the states' format; every key has it after the prefix
-_MAX_ENCODED_GROUPS: Final = 4096  # cached groups
+_MAX_SHAPES: Final = 4096
 _MAX_CORRECTIONS: Final = 500  # corrections in one call
 _MAX_UNITS: Final = 1000  # units in one call, for limits that write each unit
 _UNITS_PER_CHARGE: Final = 8  # writing so many units one by one takes the server as long as one charge
 _MAX_ATTEMPTS: Final = 4  # of one call: the server may lack the script, in each of two codecs
 
 
+class Shape(NamedTuple):
+    """What groups of charges have in common that differ in their keys only.
+
+    `text`: their part of the arguments of take.lua, in `codec`. `weight`: the work for the server; most charges count
+    1.
+    """
+
+    codec: Codec
+    text: bytes
+    weight: int
+
+    @classmethod
+    def of(cls, charges: Sequence[Charge], codec: Codec) -> "Shape":
+        """Return the shape of a group."""
+        weight = len(charges)
+        for charge in charges:
+            limit = charge.limit
+            if limit.max_settle_units < MAX_EXACT_INT:  # it writes each unit
+                weight += charge.cost // _UNITS_PER_CHARGE
+        return cls(codec, encode_group(codec, charges), weight)
+
+
 class EncodedGroup:
     """A group of charges with its keys and its part of the arguments of take.lua.
 
-    `original_charges`: the charges that the caller passed. `group`: the same with one charge per bucket.
-    `has_unique_buckets`: whether the two are equal. `keys`: one per bucket, from `keys_of`. `weight`: the work for the
-    server; most charges count 1. `text`: the arguments, in `codec`. `slot`: the hash slot of all keys; None if they
-    have several, 0 without a cluster. The constructor raises if the charges are invalid, so that only their own request
-    gets the error.
+    `original_charges`: the charges that the caller passed. `group`: the same with one charge per bucket. `keys`: one
+    per bucket. `slot`: the hash slot of all keys; None if they have several, 0 without a cluster.
     """
 
-    __slots__ = ("codec", "group", "has_unique_buckets", "keys", "original_charges", "slot", "text", "weight")
+    __slots__ = ("group", "keys", "original_charges", "shape", "slot")
 
     def __init__(
-        self,
-        original_charges: Sequence[Charge],
-        keys_of: Callable[[Sequence[Charge]], list[bytes]],
-        codec: Codec,
-        *,
-        is_cluster: bool,
+        self, original_charges: Sequence[Charge], group: Group, shape: Shape, keys: list[bytes], slot: int | None
     ) -> None:
-        self.original_charges, self.codec = original_charges, codec
-        self.group = Group(original_charges)
-        self.has_unique_buckets = self.group.charges is original_charges
-        self.keys = keys_of(self.group.charges)
-        slots = {slot(key) for key in self.keys} if is_cluster else {0}
-        self.slot = slots.pop() if len(slots) == 1 else None
-        self.weight = len(self.keys)
-        for charge in self.group.charges:
-            if charge.limit.max_settle_units < MAX_EXACT_INT:  # it writes each unit
-                self.weight += charge.cost // _UNITS_PER_CHARGE
-        self.text = encode_group(codec, self.group.charges)
+        self.original_charges, self.group, self.shape, self.keys, self.slot = (
+            original_charges,
+            group,
+            shape,
+            keys,
+            slot,
+        )
 
 
 class TakeMode(NamedTuple):
@@ -100,13 +110,12 @@ class RedisCommands(BaseStore):
         self._timeout = timeout
         self._configured_clock = self._clock = clock  # the caller's clock; the clock in use, which tests may freeze
         self._codec: Codec = "msgpack"  # every stock server supports it
-        self._encoded_groups: dict[int, EncodedGroup] = {}  # by id of the charges, which the values keep alive
+        self._shapes: dict[object, Shape] = {}  # by `PlainGroup.template`
         self.is_cluster = is_cluster  # whether a call reaches the keys of one hash slot only
         REGISTRY.register(self)
 
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:  # noqa: ARG002  # this process keeps no states
         self._prefix = self._base + overrides.key_prefix
-        self._encoded_groups.clear()
         if self._configured_clock is None:
             self._clock = overrides.wall
 
@@ -169,21 +178,31 @@ class RedisCommands(BaseStore):
                 raise outcome
 
     def _encode_group(self, original_charges: Sequence[Charge]) -> EncodedGroup:
-        """Encode a group. Caches tuples by identity, because the requests of a client share the tuple of one plan."""
-        known = self._encoded_groups.get(id(original_charges))
-        if known is None:
-            known = EncodedGroup(original_charges, self._keys, self._codec, is_cluster=self.is_cluster)
-            if type(original_charges) is tuple:
-                if len(self._encoded_groups) >= _MAX_ENCODED_GROUPS:
-                    self._encoded_groups.clear()
-                self._encoded_groups[id(original_charges)] = known
-        return known
+        """Encode a group. Raises `ConfigError` if it is invalid, so that only its own request gets the error."""
+        group = Group(original_charges)
+        keys = self._keys(group.charges)
+        if type(original_charges) is not PlainGroup:
+            shape = Shape.of(group.charges, self._codec)
+        elif (known := self._shapes.get(original_charges.template)) is not None:
+            shape = known
+        else:
+            if len(self._shapes) >= _MAX_SHAPES:
+                self._shapes.clear()
+            shape = self._shapes[original_charges.template] = Shape.of(original_charges, self._codec)
+        if not self.is_cluster:
+            return EncodedGroup(original_charges, group, shape, keys, 0)
+        slots = set(map(slot, keys))
+        return EncodedGroup(original_charges, group, shape, keys, slots.pop() if len(slots) == 1 else None)
 
     def _take_command(self, groups: Sequence[EncodedGroup], mode: TakeMode) -> Command:
         """Return the command that takes or peeks groups in one call, at one time."""
         codec = self._codec
-        keys = [key for group in groups for key in group.keys]
-        texts = [group.text if group.codec == codec else encode_group(codec, group.group.charges) for group in groups]
+        keys: list[bytes] = []
+        texts = []
+        for group in groups:
+            keys += group.keys
+            shape = group.shape
+            texts.append(shape.text if shape.codec == codec else encode_group(codec, group.group.charges))
         arguments = join_groups(codec, mode.now, texts, commit=mode.commit)
         return "EVALSHA", script("take", codec).sha, len(keys), *keys, arguments
 
@@ -237,11 +256,11 @@ class RedisCommands(BaseStore):
                 known = False  # EVAL also loads the script on this server
             except NoCodec:
                 self._codec, known = "text", True
+                self._shapes.clear()
         raise StoreError("the server has neither of the codecs that the scripts need")
 
     def _keys(self, charges: Sequence[Charge]) -> list[bytes]:
-        prefix = self._prefix
-        keys = []
+        prefix, keys = self._prefix, []
         for charge in charges:
             limit = charge.limit
             if type(limit) not in SCRIPTED_LIMITS:
