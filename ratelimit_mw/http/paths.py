@@ -75,7 +75,8 @@ class Paths:
 class Forms(NamedTuple):
     """The forms of one request's path, as different supported routers read it.
 
-    `received`: the path as received, and the path without the leading slashes that Flask, Quart and Falcon drop.
+    `received`: the path as received, the path without the leading slashes that Flask, Quart and Falcon drop, and
+    without the last of several slashes at the end, which Falcon may drop.
     `normal`: the normalized path, and the path with its slashes merged but its dots kept, as Litestar routes. Each is
     compared with templates in the same form.
     """
@@ -93,6 +94,8 @@ class Forms(NamedTuple):
         for path in readings:
             merged = merged_path(path)
             one_slash = "/" + path.lstrip("/") if path[:2] == "//" or path[:1] != "/" else path
+            if path[-2:] == "//":  # Falcon can be set to drop one slash at the end, and `{x}` matches an empty segment
+                received[path[:-1]] = None
             # the `$` of many routers matches before a final newline
             received |= dict.fromkeys((one_slash, path.rstrip("\n"), one_slash.rstrip("\n")))
             normal |= dict.fromkeys((normal_path(path), merged, merged.rstrip("/\n") or "/"))

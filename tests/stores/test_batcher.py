@@ -11,7 +11,8 @@ from ratelimit_mw.core.errors import StoreNotQueried
 from ratelimit_mw.stores.redis import batcher as batching
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call
 from ratelimit_mw.stores.redis.batcher import Batcher
-from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, TakeMode
+from ratelimit_mw.stores.group import Group
+from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, Shape, TakeMode
 from ratelimit_mw.stores.redis.protocol import NoScript
 from turns import turns
 
@@ -99,7 +100,7 @@ def command_of(groups: Sequence[EncodedGroup], _: TakeMode) -> Any:
 
 def group(number: object, cost: int = 1) -> EncodedGroup:
     charges = [Charge(str(number), FixedWindow(5, 60), cost)]
-    return EncodedGroup(charges, lambda _: [b"key"], "msgpack", is_cluster=False)
+    return EncodedGroup(charges, Group(charges), Shape.of(charges, "msgpack"), [b"key"], 0)
 
 
 def limits(answers: Sequence[Sequence[Decision]]) -> list[int]:
@@ -179,7 +180,7 @@ def test_queued_requests_are_sent_after_the_first_call_failed() -> None:
 def test_a_call_has_requests_of_one_mode_and_at_most_128_charges() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         wide = group(0)
-        wide.weight = 64
+        wide.shape = wide.shape._replace(weight=64)
         replies = [batcher.submit(each, DEFAULT_MODE) for each in (wide, wide, group(1), group(2))]
         replies += [batcher.submit(group(3), PEEK), batcher.submit(group(4), DEFAULT_MODE)]
         assert limits(await asyncio.gather(*replies)) == [0, 0, 1, 2, 3, 4]

@@ -1,9 +1,13 @@
-"""Checks that a group is encoded once if the same tuple is used again, and otherwise each time."""
+"""Checks that groups which differ in their keys only are encoded once, and their keys each time."""
 
 from ratelimit_mw import Charge, FixedWindow
+from ratelimit_mw.core.limit import PlainGroup
+from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores.lifecycle import StoreOverrides
 from ratelimit_mw.stores.redis import commands as talk
 from ratelimit_mw.stores.redis.commands import RedisCommands
+from ratelimit_mw.stores.redis.protocol import Command, NoCodec
+from ratelimit_mw.stores.redis.scripts import encode_group
 from ratelimit_mw.testing import Clock
 
 LIMIT = FixedWindow(5, 60)
@@ -13,12 +17,35 @@ def own() -> RedisCommands:
     return RedisCommands("rl:", 1.0, Clock(), is_cluster=False)
 
 
-def test_a_tuple_is_encoded_once_and_kept_alive() -> None:
-    store, original_charges = own(), (Charge("a", LIMIT), Charge("b", LIMIT))
-    encoded_group = store._encode_group(original_charges)
-    assert encoded_group.keys == [b"rl:1:a:5/60s_using_fixed_window", b"rl:1:b:5/60s_using_fixed_window"]
-    assert store._encode_group(original_charges) is encoded_group
-    assert encoded_group.original_charges is original_charges  # so that no other object can get its id
+def group(key: str, template: object) -> PlainGroup:
+    made = PlainGroup((Charge(key, LIMIT), Charge(f"{key}:2", LIMIT, cost=2)))
+    made.template = template
+    return made
+
+
+def test_groups_of_one_template_share_their_arguments() -> None:
+    store, template = own(), object()
+    first, second = store._encode_group(group("a", template)), store._encode_group(group("b", template))
+    assert first.keys == [b"rl:1:a:5/60s_using_fixed_window", b"rl:1:a:2:5/60s_using_fixed_window"]
+    assert second.keys == [b"rl:1:b:5/60s_using_fixed_window", b"rl:1:b:2:5/60s_using_fixed_window"]
+    assert second.shape is first.shape
+    assert first.shape.text == encode_group("msgpack", first.original_charges)
+    assert store._encode_group(group("a", object())).shape is not first.shape
+
+
+def test_a_server_without_the_codec_gets_the_other_one() -> None:
+    store, template = own(), object()
+    sent: list[Command] = []
+
+    class Old:
+        async def send(self, command: Command) -> object:
+            sent.append(command)
+            if len(sent) == 1:
+                raise NoCodec
+            return [[1, 5, 4, 0, 0, 0, 0, 0], [1, 5, 3, 0, 0, 0, 0, 0]]
+
+    run(store._take(group("a", template), Old(), commit=True))  # type: ignore[arg-type]  # sends only
+    assert store._encode_group(group("a", template)).shape.codec == "text"
 
 
 def test_a_list_is_encoded_each_time() -> None:
@@ -32,18 +59,13 @@ def test_a_list_is_encoded_each_time() -> None:
     ]
 
 
-def test_an_equal_tuple_is_encoded_separately() -> None:
+def test_the_number_of_shapes_is_bounded() -> None:
     store = own()
-    assert store._encode_group((Charge("a", LIMIT),)) is not store._encode_group((Charge("a", LIMIT),))
-
-
-def test_the_number_of_cached_encodings_is_bounded() -> None:
-    store = own()
-    for number in range(talk._MAX_ENCODED_GROUPS):
-        store._encode_group((Charge(str(number), LIMIT),))
-    assert len(store._encoded_groups) == talk._MAX_ENCODED_GROUPS
-    store._encode_group((Charge("more", LIMIT),))
-    assert len(store._encoded_groups) == 1
+    for _ in range(talk._MAX_SHAPES):
+        store._encode_group(group("a", object()))
+    assert len(store._shapes) == talk._MAX_SHAPES
+    store._encode_group(group("a", object()))
+    assert len(store._shapes) == 1
 
 
 def test_a_key_prefix_override_changes_the_encoded_keys() -> None:

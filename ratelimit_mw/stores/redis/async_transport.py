@@ -224,7 +224,8 @@ class Channel:
     @property
     def room(self) -> int:
         """See `AsyncTransport.room`."""
-        return UNLIMITED if self.is_connected else 0
+        connection = self._connection
+        return UNLIMITED if connection is not None and connection.is_usable else 0
 
     async def ready(self) -> None:
         """See `AsyncTransport.ready`."""
