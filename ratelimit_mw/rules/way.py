@@ -15,8 +15,8 @@ from ratelimit_mw.rules.plan import Match, Plan, is_plain, with_distinct_buckets
 class Way:
     """The charges of all requests to one place, without the client. Made once per leaf of the path tree and method.
 
-    `templates`: the charges of `match`, with the key that an empty tag gives. `prefix`: the bits of an IPv6 address that
-    identify a client. `verdict`: that of a request without charges; None if nothing limits it.
+    `templates`: the charges of `match`, with the key that an empty tag gives. `prefix`: the bits of an IPv6 address
+    that identify a client. `verdict`: that of a request without charges; None if nothing limits it.
     """
 
     __slots__ = ("_group", "_limits", "_prefix", "_tag_of", "_templates", "match", "policies", "rule", "verdict")
