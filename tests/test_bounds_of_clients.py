@@ -4,7 +4,7 @@ import inspect
 import re
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import pytest
 
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, MemoryStore, parse
 from ratelimit_mw.core import log as notices
-from ratelimit_mw.core.identity import bucket_key, encode_part
+from ratelimit_mw.core.identity import bucket_key, encode_part, identity_hash, key_tagger
 from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.engine import refusal_log as refusals_log
 from ratelimit_mw.http.callables import cost_result
-from ratelimit_mw.http.client_ip import ClientIPResolver, client_address, forwarded, x_forwarded_for
+from ratelimit_mw.http.client_ip import ClientIPResolver, addresses_in
 from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.hosts import Hosts
 from ratelimit_mw.http.networks import parse_address
@@ -24,9 +24,7 @@ from ratelimit_mw.http.path_index import PathTree, fold
 from ratelimit_mw.http.paths import Forms, normal_path
 from ratelimit_mw.http.request import as_text
 from ratelimit_mw.http.response import headers
-from ratelimit_mw.rules.plan import PLAN_BUDGET, PlanCache, _network_representative
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.rule_table import NO_RULES, MatchedRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import deny_cache, lease
 from ratelimit_mw.stores.redis import async_transport, sync_transport
@@ -49,19 +47,19 @@ def a_list(bound: int) -> None:
     for length, last in ((bound, CLIENT), (bound + 1, "None")):
         text = f"{CLIENT},{OURS:>{length - len(CLIENT) - 1}}"
         assert len(text) == length
-        assert [str(found) for found in x_forwarded_for(text)] == [OURS, last]
+        assert [str(found) for found in addresses_in(text, "x-forwarded-for")] == [OURS, last]
 
 
 def entries(bound: int) -> None:
-    assert [str(found) for found in x_forwarded_for(CLIENT + "," * (bound - 1))] == [CLIENT]
-    assert [*x_forwarded_for(CLIENT + "," * bound)] == [None]
+    assert [*addresses_in(CLIENT + "," * (bound - 1), "x-forwarded-for")] == [CLIENT]
+    assert [*addresses_in(CLIENT + "," * bound, "x-forwarded-for")] == [None]
 
 
 def an_entry(bound: int) -> None:
     for length, found in ((bound, CLIENT), (bound + 1, "None")):
         text = f'for={CLIENT};x="{"a" * (length - len(CLIENT) - 9)}"'
         assert len(text) == length
-        assert [str(one) for one in forwarded(text)] == [found]
+        assert [str(one) for one in addresses_in(text, "forwarded")] == [found]
 
 
 def proxies(bound: int) -> None:
@@ -72,61 +70,30 @@ def proxies(bound: int) -> None:
         ClientIPResolver(bound + 1, "x-forwarded-for")
 
 
-def a_remembered_header(bound: int) -> None:
-    finder = ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")
-    for length, remembered in ((bound + 1, 0), (bound, 1)):
-        assert finder.client_in(OURS, line(f"{CLIENT:>{length}}")) == CLIENT
-        assert finder._cached_from_header.cache_info().currsize == remembered
+def remembered_peers(bound: int) -> None:
+    assert ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")._read_peer.cache_info().maxsize == bound
 
 
-def remembered_headers(bound: int) -> None:
-    finder = ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")
-    assert finder._cached_from_header.cache_info().maxsize == finder._peer_address.cache_info().maxsize == bound
+def tags_for(secret: str) -> dict[str, str]:
+    """Return the remembered tags of a secret that no other test uses."""
+    tags: dict[str, str] = key_tagger(secret, plain=False).__self__  # type: ignore[attr-defined]  # a bound method
+    return tags
 
 
-def plans() -> PlanCache:
-    PLAN_BUDGET.clear()  # drops the plans of other tests in this process
-    found = RuleSet(Settings(limits="5/minute"))._table.combined(((NO_RULES, ()),)).plans_by_address
-    assert found is not None
-    return found
+def a_remembered_identity(bound: int) -> None:
+    tags = tags_for("of the length of an identity")
+    for length, kept in ((bound + 1, 0), (bound, 1)):
+        assert tags["x" * length] == f"{{{identity_hash('of the length of an identity')('x' * length)}}}"
+        assert len(tags) == kept
 
 
-def a_remembered_address(bound: int) -> None:
-    remembered = plans()
-    for length, kept in ((bound + 1, False), (bound, True)):
-        first = remembered["x" * length]
-        found = remembered["x" * length]
-        assert found is not first  # remembered from the second use on
-        assert found.charges == first.charges
-        assert (found is remembered["x" * length]) is kept
-    assert [*remembered] == ["x" * bound]
-
-
-def remembered_addresses(bound: int) -> None:
-    remembered = plans()
-    other = RuleSet(Settings(limits="6/minute"))._table.combined(((NO_RULES, ()),)).plans_by_address
-    assert other is not None
+def remembered_identities(bound: int) -> None:
+    tags = tags_for("of the number of identities")
     for number in range(bound):
-        kept = (remembered, other)[number % 2]
-        assert kept[f"{number}"] is not kept[f"{number}"]
-        assert kept[f"{number}"] is kept[f"{number}"]
-    assert len(remembered) + len(other) == bound
-    assert remembered[None] is not remembered[None]
-    assert ([*remembered], [*other]) == ([None], [])
-
-
-def addresses_used_once(bound: int) -> None:
-    remembered = plans()
-    for number in range(bound):
-        remembered[f"{number}"]
-    assert [*remembered] == []
-    remembered["0"]
-    assert [*remembered] == ["0"]
-    remembered[f"{bound}"]  # over the bound: addresses used once are forgotten
-    remembered["1"]
-    assert [*remembered] == ["0"]
-    remembered["1"]
-    assert [*remembered] == ["0", "1"]
+        tags[f"{number}"]
+    assert len(tags) == bound
+    tags["x"]
+    assert [*tags] == ["x"]
 
 
 def cookies(bound: int) -> None:
@@ -218,11 +185,9 @@ ROWS: dict[str, Callable[[int], None]] = {
     "entries of such a list, also empty ones": entries,
     "entry of such a list": an_entry,
     "proxies in a row": proxies,
-    "header that is remembered": a_remembered_header,
-    "remembered headers and peers": remembered_headers,
-    "address whose limits are remembered": a_remembered_address,
-    "addresses whose limits a process remembers": remembered_addresses,
-    "addresses that a process has seen once": addresses_used_once,
+    "peers that are remembered": remembered_peers,
+    "identity whose hash is remembered": a_remembered_identity,
+    "identities whose hashes a process remembers": remembered_identities,
     "all `Cookie` headers": cookies,
     "value of a key, unhashed": a_value,
     "identity in the store": an_identity,
@@ -273,9 +238,9 @@ LONG: dict[str, Callable[[int], object]] = {  # inputs without a bound of their 
     "path of newlines": lambda times: normal_path("/a\n" * times + "/\n"),
     "forms of a path": lambda times: Forms.of(["//a/../" * times, "a//" * times + "\n"]),
     "folded path": lambda times: fold("\u0130x\u6771" * times),
-    "list of addresses": lambda times: [*x_forwarded_for("x," * times)],
-    "list of elements": lambda times: [*forwarded('for="x",' * times)],
-    "quotes": lambda times: [*forwarded('"' * times)],
+    "list of addresses": lambda times: [*addresses_in("x," * times, "x-forwarded-for")],
+    "list of elements": lambda times: [*addresses_in('for="x",' * times, "forwarded")],
+    "quotes": lambda times: [*addresses_in('"' * times, "forwarded")],
     "value": lambda times: encode_part("user", "\xe9" * times),
 }
 
@@ -318,60 +283,37 @@ MANY: dict[str, Any] = {
 }
 
 
-def test_addresses_of_one_network_share_a_plan() -> None:
-    """This applies to each of many combinations of rules.
+def charged(rules: RuleSet, client: str, number: int) -> Sequence[Charge]:
+    """Return what a request of this client to one of the rules is charged."""
+    way, charges, _ = rules.short_way("GET", f"/{number}/x", client, lambda _: ())
+    assert way is not None
+    return charges
 
-    An IPv6 address that represents an IPv4 address is treated as that IPv4 address.
+
+def test_addresses_of_one_network_share_their_buckets() -> None:
+    """An IPv6 address that represents an IPv4 address is treated as that IPv4 address."""
+    compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
+    for number in range(40):
+        first = charged(compiled, "2001:db8::1", number)
+        for other, same in (("2001:db8::ffff:1", True), ("2001:db8:0:1::1", False), ("64:ff9b::1:0:0:1", False)):
+            assert (charged(compiled, other, number) == first) is same
+        for one in ("::ffff:192.0.2.1", "64:ff9b::192.0.2.1"):
+            assert charged(compiled, one, number) == charged(compiled, "192.0.2.1", number)
+
+
+def test_many_clients_of_many_rules_use_little_memory() -> None:
+    """The clients are 20,000 IPv4 addresses and 20,000 IPv6 addresses of one /64, over 40 combinations of rules.
+
+    Each also sends a method of its own.
     """
-    PLAN_BUDGET.clear()
-    compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
-    matches = [compiled._table.combined(((MatchedRules((n,), n), ()),)) for n in range(40)]
-    for number in range(200):
-        for match in matches:
-            assert match.plans_by_address is not None
-            match.plans_by_address[f"2001:db8::{number:x}"]
-    assert [len(match.plans_by_address or ()) for match in matches] == [1] * 40
-    (charge, *_) = matches[0].plans_by_address["2001:db8::1"].charges  # type: ignore[index]
-    for other, same in (("2001:db8::ffff:1", True), ("2001:db8:0:1::1", False), ("64:ff9b::1:0:0:1", False)):
-        assert (matches[0].plans_by_address[other].charges[0] == charge) is same  # type: ignore[index]
-    for one, other in (("::ffff:192.0.2.1", "192.0.2.1"), ("64:ff9b::192.0.2.1", "192.0.2.1")):
-        assert matches[0].plans_by_address[one].charges == matches[0].plans_by_address[other].charges  # type: ignore[index]
-    far = RuleSet(Settings(limits="5/minute", key="ip/128", ipv6_prefix=64)).plans_by_address
-    assert far is None or far["2001:db8::1"].charges != far["2001:db8::2"].charges
-
-
-def test_network_representative_is_the_same_client_as_the_address() -> None:
-    for client in (
-        "64:ff9b::1:0:0:1",
-        "::1",
-        "::ffff:0:0:1",
-        "2001:db8::1%eth0",
-        "[2001:db8::1]:80",
-        "no:address",
-        ":",
-    ):
-        for prefix in (0, 32, 48, 64, 96, 127, 128):
-            found = _network_representative(client, prefix)
-            if prefix:
-                assert client_address(found, prefix) == client_address(client, prefix)
-            else:
-                assert found == client
-
-
-def test_plans_of_many_addresses_and_rules_use_little_memory() -> None:
-    """The clients are 20,000 IPv4 addresses and 20,000 IPv6 addresses of one /64, over 40 combinations of rules."""
-    PLAN_BUDGET.clear()
-    compiled = RuleSet(Settings(**MANY, app_limits="99/hour"))
-    matches = [compiled._table.combined(((MatchedRules((n,), n), ()),)) for n in range(40)]
+    compiled = RuleSet(Settings(**MANY, app_limits="99/hour", key_secret="used by this test alone"))
     tracemalloc.start()
     try:
         for number in range(20_000):
-            match = matches[number % 40]
-            assert match.plans_by_address is not None
-            match.plans_by_address[f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"]
-            match.plans_by_address[f"2001:db8::{number:x}"]
+            charged(compiled, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", number % 40)
+            charged(compiled, f"2001:db8::{number:x}", number % 40)
+            assert compiled.short_way(f"M{number:0>9999}", "/1/x", "10.0.0.1", lambda _: ())[0] is None
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert sum(len(match.plans_by_address or ()) for match in matches) <= PLAN_BUDGET.maxsize
-    assert held < 64 * 1024 * 1024
+    assert held < 8 * 1024 * 1024

@@ -211,9 +211,8 @@ class RateLimitMiddleware:
         if scope["type"] not in self._limited_types:
             await self._handle_other_scope(scope, receive, send)
             return
-        if verdict is None:
-            client = peer_of(scope)  # `admit` finds the client
-        request = self.request_type(scope, client, scope.get(STATE_KEY))
+        peer_or_client = peer_of(scope) if verdict is None else client  # `admit` finds the client
+        request = self.request_type(scope, peer_or_client, scope.get(STATE_KEY))
         if verdict is None:
             verdict = self._sync_gate.admit(request) if self._sync_gate else await self._gate.admit(request, (), sleep)
         state = request.outer

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
@@ -18,7 +18,7 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.entrance import enter_wsgi
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request, user_id
-from ratelimit_mw.http.views import is_peer_lost, is_wsgi_peer_lost, joined_values
+from ratelimit_mw.http.views import is_peer_lost, is_wsgi_peer_lost, joined_values, wsgi_lines
 from ratelimit_mw.rules.rule_set import UNDECIDED, RuleSet, ShortWay
 from ratelimit_mw.rules.rule_table import EndpointRules
 
@@ -108,10 +108,13 @@ class AsyncDjangoRequest(DjangoRequest):
 
 def enter(rules: RuleSet, raw: HttpRequest, endpoint_rules: EndpointRules) -> ShortWay:
     """Return what `RuleSet.short_way` finds for a request without a user."""
-    scope = getattr(raw, "scope", None)
-    if scope is not None and is_peer_lost(scope):
+    method, path = raw.method or "GET", "" if _format_of(raw) else raw.path_info or "/"  # middleware may have set both
+    if (scope := getattr(raw, "scope", None)) is None:
+        return enter_wsgi(rules, raw.META, endpoint_rules, method, path)
+    peer = raw.META.get("REMOTE_ADDR") or None
+    if peer is None and is_peer_lost(scope):
         return UNDECIDED
-    return enter_wsgi(rules, raw.META, endpoint_rules, "" if _format_of(raw) else raw.path_info or "/")
+    return rules.short_way(method, path, peer, partial(wsgi_lines, raw.META), endpoint_rules)
 
 
 def _format_of(raw: HttpRequest) -> Any:

@@ -174,9 +174,9 @@ class BaseGate:
         with error_location("on_refused"):
             handler = refusal_handler(settings.on_refused)
             if handler.kind not in self._face.handler_kinds:
+                expected = self._face.expected_handler
                 raise ConfigError(
-                    f"got {callable_name(handler.call)}, which cannot answer here: expected {self._face.expected_handler}",
-                    code="RL-036",
+                    f"got {callable_name(handler.call)}, which cannot answer here: expected {expected}", code="RL-036"
                 )
             if "wsgi" in self._face.handler_kinds:
                 reject_async(handler.call, " under WSGI")

@@ -21,9 +21,13 @@ def enter_asgi(rules: RuleSet, scope: Mapping[str, Any], endpoint_rules: Endpoin
 
 
 def enter_wsgi(
-    rules: RuleSet, environ: Mapping[str, Any], endpoint_rules: EndpointRules = (), path: str | None = None
+    rules: RuleSet,
+    environ: Mapping[str, Any],
+    endpoint_rules: EndpointRules = (),
+    method: str | None = None,
+    path: str | None = None,
 ) -> ShortWay:
-    """Return what `RuleSet.short_way` finds for an environ. `path`: replaces that of the environ."""
+    """Return what `RuleSet.short_way` finds for an environ. `method`, `path`: replace those of the environ."""
     peer = environ.get("REMOTE_ADDR") or None
     if peer is None and is_wsgi_peer_lost(environ):
         return UNDECIDED
@@ -36,7 +40,7 @@ def enter_wsgi(
     if path is None:
         path = environ.get("PATH_INFO") or "/"
         path = path if path.isascii() else ""  # decoded as latin-1
-    return rules.short_way(environ["REQUEST_METHOD"], path, peer, header_lines, endpoint_rules)
+    return rules.short_way(method or environ["REQUEST_METHOD"], path, peer, header_lines, endpoint_rules)
 
 
 def _no_lines(_: str) -> Sequence[str]:

@@ -65,8 +65,9 @@ class Key:
 
     `callables`: the callables whose results it needs. `headers`, `cookies`: the names of those that it reads.
     `is_shared`: all clients have the same identity. `address_prefix`: the bits of an IPv6 address that it reads, if for
-    a request with an address and without a user it reads only the address; else None. `place`: its text, or for a callable the name, with file and line of a lambda. `no_effect`: the parts behind one that practically
-    every request has, that one, and a text in which they come first; None without such parts.
+    a request with an address and without a user it reads only the address; else None. `place`: its text, or for a
+    callable the name, with file and line of a lambda. `no_effect`: the parts behind one that practically every request
+    has, that one, and a text in which they come first; None without such parts.
     """
 
     __slots__ = (

@@ -9,8 +9,10 @@ from msgspec.structs import replace
 
 from ratelimit_mw.core.limit import Charge, Decision, RequestBucket, request_bucket
 from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.memo import cached_property
 from ratelimit_mw.core.verdict import Source, Verdict, verdict_of
 from ratelimit_mw.http.callables import CallResults, RequestCallable
+from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.keys import KeyContext
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Policy
@@ -136,20 +138,39 @@ def plan(match: Match, request: Request, results: CallResults) -> Plan:
     if match.denied:
         return _DENIED
     route = request.route or match.route
-    compiled_limits = match.limits_for(request, route, results)
+    context = _UserReadOnce(request) if match.may_read_user else request
+    compiled_limits = match.limits_for(context, route, results)
     if compiled_limits is None:
         return Plan((), (), ()) if match.limit_sets[0].settings.shadow else _UNKNOWN_LIMITS
     charges = []
     last = tag = ""
     for limit in compiled_limits:
-        identity = limit.key.identity(request, route, results)
+        identity = limit.key.identity(context, route, results)
         if identity is None:
-            return _plan_without(compiled_limits, request, route, results)
+            return _plan_without(compiled_limits, context, route, results)
         if identity != last:  # computed once for successive limits with the same key, because the hash takes time
             last, tag = identity, limit.tag_of(identity)
         charges.append(limit.charge(tag, limit.cost_of(results)))
     policies = [limit.policy for limit in compiled_limits] if match.fixed_limits is None else match.policies
     return Plan(with_distinct_buckets(charges), compiled_limits, policies)
+
+
+class _UserReadOnce:
+    """What keys read of a request. Reads the user at most once, because that may query a database."""
+
+    def __init__(self, request: Request) -> None:
+        self._request: Final = request
+        self.client: Final = request.client
+        self.header: Final = request.header
+        self.header_lines: Final = request.header_lines
+
+    @cached_property
+    def user(self) -> str | None:
+        return self._request.user
+
+    @property
+    def cookies(self) -> Cookies:
+        return self._request.cookies
 
 
 def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, route: str, results: CallResults) -> Plan:

@@ -200,7 +200,8 @@ class RuleSet:
 
         `NOT_LIMITED` and `BLOCKED` are ways without charges. The way is None if `match` must decide. `path`: below
         `root_path`; empty if it has several forms. `peer`, `header_lines`: see `ClientIPResolver.client_in`; the
-        latter is called only if `reads_headers`. `endpoint_rules`: the limits of the request's endpoint, if the integration knows it.
+        latter is called only if `reads_headers`. `endpoint_rules`: the limits of the request's endpoint, if the
+        integration knows it.
         """
         client = peer if self._finder is None else self._finder.client_in(peer, header_lines)
         way = self._listed(client) if self._lists else None
@@ -244,10 +245,9 @@ class RuleSet:
             request.client = self._client(self._finder, request)
         if self._blocked_clients is not None and self._blocked_clients.matches(request, once=False):
             return BLOCKED.match
-        if self._safe_clients is not None and self._safe_clients.matches(request, once=True):
-            return None
         method, forms = request.method, Forms.of(request.paths)
-        if self._table.is_exempt(forms):
+        is_safe = self._safe_clients is not None and self._safe_clients.matches(request, once=True)
+        if is_safe or self._table.is_exempt(forms):
             return None
         if method == "OPTIONS" and (announced := _announced_method(request)) is not None:
             return self._table.match_preflight(announced, forms, request, endpoint_rules)

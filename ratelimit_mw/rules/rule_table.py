@@ -117,9 +117,7 @@ class RuleTable:
     def __init__(
         self, rules: Sequence[Rule], app: LimitSet, default: LimitSet, preflight: LimitSet, settings: Settings
     ) -> None:
-        self.rules: Final = [
-            CompiledRule(rule, settings) for rule in rules
-        ]  # in the trees, the next number is `exempt`
+        self.rules: Final = [CompiledRule(rule, settings) for rule in rules]  # in the trees, `exempt` comes after them
         self._app: Final = app
         self._default: Final = default
         self._preflight: Final = preflight
@@ -145,6 +143,8 @@ class RuleTable:
         That is the case if a rule needs a header, if the path has several forms, or if only some of the supported
         routers would match it with the path of a rule.
         """
+        if method not in _METHODS:  # a client could fill `ways` with methods
+            return None
         leaf = self._anywhere
         if leaf is None:
             leaf = self._received.leaf(path) if is_normal(path) else None
@@ -164,7 +164,7 @@ class RuleTable:
         if indices and indices[-1] == len(self.rules):
             return None if self._ignores_case else NOT_LIMITED  # an exempt path is matched with its case
         rules = [*(self.rules[index] for index in indices), *endpoint_rules]
-        if method not in _METHODS or any(rule.hosts is not None or rule.when is not None for rule in rules):
+        if any(rule.hosts is not None or rule.when is not None for rule in rules):
             return None
         applicable = applicable_rules(endpoint_rules, method, None) if endpoint_rules else ()
         return way_of(self.combined(((self._first_matches(indices, method, None, {}), applicable),)))
@@ -230,8 +230,9 @@ class RuleTable:
 
         `indices`: the rules whose path matches; ~index for a loose match, that is, if only some of the supported
         routers would match the path. `preflight`: whether to consider only the rules for preflights, or only the
-        others. `request`: None if no rule reads it. `when_results`: the results of `when` for this request, by rule; missing ones are added. If `when`
-        failed, the host cannot be read, or the match is loose, the rule applies, but does not end the search.
+        others. `request`: None if no rule reads it. `when_results`: the results of `when` for this request, by rule;
+        missing ones are added. If `when` failed, the host cannot be read, or the match is loose, the rule applies, but
+        does not end the search.
         """
         matches: list[int] = []
         for number in indices:

@@ -34,8 +34,8 @@ def _tags_of_addresses(prefix: int, tag_of: Callable[[str], str]) -> Memo[str, s
 class Way:
     """The charges of all requests to one place, without the client. Made once per leaf of the path tree and method.
 
-    `templates`: the charges of `match`, with the key that an empty tag gives. `prefix`: the bits of an IPv6 address that
-    identify a client. `verdict`: that of a request without charges; None if nothing limits it.
+    `templates`: the charges of `match`, with the key that an empty tag gives. `prefix`: the bits of an IPv6 address
+    that identify a client. `verdict`: that of a request without charges; None if nothing limits it.
     """
 
     __slots__ = ("_is_plain_group", "_limits", "_tags", "_templates", "match", "policies", "rule", "verdict")

@@ -23,7 +23,6 @@ from ratelimit_mw.core.verdict import refunds_for
 from ratelimit_mw.engine.delays import refused_for_capacity
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.fastapi import RateLimit
-from ratelimit_mw.rules.rule_table import NO_RULES
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import limit as starlette_limit
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
@@ -476,13 +475,13 @@ def test_limits_from_a_callable_can_delay_requests() -> None:
         assert heard.delays == [0.0, 0.02, 0.04, 0.0]
 
 
-def test_fast_paths_are_available_only_without_max_delay() -> None:
-    """The fast path is available, and the capacity for delays is not checked."""
+def test_the_short_way_is_taken_only_without_max_delay() -> None:
+    """It does not check the capacity for delays."""
     plain, holding = AsyncGate(Settings(limits="5/minute using gcra")), AsyncGate(Settings(limits=PACED))
     assert (plain.may_hold, plain.sync_gate is None) == (False, False)
     assert (holding.may_hold, holding.sync_gate) == (True, None)
-    plans_by_address = [gate.rule_set._table.combined(((NO_RULES, ()),)).plans_by_address for gate in (plain, holding)]
-    assert [way is None for way in plans_by_address] == [False, True]
+    ways = [gate.rule_set.short_way("GET", "/", "192.0.2.1", lambda _: ())[0] for gate in (plain, holding)]
+    assert [way is None for way in ways] == [False, True]
 
 
 @pytest.mark.promise(9)

@@ -26,7 +26,7 @@ from profiles import PROOF
 from ratelimit_mw import Charge, ConfigError, FixedWindow, Limit, MemoryStore, flask, parse
 from ratelimit_mw import starlette as our_starlette
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.engine.gate import AsyncGate, CountingGate, Gate, ObservedAsyncGate, ObservedGate
+from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.observation import digest
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.metrics.families import (
@@ -207,24 +207,13 @@ async def status(app: Any, at: str) -> Any:
     return talked.sent[0]["status"]
 
 
-def test_without_metrics_and_spans_the_gate_has_the_plain_class() -> None:
-    plain = Settings(limits="1/minute")
-    assert (type(Gate(plain)), type(AsyncGate(plain))) == (Gate, AsyncGate)
-
-
 @pytest.mark.usefixtures("counts")
-def test_metrics_and_span_settings_select_the_class_of_the_gate() -> None:
-    counted, spanned = Settings(limits="1/minute", metrics=True), Settings(limits="1/minute", span_attributes="all")
-    refused = Settings(limits="1/minute", span_attributes="refused")
-    assert isinstance(Gate(counted), CountingGate)
-    assert isinstance(Gate(refused), CountingGate)
-    assert isinstance(Gate(spanned), ObservedGate)
-    assert not isinstance(Gate(spanned), CountingGate)
-    for settings in (counted, spanned, refused):
+def test_metrics_and_spans_give_each_gate_an_observer() -> None:
+    for observed in ({}, {"metrics": True}, {"span_attributes": "all"}, {"span_attributes": "refused"}):
+        settings = Settings(limits="1/minute", **observed)  # type: ignore[arg-type]  # one of each kind
         gate = AsyncGate(settings)
-        assert isinstance(gate, ObservedAsyncGate)
-        assert isinstance(gate.nested, ObservedAsyncGate)
-        assert isinstance(gate.sync_gate, ObservedGate)
+        gates = [Gate(settings), gate, gate.nested, gate.sync_gate]
+        assert [one is not None and one._observe is not None for one in gates] == [bool(observed)] * 4
 
 
 def test_policy_info_contains_the_digest_of_the_settings(counts: Registry) -> None:

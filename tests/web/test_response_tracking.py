@@ -21,7 +21,7 @@ from web.scenario import Step
 from web.wsgi_talk import Server, read
 
 Heard = list[tuple[EndReason | None, int | None]]
-LIMITED = {"limits": "5/minute", "rules": [{"path": "/elsewhere", "limits": "1/minute"}]}  # not on the fast path
+LIMITED = {"limits": "5/minute", "on_decision": lambda _: None}  # not on the short way
 _SECRET = "what a client sent"
 STREAMED: dict[str, Any] = {**START, "headers": [(b"X-One", b"1"), (b"x-one", b"2"), (b"Set-Cookie", b"a=b")]}
 PART = {**BODY, "more_body": True}

@@ -22,7 +22,6 @@ from ratelimit_mw import AsyncLimiter, Concurrency, ConfigError, Limiter, Memory
 from ratelimit_mw.core.processes import configured_workers, warn_once_of_workers
 from ratelimit_mw.engine import gate
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules import deployment_checks as advice
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -987,10 +986,10 @@ def test_two_threads_can_check_for_proxies_at_the_same_time(
     ask = over_wsgi(limits="9/hour")
     examine, depth = advice.ProxyHeaderCheck.examine, iter(range(10))
 
-    def slow(self: advice.ProxyHeaderCheck, request: Request) -> None:
+    def slow(self: advice.ProxyHeaderCheck, *request: Any) -> None:
         if next(depth) == 0:
             ask(**headers)
-        examine(self, request)
+        examine(self, *request)
 
     monkeypatch.setattr(advice, "_MAX_REQUESTS", 1)
     monkeypatch.setattr(advice.ProxyHeaderCheck, "examine", slow)
