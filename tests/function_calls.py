@@ -1,5 +1,6 @@
 """Counts calls of functions: a measure of work that does not depend on the machine."""
 
+import gc
 import sys
 from collections.abc import Callable
 
@@ -13,9 +14,12 @@ def function_calls(work: Callable[[], object]) -> int:
         count += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()  # otherwise calls of finalizers could be counted
     sys.setprofile(note)
     try:
         work()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count
