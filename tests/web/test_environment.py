@@ -1,8 +1,10 @@
 """Tests settings from the environment and from files, and their precedence."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from msgspec import json
 
 from ratelimit_mw import ConfigError, asgi, wsgi
 from ratelimit_mw.service import service
+from ratelimit_mw.service.served_settings import served_settings
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import App200
@@ -319,6 +322,25 @@ def test_a_variable_that_turns_off_the_limits_of_a_file_is_logged(
     assert settings == Settings(limits="9/hour", trusted_proxies=["192.0.2.7"], enabled=False)
     _ = asgi.RateLimitMiddleware(App200(), settings)
     assert caplog.messages == [f"ratelimit_mw: {OFF}"] * 2
+
+
+@pytest.mark.parametrize("variables", [{}, {"RATELIMIT_MW_STORE": "memory://"}], ids=["alone", "beside"])
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_variable_without_mw_is_logged(
+    imported: bool, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for package in ("flask_limiter", "django_ratelimit", "slowapi"):
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    if imported:  # it reads such variables
+        monkeypatch.setitem(sys.modules, "slowapi", ModuleType("slowapi"))
+    others = {"RATELIMIT_STORE": "redis://app", "RATELIMIT_QUEUE": "9", "RATELIMIT_STORAGE_URL": "", "QUEUE": "9"}
+    for name, value in {**others, **variables}.items():
+        monkeypatch.setenv(name, value)
+    made = [middleware(app, limits="9/hour", strict=True) for middleware, app in MIDDLEWARE]
+    served_settings(Settings(limits="9/hour", trusted_proxies=["192.0.2.7"]))
+    names = [name for name in ("QUEUE", "STORE") if f"{P}{name}" not in variables and not imported]
+    texts = [f"RATELIMIT_{name} is not read; if it is for ratelimit_mw, write RATELIMIT_MW_{name}" for name in names]
+    assert caplog.messages == [f"ratelimit_mw: {text}" for text in texts] * (len(made) + 1)
 
 
 # precedence
