@@ -71,7 +71,7 @@ class PolicyFields(Struct, frozen=True, gc=False):
     """The constant parts of a policy's header fields."""
 
     policy: str
-    rate_limit_format: str  # the format of the RateLimit field, with two %d: units left, seconds
+    rate_limit_format: str  # the format of the RateLimit field, of two numbers: units left, seconds
     raw: tuple[bytes, bytes]  # the RateLimit-Policy field in ASGI form
     raw_rate_limit_format: bytes
 
@@ -188,11 +188,9 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
         ]
     if visible and style != "ietf":
         binding = visible[0][1]
-        fields += [
-            ("X-RateLimit-Limit", str(binding.limit)),
-            ("X-RateLimit-Remaining", str(binding.remaining)),
-            ("X-RateLimit-Reset", str(ceil(time.time() + binding.reset_after))),
-        ]
+        fields += [("X-RateLimit-Limit", str(binding.limit)), ("X-RateLimit-Remaining", str(binding.remaining))]
+        if visible[0][0].quota:  # a quota of 0 is never full again
+            fields.append(("X-RateLimit-Reset", str(ceil(time.time() + binding.reset_after))))
     return fields
 
 
@@ -348,7 +346,8 @@ def _fields_of(policy: Policy) -> PolicyFields:
         length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
     burst = f";{_BURST}={policy.burst}" if policy.burst != policy.quota else ""
     text = f"{name};q={policy.quota}{length}{burst}"
-    rate_limit = f"{name};r=%d;t=%d"  # a name never contains %
+    # A name never contains %. A quota of 0 has no `t`, because waiting does not help: `%.0a` shows nothing.
+    rate_limit = f"{name};r=%d" + (";t=%d" if policy.quota else "%.0a")
     policy.fields = PolicyFields(text, rate_limit, (b"ratelimit-policy", text.encode()), rate_limit.encode())
     return policy.fields
 
