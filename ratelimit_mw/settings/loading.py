@@ -43,7 +43,7 @@ _Key = tuple[int | None, str]  # the index of the rule, None for global settings
 def read_file(path: Path) -> dict[str, Any]:
     """Read a settings file: JSON if its name ends in `.json`, else TOML. Raises `ConfigError` that names the file."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # editors of Windows may write a byte order mark
         table = json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: {error}", code="RL-006") from None

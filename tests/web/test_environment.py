@@ -61,6 +61,7 @@ KINDS: list[tuple[str, str, Any]] = [
     ("SLOT_LIFETIME", "30", 30),
     ("SLOT_RETRY", "0.5", 0.5),
     ("KEY", "user | ip", "user | ip"),
+    ("KEY", '["user", "ip"]', ["user", "ip"]),
     ("KEY", "header:x-key+ip/48", "header:x-key+ip/48"),
     ("TIER", "header:x-tier", "header:x-tier"),
     ("DEFAULT_TIER", "free", "free"),
@@ -397,6 +398,13 @@ def test_a_misspelled_prefix_is_an_error(name: str, monkeypatch: pytest.MonkeyPa
 def test_unrelated_variables_are_ignored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "5/minute")
     assert Settings.of({"limits": "9/hour"}, {}).limits == "9/hour"
+
+
+@pytest.mark.parametrize(("ending", "text"), [("toml", 'limits = "9/hour"'), ("json", '{"limits": "9/hour"}')])
+def test_a_file_may_begin_with_a_byte_order_mark(ending: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / f"limits.{ending}"
+    file.write_text(text, "utf-8-sig")
+    assert Settings.load(file).limits == "9/hour"
 
 
 @pytest.mark.parametrize("ending", ["toml", "json"])
