@@ -2,14 +2,15 @@
 
 import inspect
 import re
-import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from function_calls import function_calls
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, MemoryStore, parse
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.core.identity import bucket_key, encode_part, identity_hash, key_tagger
@@ -247,25 +248,8 @@ LONG: dict[str, Callable[[int], object]] = {  # inputs without a bound of their 
 
 @pytest.mark.parametrize("what", LONG)
 def test_steps_grow_at_most_linearly_with_the_input(what: str) -> None:
-    once, twice = (steps(LONG[what], times) for times in (4000, 8000))
+    once, twice = (function_calls(partial(LONG[what], times)) for times in (4000, 8000))
     assert twice <= 2 * once + 50
-
-
-def steps(work: Callable[[int], object], times: int) -> int:
-    """Return how many calls of Python and C functions the work makes."""
-    count = 0
-
-    def counts(_: object, event: str, __: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(counts)
-    try:
-        work(times)
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 def squares(times: int) -> object:
@@ -273,7 +257,7 @@ def squares(times: int) -> object:
 
 
 def test_step_count_detects_quadratic_growth() -> None:
-    once, twice = (steps(squares, times) for times in (40, 80))
+    once, twice = (function_calls(partial(squares, times)) for times in (40, 80))
     assert twice > 2 * once + 50
 
 

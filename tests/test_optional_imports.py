@@ -57,7 +57,15 @@ def test_redis_url_without_the_client_names_the_package_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "store: Redis needs its client, pip install 'ratelimit-mw[redis]'" in done.stderr
+    text = "store: this part of ratelimit_mw needs redis: pip install 'ratelimit-mw[redis]' [RL-039]"
+    assert done.stderr.splitlines()[-1].endswith(f"ConfigError: {text}")
+
+
+def test_redis_store_without_the_client_names_the_package_to_install() -> None:
+    code = "import sys; sys.modules['redis'] = None; from ratelimit_mw.stores.redis import RedisStore"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last == "ImportError: this part of ratelimit_mw needs redis: pip install 'ratelimit-mw[redis]'"
 
 
 @pytest.mark.parametrize("module", ["flask", "starlette", "fastapi", "django"])

@@ -31,7 +31,7 @@ _ABSENT: Final = (
     "no such bucket exists: nothing is counted for {identity}, which this request has for the key {key!r} of {limits}"
 )
 _UNANSWERED: Final = (
-    "{call} found no key for this request, so the next part of {key!r} counts: {identity}; describe the request with "
+    "{call} found no key for this request, so {identity} counts in the key {key!r}; describe the request with "
     "--header, --user or --ip"
 )
 _USER: Final = f"; `user` is the first of {', '.join(USER_NAMES)} that the app's user has, in Django the primary key"
@@ -135,7 +135,7 @@ def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets
         for charge, compiled in zip(charge_plan.charges, charge_plan.compiled_limits, strict=True):
             if compiled.policy.name in missing:
                 continue
-            identity = compiled.key.identity(request, request.route or one.route, results) or "no client in particular"
+            identity = compiled.identity(request, request.route or one.route, results) or "no client in particular"
             parts = _as_limit(charge), compiled.policy.name, (compiled.key, identity)
             found.setdefault((charge.key, charge.limit.bucket), parts)
     charges, names, keys = zip(*found.values(), strict=True) if found else ((), (), ())
@@ -236,5 +236,5 @@ def _missing_keys(match: Match, request: Request, results: CallResults, *, may_b
     return {
         limit.policy.name: limit.key.text
         for limit in match.limits_for(request, route, results) or ()
-        if limit.key.identity(request, route, results) is None
+        if limit.identity(request, route, results) is None
     }

@@ -32,6 +32,11 @@ ADD_THE_CLASS: Final = (
 )
 
 
+def explain_exempt(arguments: Sequence[object]) -> str:
+    """Return the message for `@exempt()`, whose parentheses leave it without an endpoint. Else an empty text."""
+    return "" if arguments else "got no endpoint: write @exempt without parentheses"
+
+
 class UncallableDependency:
     """A `__signature__` that makes FastAPI reject an object as a dependency.
 

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.signals import request_started
 
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.core.signatures import check_parentheses
+from ratelimit_mw.core.signatures import check_parentheses, explain_exempt
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
 from ratelimit_mw.engine.gate import AsyncGate, Gate
@@ -56,6 +56,7 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Calla
     return decorate
 
 
+@check_arguments(explain=explain_exempt)
 def exempt(view: View) -> View:
     """Exempt a view from the default limits. Rules that match its path, and `app_limits`, still apply."""
     return _EXEMPT.attach(view, deep=False)

@@ -28,6 +28,7 @@ from ratelimit_mw.rules.message_limits import unseen_messages
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.startup_checks import unused_slot_options
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.loading import unread_variables
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.contract import declared
 from ratelimit_mw.stores.fallback import FallbackStore
@@ -92,7 +93,7 @@ class BaseGate:
         self._is_nested: Final = is_nested
         self.rule_set: Final = rules or RuleSet(settings)
         self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self.rule_set.compile_endpoint_limits)
-        findings = [] if rules or is_nested else [*switched_off(settings), *self.rule_set.findings]
+        findings = [] if rules or is_nested else [*switched_off(settings), *unread_variables(), *self.rule_set.findings]
         if face.sees_no_messages and not (rules or is_nested):
             findings += unseen_messages(settings, face.sees_no_messages)
         if settings.store == "memory://" and (workers := configured_workers()) > 1:

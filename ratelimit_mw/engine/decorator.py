@@ -109,7 +109,7 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) 
         with ThreadContext(SlotHolder(runtime, charges)):
             return function(*args, **kwargs)
 
-    return call
+    return watch.watch(call)
 
 
 def wrap_async(
@@ -138,7 +138,7 @@ def wrap_async(
         async with SlotHolder(runtime, charges):
             return await function(*args, **kwargs)
 
-    return call
+    return watch.watch(call)
 
 
 def _check_function(function: object) -> None:

@@ -4,12 +4,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from inspect import isfunction
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
 
+P = ParamSpec("P")
+R = TypeVar("R")
 USE_LIMIT: Final = "for web endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
 _CALLERS: Final = {  # modules that call endpoints
     "fastapi.routing",
@@ -104,11 +107,30 @@ class EndpointWatch:
         module = str(caller.f_globals.get("__name__"))
         by_thread = module.partition(".")[0] == _THREADS and any(map(_is_request, arguments))
         if module in _CALLERS or by_thread:
-            text = (
-                f"limit of Limiter is on {self._name}, a web endpoint: all clients share its bucket, and a refused one "
-                f"gets 500; {USE_LIMIT}"
-            )
-            warn_or_fail([Finding(text, code="RL-136", weakens_limits=False)], strict=False)
+            warn_or_fail([self.finding], strict=False)
+
+    def watch(self, wrapper: Callable[P, R]) -> Callable[P, R]:
+        """Return the wrapper of the function, and record it for `watch_on`."""
+        _watches[wrapper] = self
+        return wrapper
+
+    @property
+    def finding(self) -> Finding:
+        """The finding on the function as an endpoint."""
+        text = (
+            f"limit of Limiter is on {self._name}, a web endpoint: all clients share its bucket, and a refused one "
+            f"gets 500; {USE_LIMIT}"
+        )
+        return Finding(text, code="RL-136", weakens_limits=False)
+
+
+_watches: Final[WeakKeyDictionary[Any, EndpointWatch]] = WeakKeyDictionary()
+
+
+def watch_on(endpoint: object) -> EndpointWatch | None:
+    """Return the watch on a function that `limit` of a Limiter has wrapped, if it has one bucket for all its calls."""
+    watch = _watches.get(endpoint) if isfunction(endpoint) else None
+    return None if watch is None or watch.done else watch
 
 
 def _variables_of(caller: FrameType) -> Iterable[object]:

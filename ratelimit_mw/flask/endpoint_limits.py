@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.core.signatures import callable_name, check_parentheses
+from ratelimit_mw.core.signatures import callable_name, check_parentheses, explain_exempt
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
@@ -62,6 +62,7 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Calla
     return decorate
 
 
+@check_arguments(explain=explain_exempt)
 def exempt(target: Target) -> Target:
     """Exempt a view, view class or blueprint from the default limits and those of outer blueprints.
 

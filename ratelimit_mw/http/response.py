@@ -71,7 +71,7 @@ class PolicyFields(Struct, frozen=True, gc=False):
     """The constant parts of a policy in the fields RateLimit-Policy and RateLimit."""
 
     policy: bytes
-    rate_limit_format: bytes  # the format of the RateLimit field, with two %d: units left, seconds
+    rate_limit_format: bytes  # the format of the RateLimit field, of two numbers: units left, seconds
 
 
 class Policy:
@@ -171,11 +171,9 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
         fields = [("RateLimit-Policy", policy.decode("ascii")), ("RateLimit", rate_limit.decode("ascii"))]
     if style != "ietf" and (visible := _visible_policies(verdict)):
         binding = visible[0][1]
-        fields += [
-            ("X-RateLimit-Limit", str(binding.limit)),
-            ("X-RateLimit-Remaining", str(binding.remaining)),
-            ("X-RateLimit-Reset", str(ceil(time.time() + binding.reset_after))),
-        ]
+        fields += [("X-RateLimit-Limit", str(binding.limit)), ("X-RateLimit-Remaining", str(binding.remaining))]
+        if visible[0][0].quota:  # a quota of 0 is never full again
+            fields.append(("X-RateLimit-Reset", str(ceil(time.time() + binding.reset_after))))
     return fields
 
 
@@ -366,7 +364,9 @@ def _fields_of(policy: Policy) -> PolicyFields:
         length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
     burst = f";{_BURST}={policy.burst}" if policy.burst != policy.quota else ""
     text = f"{name};q={policy.quota}{length}{burst}"
-    policy.fields = PolicyFields(text.encode(), f"{name};r=%d;t=%d".encode())  # a name never contains %
+    # A name never contains %. A quota of 0 has no `t`, because waiting does not help: `%.0a` shows nothing.
+    rate_limit = f"{name};r=%d" + (";t=%d" if policy.quota else "%.0a")
+    policy.fields = PolicyFields(text.encode(), rate_limit.encode())
     return policy.fields
 
 

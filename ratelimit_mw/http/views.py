@@ -33,7 +33,7 @@ def asgi_lines(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str]:
     raw, length, lines = name.encode("latin-1"), len(name), []  # comparing the length first halves the time
     for key, value in headers:
         if len(key) == length and key.lower() == raw:
-            lines.append(value.decode("latin-1"))  # noqa: PERF401  # a list comprehension would be another call
+            lines.append(value.decode("latin-1"))  # a list comprehension would be another call
     return lines
 
 

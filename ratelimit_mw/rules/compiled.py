@@ -112,6 +112,13 @@ class CompiledLimit:
         force_setattr(charge, "key", tag + self._key_suffix)
         return charge if cost == charge.cost else replace(charge, cost=cost)
 
+    def identity(self, request: KeyContext, route: str, results: CallResults) -> str | None:
+        """Return the identity of a request, or None if it lacks the key and `missing_key` applies."""
+        identity = self.key.identity(request, route, results)
+        if identity is None and self.key_if_raised is not None and self.key.raised(results):
+            return self.key_if_raised.identity(request, route, results)
+        return identity
+
     @property
     def can_refuse(self) -> bool:
         """Whether it can refuse requests. False for a penalty, because another limit has to refuse before it."""

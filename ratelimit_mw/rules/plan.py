@@ -177,9 +177,7 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
     """Return the plan of a request that lacks a key, as `missing_key` specifies."""
     charges, compiled_limits = [], []
     for limit in candidates:
-        identity = limit.key.identity(request, route, results)
-        if identity is None and limit.key_if_raised is not None and limit.key.raised(results):
-            identity = limit.key_if_raised.identity(request, route, results)
+        identity = limit.identity(request, route, results)
         if identity is None:
             missing_key = limit.missing_key
             if missing_key == "exempt" and (limit.key.failed(results) or limit.key.is_ambiguous(request)):

@@ -1,7 +1,7 @@
 """Startup checks of rules against the routes of the app: paths without a route, methods, and routes left out."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import islice
 from typing import Final, NamedTuple
@@ -56,7 +56,7 @@ def route_findings(
         return
     index = _RouteIndex(routes)
     rules = [(f"rules[{number}] ({rule.full_name})", rule) for number, rule in enumerate(settings.parsed_rules())]
-    yield from _left_out_findings(settings, rules, [route.path for route in routes])
+    yield from _left_out_findings(settings, rules, [route.path for route in routes], index)
     for place, rule in rules:
         if rule.exempt:
             continue
@@ -68,33 +68,50 @@ def route_findings(
 
 
 def _left_out_findings(
-    settings: Settings, rules: Sequence[tuple[str, Rule]], routed: Iterable[str]
+    settings: Settings, rules: Sequence[tuple[str, Rule]], routed: Iterable[str], index: "_RouteIndex"
 ) -> Iterator[Finding]:
-    """Yield a finding for each exempt `/x/{rest:path}` if `/x` or `/x/` has a route, and only the default limits apply.
+    """Yield a finding for each exempt path that misses a route, if only the default limits apply there.
 
-    If a rule names `/x`, that is meant. `rules`: with their places. `routed`: the templates of the routes.
+    `/x` and `/x/{rest:path}` miss a route of `/x/`. `/x` misses what is mounted there, if it has no route of its own.
+    `/x/y` misses `/y`, if nothing has `/x/y`: paths of a mounted app lack its prefix. If a rule names `/x`, that is
+    meant. `rules`: with their places. `routed`: the templates of the routes, which `index` finds.
     """
-    if not (settings.limits or settings.app_limits):
+    exempt = [("exempt", path) for path in _texts(settings.exempt)]
+    exempt += [(place, path) for place, rule in rules if rule.exempt for path in _texts(rule.path)]
+    if not exempt or not (settings.limits or settings.app_limits):
         return
     roots: dict[str, list[str]] = {}
     for path in dict.fromkeys(routed):
-        roots.setdefault(path.strip("/"), []).append(path)
-    named = {path.strip("/") for _, rule in rules for path in _texts(rule.path)}
-    exempt = [("exempt", path) for path in _texts(settings.exempt)]
-    exempt += [(place, path) for place, rule in rules if rule.exempt for path in _texts(rule.path)]
-    for place, template in exempt:
+        roots.setdefault(path.strip("/"), []).append(path or "/")
+    named = {path.strip("/") for _, rule in rules for path in _texts(rule.path) if not rule.exempt}
+    paths = Paths("exempt", [path for _, path in exempt])
+    reported = set[str]()
+    for place, template in sorted(exempt, key=lambda one: "{" not in one[1]):
         below = _BELOW.fullmatch(template)
-        if below is None or (root := below[1].strip("/")) in named:
+        root = (below[1] if below else template).strip("/")
+        if root in named or root in reported or (not below and "{" in template):
             continue
-        paths = Paths(place, [path for _, path in exempt])
-        left_out = " and ".join(path for path in roots.get(root, ()) if not paths.match_all(Forms.of([path])))
+        left_out = [path for path in roots.get(root, ()) if not paths.match_all(Forms.of([path]))]
+        if not (below or root in roots or paths.match_all(Forms.of([f"/{root}/x"]))):
+            mounted = any(path.startswith(f"{root}/{{") and ":path}" in path for path in roots)
+            nearest = _without_prefix(root, roots) if next(index.meeting(template), None) is None else None
+            left_out = [f"/{root}/{{rest:path}}"] if mounted else [nearest] if nearest else []
         if left_out:
+            reported.add(root)
+            shown = " and ".join(left_out)
             yield Finding(
-                f"{place}: {template} does not match {left_out}, which has a route and is limited; add {left_out}, or "
+                f"{place}: {template} does not match {shown}, which has a route and is limited; add {shown}, or "
                 "give it a rule of its own, if this is meant",
                 weakens_limits=False,
                 code="RL-141",
             )
+
+
+def _without_prefix(root: str, roots: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the path of the route that a path names if its first segments are those of a mount, or None."""
+    segments = root.split("/")
+    endings = ("/".join(segments[start:]) for start in range(1, len(segments)))
+    return next((roots[ending][0] for ending in endings if ending in roots), None)
 
 
 class _RouteIndex:

@@ -12,7 +12,7 @@ from ratelimit_mw.http.callables import ENABLED_FAILURE, RequestCallable, evalua
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.http.networks import is_ipv4, shortest
+from ratelimit_mw.http.networks import shortest
 from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.views import UNDERSCORE_FINDING, unambiguous_values

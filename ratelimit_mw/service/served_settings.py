@@ -11,6 +11,7 @@ from ratelimit_mw.rules.deployment_checks import switched_off
 from ratelimit_mw.rules.message_limits import unseen_messages
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import has_concurrency, parse_limits
+from ratelimit_mw.settings.loading import unread_variables
 from ratelimit_mw.settings.rule import Rule
 
 _NO_SLOTS: Final = (
@@ -68,6 +69,7 @@ def _findings(settings: Settings, rules: list[Rule]) -> Iterator[Finding]:
             if getattr(one, option):
                 yield Finding(f"{place}{option}: {_NO_RESPONSE}", code="RL-132", weakens_limits=False)
     yield from switched_off(settings)
+    yield from unread_variables()
     yield from unseen_messages(settings, "the service")
     if not settings.trusted_proxies:
         yield Finding(_NO_PROXIES, code="RL-134", weakens_limits=False)

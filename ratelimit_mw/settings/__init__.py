@@ -242,6 +242,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         defaults = {field.name: field.default for field in fields(cls) if field.name not in _NOTATION}
         # a variable is read as a number; the field is None, because the default depends on the integration
         defaults["max_waiting"] = 0
+        defaults["key"] = None  # a key may be a list, which is JSON
         return read_environment(environ, Options, defaults)
 
     def _check_limits(self) -> None:

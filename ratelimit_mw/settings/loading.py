@@ -22,7 +22,7 @@ _OTHER_PREFIX: Final = "RATELIMIT_"
 _SETTING: Final = "RATELIMIT_MW"  # the name of the mapping in the configuration of Flask and Django
 _NAME_AND_OPTION: Final = re.compile(rf"(\w+?)(?:_({'|'.join(Options.__annotations__)}))?", re.IGNORECASE)
 _SIMILARITY: Final = 0.9  # of a misspelled name, such as RATELIMIT_MV; 1 is equality
-_OTHER_LIMITERS: Final = {"flask_limiter", "django_ratelimit"}  # packages that read such names themselves
+_OTHER_LIMITERS: Final = {"flask_limiter", "django_ratelimit", "slowapi"}  # packages that read such names themselves
 _SCHEMA: Final = "$schema"  # the key under which editors find the schema of a JSON file
 _YES_NO: Final = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
@@ -43,7 +43,7 @@ _Key = tuple[int | None, str]  # the index of the rule, None for global settings
 def read_file(path: Path) -> dict[str, Any]:
     """Read a settings file: JSON if its name ends in `.json`, else TOML. Raises `ConfigError` that names the file."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # editors of Windows may write a byte order mark
         table = json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: {error}", code="RL-006") from None
@@ -108,6 +108,19 @@ def unread_settings(names: Iterable[str], setting: str) -> Iterator[Finding]:
             yield Finding(
                 f"{name} is not read here; write `{equivalent[0]}` into {setting}: {equivalent[1]}", code="RL-111"
             )
+
+
+def unread_variables() -> Iterator[Finding]:
+    """Yield findings for variables of the environment such as `RATELIMIT_STORE`, which lacks `MW_`.
+
+    Never an error, because such a variable may belong to another package.
+    """
+    for name in () if _OTHER_LIMITERS & sys.modules.keys() else sorted(os.environ):
+        option = name.removeprefix(_OTHER_PREFIX)
+        meant = f"{_PREFIX}{option}"
+        if name != option and option.lower() in Options.__annotations__ and meant not in os.environ:
+            text = f"{name} is not read; if it is for ratelimit_mw, write {meant}"
+            yield Finding(text, weakens_limits=False, code="RL-111")
 
 
 def _option_of_misspelled(name: str) -> str | None:

@@ -13,7 +13,13 @@ from ratelimit_mw.asgi.checks import WRAPPED
 from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, send_refusal
 from ratelimit_mw.core.errors import ConfigError, ConfigTypeError, require
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.core.signatures import UncallableDependency, callable_name, check_parentheses, signature_of
+from ratelimit_mw.core.signatures import (
+    UncallableDependency,
+    callable_name,
+    check_parentheses,
+    explain_exempt,
+    signature_of,
+)
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.endpoint_misuse import registered_path
@@ -104,6 +110,7 @@ class _LimitDecorator:
         raise ConfigError(_NO_DEPENDENCY, code="RL-047")
 
 
+@check_arguments(explain=explain_exempt)
 def exempt(endpoint: _Endpoint) -> _Endpoint:
     """Exempt an endpoint from `RateLimit` on its mount or router, and among FastAPI's dependencies.
 

@@ -114,9 +114,7 @@ def _redis() -> Any:
     try:
         from ratelimit_mw.stores import redis  # noqa: PLC0415  # only Redis stores need the client library
     except ImportError as error:
-        raise ConfigError(
-            f"store: Redis needs its client, pip install 'ratelimit-mw[redis]' ({error})", code="RL-039"
-        ) from error
+        raise ConfigError(f"store: {error}", code="RL-039") from error
     return redis
 
 

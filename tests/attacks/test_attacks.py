@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from importlib.metadata import version
 
 import pytest
 
 from attacks.attack import Attack, Served, Target
 from attacks.on_django import ON_DJANGO
+from attacks.on_hosts import BEFORE_1_0, ON_HOSTS
+from attacks.on_wsgi import ON_WSGI
 from attacks.table import ATTACKS
 from redis_servers import RedisServer
+from web.faces import WSGI
 from web.real_servers import APPS
-from web_servers import serve_uvicorn
+from web_servers import serve_uvicorn, serve_uwsgi
 
 pytestmark = [pytest.mark.once, pytest.mark.promise(9), pytest.mark.promise(10)]
 
@@ -61,6 +65,37 @@ def django_target() -> Iterator[Target]:
 @pytest.mark.parametrize("attack", ON_DJANGO, ids=lambda attack: attack.name)
 def test_the_middleware_of_django_withstands_each_attack(django_target: Target, attack: Attack) -> None:
     seen = attack.play(django_target)
+    assert seen.statuses == [*attack.exact]
+    assert attack.held(seen)
+
+
+@pytest.fixture(scope="module", params=["starlette", "fastapi"])
+def hosts_target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """Start an app below two hosts."""
+    with serve_uvicorn("attacked_hosts:app", APPS, "--no-proxy-headers", env={"ROUTES": request.param}) as server:
+        served = Served(int(server.url.rpartition(":")[2]), server.output)
+        yield Target(served, served)
+
+
+@pytest.mark.parametrize("attack", ON_HOSTS, ids=lambda attack: attack.name)
+def test_limits_below_hosts_withstand_each_attack(hosts_target: Target, attack: Attack) -> None:
+    seen = attack.play(hosts_target)
+    assert seen.statuses == [*(attack.exact if version("starlette") >= "1" else BEFORE_1_0)]
+    assert attack.held(seen)
+
+
+@pytest.fixture(scope="module", params=WSGI)
+def uwsgi_target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """Start an app under uWSGI, behind a proxy."""
+    env = {"FACE": request.param, "PYTHONPATH": str(APPS.parent)}
+    with serve_uwsgi("attacked_wsgi:app", APPS, env=env) as server:
+        served = Served(int(server.url.rpartition(":")[2]), server.output)
+        yield Target(served, served)
+
+
+@pytest.mark.parametrize("attack", ON_WSGI, ids=lambda attack: attack.name)
+def test_wsgi_apps_withstand_each_attack_under_uwsgi(uwsgi_target: Target, attack: Attack) -> None:
+    seen = attack.play(uwsgi_target)
     assert seen.statuses == [*attack.exact]
     assert attack.held(seen)
 

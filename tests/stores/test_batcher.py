@@ -8,10 +8,10 @@ import pytest
 
 from ratelimit_mw import Charge, Decision, FixedWindow, StoreError
 from ratelimit_mw.core.errors import StoreNotQueried
+from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.redis import batcher as batching
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call
 from ratelimit_mw.stores.redis.batcher import Batcher
-from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, Shape, TakeMode
 from ratelimit_mw.stores.redis.protocol import NoScript
 from turns import turns

@@ -10,7 +10,7 @@ PROBLEMS = "https://iana.org/assignments/http-problem-types#"
 EXCEEDED = "Request cannot be satisfied as assigned quota has been exceeded"
 NO_CAPACITY = "Request cannot be satisfied due to temporary server capacity constraints"
 
-State = tuple[str, int, int]  # an item of RateLimit: name, r, t
+State = tuple[str, int, int | None]  # an item of RateLimit: name, r, t; None without t
 Policy = tuple[str, int, int] | tuple[str, int, int, int]  # an item of RateLimit-Policy: name, q, w, and burst
 
 
@@ -32,7 +32,7 @@ class Step:
     status: int = 200
     state: tuple[State, ...] = ()  # RateLimit; empty if the response has no such field
     policy: tuple[Policy, ...] | None = None  # RateLimit-Policy; None is not checked
-    legacy: tuple[int, int, int] | None = None  # X-RateLimit: limit, remaining, seconds until reset
+    legacy: tuple[int, int, int | None] | None = None  # X-RateLimit: limit, remaining, seconds until reset, if any
     retry_after: int | None = None
     violated: tuple[str, ...] = ()
     blocked: bool = False  # a 403 of the blocklist

@@ -163,10 +163,15 @@ COSTS = (
         settings={"limits": "9/hour", "rules": [{**ROOT, "limits": "0/minute; 10/hour", "cost": weight}]},
         promises=(4,),
         steps=(
-            weighs(1, status=429, violated=("ruled",), state=(("ruled", 0, 60), ("ruled-2", 10, 3600))),
-            weighs(5, status=429, violated=("ruled",), state=(("ruled", 0, 60), ("ruled-2", 10, 3600)), wait=60),
-            weighs(0, state=(("ruled", 0, 60), ("ruled-2", 10, 3600))),
+            weighs(1, status=429, violated=("ruled",), state=(("ruled", 0, None), ("ruled-2", 10, 3600))),
+            weighs(5, status=429, violated=("ruled",), state=(("ruled", 0, None), ("ruled-2", 10, 3600)), wait=60),
+            weighs(0, state=(("ruled", 0, None), ("ruled-2", 10, 3600))),
         ),
+    ),
+    Scenario(
+        name="a quota of 0 has no time at which it is full",
+        settings={"limits": "0/hour", "headers": "both"},
+        steps=(Step(status=429, violated=("default",), state=(("default", 0, None),), legacy=(0, 0, None)),),
     ),
     Scenario(
         name="a quota of 0 that a callable or a tier gives is no mistake",
@@ -183,8 +188,8 @@ COSTS = (
             ],
         },
         steps=(
-            Step(status=429, violated=("ruled",), state=(("ruled", 0, 60), ("default", 9, 3600))),
-            Step(path="/tier", status=429, violated=("tiers",), state=left(0, "tiers"), headers={"X-Plan": "a"}),
+            Step(status=429, violated=("ruled",), state=(("ruled", 0, None), ("default", 9, 3600))),
+            Step(path="/tier", status=429, violated=("tiers",), state=(("tiers", 0, None),), headers={"X-Plan": "a"}),
             Step(path="/tier", state=left(4, "tiers"), headers={"X-Plan": "b"}),
         ),
     ),

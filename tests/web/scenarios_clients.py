@@ -243,6 +243,26 @@ LISTS = (
         for name, call in NOT_HEARD.items()
     ),
 )
+
+
+def behind(client: str, **more: Any) -> Step:
+    """A step through a proxy on a unix socket."""
+    return Step(client=None, headers={"X-Forwarded-For": client}, **more)
+
+
+PROXIES = (
+    Scenario(
+        name="clients behind a unix socket are told apart",
+        settings={"limits": "2/hour", "trusted_proxies": ["unix:"]},
+        promises=(10,),
+        steps=(
+            behind("203.0.113.1", state=left(1)),
+            behind("203.0.113.1", state=left(0)),
+            no(3600, "default", client=None, headers={"X-Forwarded-For": "203.0.113.1"}, state=left(0)),
+            behind("203.0.113.2", state=left(1)),
+        ),
+    ),
+)
 HOSTS = (
     Scenario(
         name="a rule for hosts, without case, port and a dot at the end",
@@ -356,4 +376,4 @@ TIERED = (
         steps=(Step(state=left(8)), free(headers={"X-Tier": "staff"}), Step(state=left(7))),
     ),
 )
-WHO = (*LISTS, *HOSTS, *TIERED)
+WHO = (*LISTS, *PROXIES, *HOSTS, *TIERED)

@@ -17,8 +17,8 @@ from ratelimit_mw.http.request import Request
 pytestmark = pytest.mark.once
 
 UNANSWERED = (
-    f"user_of_state found no key for this request, so the next part of 'call:{__name__}:user_of_state | ip' counts: "
-    "ip=192.0.2.7; describe the request with --header, --user or --ip"
+    f"user_of_state found no key for this request, so ip=192.0.2.7 counts in the key 'call:{__name__}:user_of_state | "
+    "ip'; describe the request with --header, --user or --ip"
 )
 MISSING = (
     "ratelimit_mw: --app: got 'shop_app:ap', expected MODULE:APP, or MODULE:FUNCTION of a function that returns the "
@@ -83,6 +83,25 @@ def test_commands_read_the_settings_of_an_app(
     )
     assert main(["keys", "--app", f"shop_app:{name}"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def raising(request: Request) -> str:
+    user: str = request.state.user
+    return user
+
+
+def test_peek_shows_the_bucket_of_the_address_where_a_key_callable_raises(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = added(limits="3/hour using fixed_window", key=raising, store=redis_url, store_timeout=5.0)
+    monkeypatch.setitem(sys.modules, "shop_app", SimpleNamespace(app=app))
+    asyncio.run(get(app, {}))
+    assert main(["peek", "--app", "shop_app:app", "--request", "/", "--ip", "192.0.2.7"]) == 0
+    out, err = capsys.readouterr()
+    assert ("2 of 3 left" in out, "found no key for this request, so ip=192.0.2.7 counts in the key" in err) == (
+        True,
+        True,
+    )
 
 
 def test_an_app_without_middleware_is_an_error(

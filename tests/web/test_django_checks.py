@@ -63,6 +63,33 @@ def bye(request):
 
 urlpatterns = [path("", hello), path("bye", bye)]
 """
+FOREIGN = """
+from django.http import HttpResponse
+from django.urls import path
+
+from ratelimit_mw import AsyncLimiter, Limiter
+from ratelimit_mw.django import limit
+from ratelimit_mw.starlette import limit as foreign
+
+@foreign("5/minute")
+def hello(request):
+    return HttpResponse("hello")
+
+@AsyncLimiter().limit("5/minute")
+async def bye(request):
+    return HttpResponse("bye")
+
+@Limiter().limit("5/minute", key=lambda request: "all")
+def meant(request):
+    return HttpResponse("meant")
+
+@limit("5/minute")
+@Limiter().limit("5/minute")
+def both(request):
+    return HttpResponse("both")
+
+urlpatterns = [path("a", hello), path("b", bye), path("c", bye), path("d", meant), path("e", both)]
+"""
 THROTTLED = """
 from django.urls import path
 from rest_framework.views import APIView
@@ -192,6 +219,16 @@ def test_limits_on_views_without_settings_and_middleware_are_reported(tmp_path: 
 def test_a_limit_that_a_decorator_hides_is_reported(tmp_path: Path) -> None:
     found = told(manage(project(tmp_path, RIGHT, OURS, urls=HIDDEN), "check"))
     assert found == [("W003", f"The limit at {tmp_path / 'urls.py'}:11 is not on any view of the URLs.")]
+
+
+def test_decorators_for_other_frameworks_are_reported(tmp_path: Path) -> None:
+    found = told(manage(project(tmp_path, RIGHT, OURS, urls=FOREIGN), "check"))
+    foreign = "/a: the limit on hello is by the decorator for another framework; use limit of ratelimit_mw.django"
+    shared = (
+        "limit of Limiter is on {}, a web endpoint: all clients share its bucket, and a refused one gets 500; for web "
+        "endpoints use `limit` of ratelimit_mw.fastapi, starlette, flask or django"
+    )
+    assert sorted(found) == [("E003", foreign), *(("W008", shared.format(name)) for name in ("both", "bye"))]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Tests settings from the environment and from files, and their precedence."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from msgspec import json
 
 from ratelimit_mw import ConfigError, asgi, wsgi
 from ratelimit_mw.service import service
+from ratelimit_mw.service.served_settings import served_settings
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import App200
@@ -58,6 +61,7 @@ KINDS: list[tuple[str, str, Any]] = [
     ("SLOT_LIFETIME", "30", 30),
     ("SLOT_RETRY", "0.5", 0.5),
     ("KEY", "user | ip", "user | ip"),
+    ("KEY", '["user", "ip"]', ["user", "ip"]),
     ("KEY", "header:x-key+ip/48", "header:x-key+ip/48"),
     ("TIER", "header:x-tier", "header:x-tier"),
     ("DEFAULT_TIER", "free", "free"),
@@ -321,6 +325,25 @@ def test_a_variable_that_turns_off_the_limits_of_a_file_is_logged(
     assert caplog.messages == [f"ratelimit_mw: {OFF}"] * 2
 
 
+@pytest.mark.parametrize("variables", [{}, {"RATELIMIT_MW_STORE": "memory://"}], ids=["alone", "beside"])
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_variable_without_mw_is_logged(
+    imported: bool, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for package in ("flask_limiter", "django_ratelimit", "slowapi"):
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    if imported:  # it reads such variables
+        monkeypatch.setitem(sys.modules, "slowapi", ModuleType("slowapi"))
+    others = {"RATELIMIT_STORE": "redis://app", "RATELIMIT_QUEUE": "9", "RATELIMIT_STORAGE_URL": "", "QUEUE": "9"}
+    for name, value in {**others, **variables}.items():
+        monkeypatch.setenv(name, value)
+    made = [middleware(app, limits="9/hour", strict=True) for middleware, app in MIDDLEWARE]
+    served_settings(Settings(limits="9/hour", trusted_proxies=["192.0.2.7"]))
+    names = [name for name in ("QUEUE", "STORE") if f"{P}{name}" not in variables and not imported]
+    texts = [f"RATELIMIT_{name} is not read; if it is for ratelimit_mw, write RATELIMIT_MW_{name}" for name in names]
+    assert caplog.messages == [f"ratelimit_mw: {text}" for text in texts] * (len(made) + 1)
+
+
 # precedence
 
 
@@ -375,6 +398,13 @@ def test_a_misspelled_prefix_is_an_error(name: str, monkeypatch: pytest.MonkeyPa
 def test_unrelated_variables_are_ignored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "5/minute")
     assert Settings.of({"limits": "9/hour"}, {}).limits == "9/hour"
+
+
+@pytest.mark.parametrize(("ending", "text"), [("toml", 'limits = "9/hour"'), ("json", '{"limits": "9/hour"}')])
+def test_a_file_may_begin_with_a_byte_order_mark(ending: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / f"limits.{ending}"
+    file.write_text(text, "utf-8-sig")
+    assert Settings.load(file).limits == "9/hour"
 
 
 @pytest.mark.parametrize("ending", ["toml", "json"])

@@ -19,12 +19,14 @@ from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter
+from ratelimit_mw.django import exempt as django_exempt
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.starlette import RateLimit as RouteLimit
-from ratelimit_mw.starlette import limit
+from ratelimit_mw.starlette import exempt, limit
 
 MEANT = r'^limits: got {}, expected limits: did you mean @limit\("5/minute"\)\?$'
 DECORATORS: list[Any] = [
@@ -36,6 +38,15 @@ DECORATORS: list[Any] = [
     AsyncLimiter().limit,
 ]
 ALL = pytest.mark.parametrize("decorator", DECORATORS)
+
+EXEMPT: list[Any] = [exempt, flask_exempt, RateLimiter.exempt, django_exempt]
+
+
+@pytest.mark.parametrize("decorator", EXEMPT)
+def test_exempt_with_parentheses_raises(decorator: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        decorator()
+    assert str(caught.value) == "got no endpoint: write @exempt without parentheses"
 
 
 def meant(name: str) -> Any:

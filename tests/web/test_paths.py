@@ -1,12 +1,11 @@
 """Tests paths: template matching, the two forms of a path, the limits of each spelling, the cost of a look-up."""
 
-import gc
-import sys
 from collections.abc import Sequence
 from itertools import pairwise, product
 
 import pytest
 
+from function_calls import function_calls
 from ratelimit_mw import ConfigError
 from ratelimit_mw.http import path_index
 from ratelimit_mw.http.path_index import PathTree, match_level
@@ -195,24 +194,9 @@ def test_long_paths_are_matched_without_backtracking(part: str) -> None:
     assert paths.match(normal, normal=True) == (normal == "/a/..$")
 
 
-def calls(index: PathTree, path: str) -> int:
-    """Return how many functions, of this package and of Python, one look-up calls."""
-    counted = 0
-
-    def count(_: object, event: str, __: object) -> None:
-        nonlocal counted
-        counted += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    gc.collect()
-    gc.disable()  # otherwise calls of finalizers could be counted
-    sys.setprofile(count)
-    try:
-        index.matching_rules(path)
-    finally:
-        sys.setprofile(before)
-        gc.enable()
-    return counted
+def lookup_calls(index: PathTree, path: str) -> int:
+    """Return how many functions one look-up calls."""
+    return function_calls(lambda: index.matching_rules(path))
 
 
 @pytest.mark.promise(10)
@@ -229,7 +213,7 @@ def calls(index: PathTree, path: str) -> int:
 def test_a_lookup_makes_as_many_calls_with_500_rules_as_with_5(template: str, path: str) -> None:
     few, many = (PathTree([(template.format(n), n) for n in range(count)]) for count in (5, 500))
     assert [*few.matching_rules(path)] == [*many.matching_rules(path)] == [4]
-    assert calls(few, path) == calls(many, path)
+    assert lookup_calls(few, path) == lookup_calls(many, path)
 
 
 LONG = "1" * 65_000
@@ -256,7 +240,7 @@ def test_no_path_makes_a_lookup_expensive(monkeypatch: pytest.MonkeyPatch, templ
         return match_level(converter, text)
 
     monkeypatch.setattr(path_index, "match_level", take)
-    assert calls(index, path) < 500 * 20
+    assert lookup_calls(index, path) < 500 * 20
     assert max(examined, default=0) <= 64
 
 
@@ -270,14 +254,14 @@ def test_a_lookup_visits_each_matching_branch_once() -> None:
     templates = ["".join(parts) for parts in product(["/a", "/{x}"], repeat=8)]
     index = PathTree([(template, number) for number, template in enumerate(templates)])
     assert index.matching_rules("/a" * 8) == list(range(256))
-    assert calls(index, "/a" * 8) < 3000
+    assert lookup_calls(index, "/a" * 8) < 3000
 
 
 @pytest.mark.promise(10)
 def test_a_lookup_stops_at_the_depth_of_the_templates() -> None:
     index = PathTree([("/a/{x}/c", 0), ("/{x}/{rest:path}/y/a", 1)])
     assert index.matching_rules("/a" * 1000) == []
-    assert calls(index, "/a" * 1000) < 60
+    assert lookup_calls(index, "/a" * 1000) < 60
 
 
 def test_matching_rules_are_listed_once_each_and_in_order() -> None:

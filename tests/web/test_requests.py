@@ -1,13 +1,12 @@
 """Tests the request attributes that rules and keys read, also of malicious requests."""
 
-import sys
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from function_calls import function_calls
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
 from ratelimit_mw.http.views import AsgiRequest, WsgiRequest
@@ -113,7 +112,7 @@ def test_cookies_are_read_once_however_often_they_are_needed(cookie: str) -> Non
             key.identity(request, "", {})
             key.is_ambiguous(request)
 
-    first, again = calls(reads), calls(reads)
+    first, again = function_calls(reads), function_calls(reads)
     assert first <= 8 * 2048 + again
     assert again <= 7 * 25
 
@@ -121,26 +120,9 @@ def test_cookies_are_read_once_however_often_they_are_needed(cookie: str) -> Non
 @pytest.mark.promise(10)
 def test_header_lines_are_searched_once_for_all_rules_and_limits() -> None:
     request = asgi(*[(b"a", b"")] * 16_000, (b"X-Key", b"k"))
-    assert calls(lambda: request.header_lines("x-key")) >= 16_000
-    assert calls(lambda: [request.header_lines("x-key") for _ in range(100)]) <= 100 * 10
+    assert function_calls(lambda: request.header_lines("x-key")) >= 16_000
+    assert function_calls(lambda: [request.header_lines("x-key") for _ in range(100)]) <= 100 * 10
     assert request.header_lines("x-key") == ["k"]
-
-
-def calls(function: Callable[[], object]) -> int:
-    """Return how many functions are called, in Python and in C."""
-    count = 0
-
-    def note(_: object, event: str, __: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,28 @@ WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: ruled(rules=[{"path": "/m/{rest:path}", "exempt": True, "name": "m"}], routes=[Route("/m/", home)]),
         ["rules[0] (m): /m/{rest:path} does not match /m/, which has a route and is limited; add /m/, or give it a"],
     ),
+    "the root of a mount": (
+        lambda: ruled("/", exempt=["/m"], routes=[Route("/", home), Mount("/m", App200())]),
+        ["exempt: /m does not match /m/, which has a route and is limited; add /m/, or give it a rule of its own"],
+    ),
+    "the root of a mount of files": (
+        lambda: ruled("/", exempt=["/m"], routes=[Route("/", home), Mount("/m", StaticFiles(directory="."))]),
+        ["exempt: /m does not match /m/{rest:path}, which has a route and is limited; add /m/{rest:path}, or give"],
+    ),
+    "the root of a mount with a rule": (lambda: ruled("/m", exempt=["/m/"], routes=[Mount("/m", App200())]), []),
+    "the prefix of a mount, repeated": (
+        lambda: ruled(
+            "/", exempt=["/m/up/", "/a/m/down"], routes=[Route(path, home) for path in ("/", "/down", "/up")]
+        ),
+        [
+            "exempt: /m/up/ does not match /up, which has a route and is limited; add /up, or give it a rule",
+            "exempt: /a/m/down does not match /down, which has a route and is limited; add /down, or give it a rule",
+        ],
+    ),
+    "exempt paths that a route may have": (
+        lambda: ruled("/up", exempt=["/m/up", "/ready"], routes=[Route("/up", home), Route("/m/{x}", home)]),
+        [],
+    ),
     "below an exempt path, without limits": (
         lambda: ruled("/", limits=[], exempt=["/m/{rest:path}"], routes=[Route("/", home), Mount("/m", App200())]),
         [],

@@ -8,11 +8,13 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
-from redis.cluster import RedisCluster
+from ratelimit_mw.core.errors import ConfigError, StoreError, require
+
+with require("redis", "'ratelimit-mw[redis]'"):
+    from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+    from redis.cluster import RedisCluster
 
 from ratelimit_mw.algorithms import SCRIPTED
-from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.log import warn
 from ratelimit_mw.core.validation import check_arguments
