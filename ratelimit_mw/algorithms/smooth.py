@@ -68,10 +68,10 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check()
-        self.__dict__["ticks"], self.__dict__["warm_up"] = smooth_ticks(
+        ticks, self.__dict__["warm_up"] = smooth_ticks(
             self.quota or 1, self.window_us, self._idle_us, self._cold_factor_or_0
         )
-        self.delay_ticks(None)
+        self._set_ticks(ticks)
         notation = self._format_notation(self.words).split(" ", 1)[1].replace(" ", "_")  # without the rate
         self.__dict__["bucket"] = f"{self.name}:{notation}" if self.name else notation
 
@@ -91,13 +91,11 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         wait, stored, delayed_ticks = self._current(state, now)
         allowed, retry_after, delay = True, 0.0, 0.0
         if cost:
-            max_delay_ticks = self.delay_ticks(max_delay)
             if cost > self.quota:
                 allowed, retry_after = False, math.inf
-            elif wait > max_delay_ticks:
-                allowed, retry_after = False, self.wait(now, wait - max_delay_ticks) / MICROSECONDS
             else:
-                delay = self.wait(now, wait) / MICROSECONDS if wait else 0.0
+                allowed, retry_after, delay = self._admission(now, wait, wait - self.delay_ticks(max_delay))
+            if allowed:
                 before, (wait, stored) = wait, self._after_charge(wait, stored, cost)
                 delayed_ticks = delayed_ticks + wait - before if before else 0
             if allowed or (state is not None and state.updated * state.clock > now):
