@@ -114,16 +114,8 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
         return super()._format_notation(names).replace(f" burst {self.quota} ", " ")  # the default burst
 
 
-LevelState = tuple[int, int]
-"""The level of a bucket at an instant: `(level, updated)`.
-
-`level`: ticks that have not drained; more than full during delays or debt. `updated`: clock steps. It is a plain tuple,
-because every admitted request makes one, and a `Struct` takes twice as long to make and to read.
-"""
-
-
-class LevelLimit(BucketLimit, frozen=True, kw_only=True):
-    """A bucket that decides by its level. Its state is the level at an instant; `gcra` stores it in another form."""
+class DrainingLimit(BucketLimit, frozen=True, kw_only=True):
+    """A bucket that decides by its level. Subclasses define `expires`, `_level` and `_state`, the form of the state."""
 
     decide_ticks: ClassVar[tuple[int | None, int, int, int, int, int, int, int]]
     """Instance value: `(clock, drain, drain - 1, unit, burst, full, at_once, next_unit)`.
@@ -207,17 +199,39 @@ class LevelLimit(BucketLimit, frozen=True, kw_only=True):
             return state
         return self._state(settled_level, step, drain, full) if settled_level else None
 
-    def expires(self, state: State) -> int:
-        clock, drain, *_ = self.ticks
-        level_state: LevelState = state
-        level, updated = level_state
-        return (updated + ceil_div(level, drain)) * clock
-
-    def _level(self, state: State, step: int, drain: int, _full: int) -> tuple[int, bool]:
+    def _level(self, state: State, step: int, drain: int, full: int) -> tuple[int, bool]:
         """Return the ticks that have not drained by `step`, and whether the state is later than `step`.
 
         Nothing drains if the clock steps back.
         """
+        raise NotImplementedError
+
+    def _state(self, level: int, step: int, drain: int, full: int) -> State:
+        """Return the state of a bucket with this level."""
+        raise NotImplementedError
+
+    def _admit_later(self, now: int, _level: int, over: int, max_delay: int | None) -> Admission:
+        """Return the admission of a charge that exceeds the capacity by `over` ticks, or does not pass at once."""
+        return self._admission(now, over, over - self.delay_ticks(max_delay))
+
+
+LevelState = tuple[int, int]
+"""The level of a bucket at an instant: `(level, updated)`.
+
+`level`: ticks that have not drained; more than full during delays or debt. `updated`: clock steps. It is a plain tuple,
+because every admitted request makes one, and a `Struct` takes twice as long to make and to read.
+"""
+
+
+class LevelLimit(DrainingLimit, frozen=True, kw_only=True):
+    """A bucket whose state is its level at an instant."""
+
+    def expires(self, state: LevelState) -> int:
+        clock, drain, *_ = self.ticks
+        level, updated = state
+        return (updated + ceil_div(level, drain)) * clock
+
+    def _level(self, state: LevelState | None, step: int, drain: int, full: int) -> tuple[int, bool]:
         if state is None:
             return 0, False
         level, updated = state
@@ -226,10 +240,5 @@ class LevelLimit(BucketLimit, frozen=True, kw_only=True):
         level -= (step - updated) * drain
         return (level if level > 0 else 0), False
 
-    def _state(self, level: int, step: int, _drain: int, _full: int) -> State:
-        """Return the state of a bucket with this level."""
+    def _state(self, level: int, step: int, drain: int, full: int) -> LevelState:
         return level, step
-
-    def _admit_later(self, now: int, _level: int, over: int, max_delay: int | None) -> Admission:
-        """Return the admission of a charge that exceeds the capacity by `over` ticks, or does not pass at once."""
-        return self._admission(now, over, over - self.delay_ticks(max_delay))

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from ratelimit_mw.algorithms.bucket import LevelLimit
+from ratelimit_mw.algorithms.bucket import DrainingLimit
 from ratelimit_mw.algorithms.ticks import ceil_div
 
 
@@ -26,7 +26,7 @@ GcraState = int | GcraOverfullState | None
 """The TAT in ticks, step * drain + level; or a bucket above full."""
 
 
-class GCRA(LevelLimit, frozen=True, kw_only=True):
+class GCRA(DrainingLimit, frozen=True, kw_only=True):
     """Admits while the TAT, including this charge, is at most `burst` units ahead of now.
 
     `GCRA(100, 60, burst=20)`: 20 at once, then one every 0.6 s. Decides like `token_bucket`, with the smallest state:
