@@ -69,7 +69,6 @@ class RuleSet:
         self._proxy_check: ProxyHeaderCheck | None = ProxyHeaderCheck(finder)
         self._refresh_single_match()
         self._endpoint_checks: Final = EndpointLimitChecks(self.limit_sets)
-        self.report_endpoint: Final = lru_cache(maxsize=_CACHE_SIZE)(self._report_endpoint)
         self._matches_by_endpoint: Final = lru_cache(maxsize=_CACHE_SIZE)(self._endpoint_match)
         findings = startup_findings(rules, self.limit_sets, self._table.messages.limit_sets)
         self.findings: Final[Sequence[Finding]] = list(findings)
@@ -162,7 +161,7 @@ class RuleSet:
                 rules.append(repeated or (make_rule(base_bucket + "+" * len(overlapping)) if overlapping else compiled))
         return tuple(rules)
 
-    def _report_endpoint(self, endpoint_rules: EndpointRules) -> EndpointRules:
+    def report_endpoint(self, endpoint_rules: EndpointRules) -> EndpointRules:
         """Warn of likely mistakes in all limits of an endpoint, and return the limits.
 
         These are warnings even with `strict`, because the app is running.
