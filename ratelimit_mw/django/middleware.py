@@ -273,11 +273,11 @@ class RateLimitMiddleware:
         if match is None or route is None:
             return (), self._sync_gate
         method = request.method if request.method in METHODS else ""
-        endpoint = match.func, method, route
+        place = self._limits_on, match.func, method, route
         try:
-            limits: tuple[EndpointRules, Gate | None] = self._gate.compiled[self._limits_on, *endpoint]
+            limits: tuple[EndpointRules, Gate | None] = self._gate.compiled[place]
         except TypeError:  # the view is an instance without a hash
-            limits = self._limits_on(*endpoint)
+            limits = self._limits_on(*place[1:])
         return limits
 
     def _limits_on(self, view: Any, method: str, route: str) -> tuple[EndpointRules, Gate | None]:

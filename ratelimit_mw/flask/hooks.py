@@ -221,11 +221,11 @@ class Hooks:
     def limits_of(self, rule: Rule, method: str) -> EndpointRules:
         """Return the limits on the view and its blueprints, cached."""
         view = self._app.view_functions.get(rule.endpoint)
-        endpoint = view, rule.endpoint, rule.rule, method, EndpointLimit.version
+        place = self._limits_of_view, view, rule.endpoint, rule.rule, method, EndpointLimit.version
         try:
-            limits: EndpointRules = self.gate.compiled[self._limits_of_view, *endpoint]
+            limits: EndpointRules = self.gate.compiled[place]
         except TypeError:  # the view is an instance without a hash
-            limits = self._limits_of_view(*endpoint)
+            limits = self._limits_of_view(*place[1:])
         return limits
 
     def _limits_of_view(self, view: Any, endpoint: str, route: str, method: str, _: int) -> EndpointRules:
