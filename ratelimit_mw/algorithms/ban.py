@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, MICROSECONDS, Decision, Limit, check_seconds, microseconds
-from ratelimit_mw.core.memo import cached_property
 
 
 class BanState(Struct, frozen=True, gc=False, array_like=True):
@@ -98,7 +97,7 @@ class Ban(Limit, frozen=True, kw_only=True):
     def expires(self, state: BanState) -> int:
         return state.until or state.start + self.window_us
 
-    @cached_property
+    @property
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota, self.ban_us
 

@@ -7,6 +7,7 @@ The level of a bucket is what was taken and has not drained yet. A new bucket is
 expires.
 """
 
+import math
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -18,11 +19,11 @@ from ratelimit_mw.core.limit import (
     MICROSECONDS,
     Decision,
     Limit,
+    State,
     check_int,
     check_seconds,
     microseconds,
 )
-from ratelimit_mw.core.memo import cached_property
 
 Admission = tuple[bool, float, float]
 """The fields `(allowed, retry_after, delay)` of a decision; times in seconds."""
@@ -33,6 +34,8 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
 
     ticks: ClassVar[tuple[int, ...]]
     """Instance value: the numbers with which Python and Lua compute."""
+    max_delay_ticks: ClassVar[int]
+    """Instance value: the ticks that drain during `max_delay`."""
     max_ticks: ClassVar[int] = MAX_EXACT_INT // 2  # the most ticks of a delay; with more, sums would not be exact
 
     def delay_ticks(self, max_delay: int | None) -> int:
@@ -59,14 +62,23 @@ class DelayableLimit(Limit, frozen=True, kw_only=True):
         clock, drain, *_ = self.ticks
         return self.max_ticks // drain * clock / MICROSECONDS
 
-    @cached_property
-    def max_delay_ticks(self) -> int:
-        return self.delay_ticks(self.effective_max_delay_us)
-
     def wait(self, now: int, ticks: int) -> int:
         """Return the microseconds until `ticks` have drained. `ticks`: more than 0."""
-        clock, drain, *_ = self.ticks
+        clock, drain = self.ticks[:2]
         return ceil_div(ticks, drain) * clock - now % clock
+
+    def _set_ticks(self, ticks: tuple[int, ...]) -> None:
+        self.__dict__["ticks"] = ticks
+        self.__dict__["max_delay_ticks"] = self.delay_ticks(self.effective_max_delay_us)
+
+    def _admission(self, now: int, due: int, excess: int) -> Admission:
+        """Return the admission of a charge whose turn comes when `due` ticks have drained.
+
+        `excess`: the ticks that must drain before a retry passes, with the longest delay; 0 or less if it passes now.
+        """
+        if excess > 0:
+            return False, self.wait(now, excess) / MICROSECONDS, 0.0
+        return True, 0.0, self.wait(now, due) / MICROSECONDS if due > 0 else 0.0
 
 
 class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
@@ -81,14 +93,6 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
 
     words: ClassVar[tuple[str, ...]] = ("burst",)
     ticks: ClassVar[BucketTicks]
-    decide_ticks: ClassVar[tuple[int | None, int, int, int, int, int, int, int]]
-    """Instance value: `(clock, drain, drain - 1, unit, unit + drain - 1, burst, full, max_level)`.
-
-    `clock`, `drain`, `unit`, `burst` and `full` are the numbers of `ticks`, but `clock` is None if a clock step is a
-    microsecond, so that nothing needs to be converted. Adding `drain - 1` to a number before its division by `drain`
-    rounds the result up. Adding `unit + drain - 1` does so for one more unit. `max_level`: the highest level in ticks,
-    including delayed requests.
-    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,47 +104,115 @@ class BucketLimit(DelayableLimit, frozen=True, kw_only=True):
                     code="RL-014",
                 )
         check_seconds("max_delay", self.max_delay)
-        self.__dict__["ticks"] = bucket_ticks(self.quota or 1, self.window_us, self.most or 1)
-        clock, drain, unit, burst, full = self.ticks
-        max_level = full + self.delay_ticks(None)
-        up, coarse_clock = drain - 1, None if clock == 1 else clock
-        self.__dict__["decide_ticks"] = coarse_clock, drain, up, unit, unit + up, burst, full, max_level
+        self._set_ticks(bucket_ticks(self.quota or 1, self.window_us, self.most or 1))
 
     @property
     def most(self) -> int:
         return self.quota and (self.burst or self.quota)
 
-    @cached_property
-    def numbers(self) -> tuple[int, ...]:
-        clock, drain, unit, burst, _ = self.ticks
-        return clock, drain, unit, burst, self.quota
-
     def _format_notation(self, names: Iterable[str]) -> str:
         return super()._format_notation(names).replace(f" burst {self.quota} ", " ")  # the default burst
 
-    def decision(self, now: int, level: int, admission: Admission, at_once: int) -> Decision:
-        """Build the decision from the admission and the level.
 
-        `at_once`: ticks; above this level, even a charge that fits is delayed.
-        """
-        _, _, unit, burst, full = self.ticks
-        allowed, retry_after, delay = admission
-        remaining = (full - level) // unit if level < full and level <= at_once else 0
-        filled = level + remaining * unit
-        next_after = self.wait(now, max(filled + unit - full, filled - at_once)) / MICROSECONDS
-        reset = self.wait(now, level) if level else 0
-        return Decision(allowed, burst, remaining, retry_after, next_after, reset / MICROSECONDS, delay, now + reset)
+class DrainingLimit(BucketLimit, frozen=True, kw_only=True):
+    """A bucket that decides by its level. Subclasses define `expires`, `_level` and `_state`, the form of the state."""
 
-    def settled_level(self, level: int, step: int, delta: int, at: int) -> int:
-        """Return the level after `Limit.settle`."""
+    decide_ticks: ClassVar[tuple[int | None, int, int, int, int, int, int, int]]
+    """Instance value: `(clock, drain, drain - 1, unit, burst, full, at_once, next_unit)`.
+
+    `clock`, `drain`, `unit`, `burst` and `full` are the numbers of `ticks`, but `clock` is None if a clock step is a
+    microsecond, so that nothing needs to be converted. Adding `drain - 1` to a number before its division by `drain`
+    rounds the result up. `at_once`: the highest level in ticks at which a charge passes without delay. `next_unit`: the
+    ticks that must be free for one unit to pass without delay, plus `drain - 1`.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        clock, drain, unit, burst, full = self.ticks
+        at_once = self.units_at_once * unit
+        next_unit = max(unit, full - at_once) + drain - 1
+        coarse_clock = None if clock == 1 else clock
+        self.__dict__["decide_ticks"] = coarse_clock, drain, drain - 1, unit, burst, full, at_once, next_unit
+
+    @property
+    def units_at_once(self) -> int:
+        """The most units in the bucket at which a charge passes without delay, if it fits."""
+        return self.ticks[3]
+
+    @property
+    def max_per_window(self) -> int | None:
+        return self.quota and self.most + self.quota - 1
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        clock, drain, unit, burst, _ = self.ticks
+        return clock, drain, unit, burst, self.quota, self.units_at_once
+
+    def decide(self, state: State, now: int, cost: int, max_delay: int | None) -> tuple[Decision, State]:
+        clock, drain, rounding, unit, burst, full, at_once, next_unit = self.decide_ticks
+        step = now if clock is None else now // clock
+        level, ahead = self._level(state, step, drain, full)
+        allowed, retry_after, delay = True, 0.0, 0.0
+        if cost:
+            over = level + cost * unit - full
+            if cost > burst:
+                allowed, retry_after = False, math.inf
+            elif over > 0 or level > at_once:
+                allowed, retry_after, delay = self._admit_later(now, level, over, max_delay)
+            if allowed:
+                level = over + full
+            if allowed or ahead:
+                # also if refused, when the clock stepped back: the old state would refuse until its time
+                state = self._state(level, step, drain, full)
+        # in clock steps: the wait until one unit more than `remaining` passes, and the wait until all has drained
+        free = full - level
+        remaining = free // unit if free > 0 and level <= at_once else 0
+        next_wait = (next_unit + remaining * unit - free) // drain
+        reset = (level + rounding) // drain
+        if clock is not None:  # convert to microseconds, less the elapsed part of this clock step; 0 stays 0
+            phase = now % clock
+            next_wait, reset = next_wait * clock - phase, reset and reset * clock - phase
+        return Decision(
+            allowed,
+            burst,
+            remaining,
+            retry_after,
+            next_wait / MICROSECONDS,
+            reset / MICROSECONDS,
+            delay,
+            now + reset,
+        ), state
+
+    def settle(self, state: State, now: int, delta: int, at: int) -> State:
         clock, drain, unit, _, full = self.ticks
+        step = now // clock
+        level, _ = self._level(state, step, drain, full)
         if delta > 0:
-            return max(level, min(level + delta * unit, full + self.quota * unit))
-        undrained = (at // clock - step) * drain
-        refund = min(-delta * unit, undrained)  # drained units cannot be refunded
-        if level > full:
-            refund -= max(0, level - undrained)  # keep the part of delayed requests that were admitted later
-        return min(level, max(0, level - refund))
+            settled_level = max(level, min(level + delta * unit, full + self.quota * unit))
+        else:
+            undrained = (at // clock - step) * drain
+            refund = min(-delta * unit, undrained)  # drained units cannot be refunded
+            if level > full:
+                refund -= max(0, level - undrained)  # keep the part of delayed requests that were admitted later
+            settled_level = min(level, max(0, level - refund))
+        if settled_level == level:
+            return state
+        return self._state(settled_level, step, drain, full) if settled_level else None
+
+    def _level(self, state: State, step: int, drain: int, full: int) -> tuple[int, bool]:
+        """Return the ticks that have not drained by `step`, and whether the state is later than `step`.
+
+        Nothing drains if the clock steps back.
+        """
+        raise NotImplementedError
+
+    def _state(self, level: int, step: int, drain: int, full: int) -> State:
+        """Return the state of a bucket with this level."""
+        raise NotImplementedError
+
+    def _admit_later(self, now: int, _level: int, over: int, max_delay: int | None) -> Admission:
+        """Return the admission of a charge that exceeds the capacity by `over` ticks, or does not pass at once."""
+        return self._admission(now, over, over - self.delay_ticks(max_delay))
 
 
 LevelState = tuple[int, int]
@@ -151,25 +223,22 @@ because every admitted request makes one, and a `Struct` takes twice as long to 
 """
 
 
-class LevelLimit(BucketLimit, frozen=True, kw_only=True):
+class LevelLimit(DrainingLimit, frozen=True, kw_only=True):
     """A bucket whose state is its level at an instant."""
-
-    def settle(self, state: LevelState | None, now: int, delta: int, at: int) -> LevelState | None:
-        step = now // self.ticks[0]
-        level = self.level(state, step)
-        settled_level = self.settled_level(level, step, delta, at)
-        if settled_level == level:
-            return state
-        return (settled_level, step) if settled_level else None
 
     def expires(self, state: LevelState) -> int:
         clock, drain, *_ = self.ticks
         level, updated = state
         return (updated + ceil_div(level, drain)) * clock
 
-    def level(self, state: LevelState | None, step: int) -> int:
-        """Return the ticks that have not drained by `step`. Nothing drains if the clock steps back."""
+    def _level(self, state: LevelState | None, step: int, drain: int, full: int) -> tuple[int, bool]:
         if state is None:
-            return 0
-        old_level, updated = state
-        return max(0, old_level - max(0, step - updated) * self.ticks[1])
+            return 0, False
+        level, updated = state
+        if step < updated:
+            return level, True
+        level -= (step - updated) * drain
+        return (level if level > 0 else 0), False
+
+    def _state(self, level: int, step: int, drain: int, full: int) -> LevelState:
+        return level, step

@@ -9,7 +9,6 @@ from typing import ClassVar, Final, Optional
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Decision, Limit, check_seconds, microseconds
-from ratelimit_mw.core.memo import cached_property
 
 MAX_SLOTS: Final = 10_000  # about 100 bytes each in Redis
 LIFETIME: Final = 15.0  # seconds
@@ -160,6 +159,7 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
             raise ConfigError(f"retry: got {self.retry!r}, expected more than 0 seconds", code="RL-014")
         # without the quota, so that slots remain in use when the quota changes
         self.__dict__["bucket"] = self.bucket.replace(f"{self.quota}/", "")
+        self.__dict__["notation"] = f"{self.quota} at once"  # `parse` does not accept it, because it is not a rate
 
     @property
     def max_wait(self) -> float:
@@ -200,12 +200,7 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
     def expires(self, state: SlotState) -> int:
         return state.last[0]
 
-    @cached_property
-    def notation(self) -> str:
-        """Name for error messages. `parse` does not accept it, because it is not a rate."""
-        return f"{self.quota} at once"
-
-    @cached_property
+    @property
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota, microseconds(self.retry)
 

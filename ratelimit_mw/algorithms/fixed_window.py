@@ -7,7 +7,6 @@ from msgspec import Struct
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, MICROSECONDS, Decision, Limit
-from ratelimit_mw.core.memo import cached_property
 
 
 class WindowState(Struct, frozen=True, gc=False, array_like=True):
@@ -72,7 +71,7 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
     def expires(self, state: WindowState) -> int:
         return state.start + self.window_us
 
-    @cached_property
+    @property
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota
 

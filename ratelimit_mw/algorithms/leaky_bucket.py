@@ -1,14 +1,12 @@
 """Leaky bucket: a queue that overflows when it is full. The Lua implementation is `leaky_bucket.lua`."""
 
-import math
 from typing import ClassVar
 
 from msgspec.structs import replace
 
-from ratelimit_mw.algorithms.bucket import Admission, LevelLimit, LevelState
+from ratelimit_mw.algorithms.bucket import Admission, LevelLimit
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import MICROSECONDS, Decision, Limit, check_int
-from ratelimit_mw.core.memo import cached_property
+from ratelimit_mw.core.limit import Limit, check_int
 
 
 class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
@@ -29,28 +27,17 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
     not_in_bucket_id: ClassVar[tuple[str, ...]] = ("at_once",)
 
     def __post_init__(self) -> None:
+        if self.at_once is not None:
+            check_int("at_once", self.at_once, 0)
         super().__post_init__()
-        if self.at_once is not None and check_int("at_once", self.at_once, 0) > self.most and self.quota:
+        if self.units_at_once > self.most and self.quota:
             raise ConfigError(f"at_once: got {self.at_once}, expected at most the burst, {self.most}", code="RL-014")
 
     @property
-    def max_per_window(self) -> int:
-        return self.quota and self.most + self.quota - 1
-
-    def decide(
-        self, state: LevelState | None, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, LevelState | None]:
-        clock, _, unit, *_ = self.ticks
-        step = now // clock
-        level = self.level(state, step)
-        admission = self._queue(now, level, cost, max_delay)
-        if cost:
-            if admission[0]:
-                level += cost * unit
-            if admission[0] or (state is not None and state[1] > step):
-                # also if refused, when the clock stepped back: the old state would refuse until its time
-                state = level, step
-        return self.decision(now, level, admission, self._units_at_once * unit), state
+    def units_at_once(self) -> int:
+        if self.at_once is None:
+            return 0 if self.max_delay else super().units_at_once
+        return self.at_once
 
     def with_max_delay(self, max_delay: float | None) -> Limit:
         """See `Limit.with_max_delay`. If `at_once` is not set, it becomes 0, whatever the `max_delay`."""
@@ -60,24 +47,6 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
             else replace(self, at_once=0).with_max_delay(max_delay)
         )
 
-    @cached_property
-    def numbers(self) -> tuple[int, ...]:
-        return *super().numbers, self._units_at_once
-
-    @cached_property
-    def _units_at_once(self) -> int:
-        if self.at_once is None:
-            return 0 if self.max_delay else self.most
-        return self.at_once
-
-    def _queue(self, now: int, level: int, cost: int, max_delay: int | None) -> Admission:
-        """Return the admission of a charge on a bucket at this level."""
-        _, _, unit, burst, full = self.ticks
-        if cost > burst:
-            return False, math.inf, 0.0
-        over = level + cost * unit - full
-        ticks_before = level - self._units_at_once * unit  # ticks that must leak before its turn
-        max_delay_ticks = self.delay_ticks(max_delay)
-        if not cost or (over <= 0 and ticks_before <= max_delay_ticks):
-            return True, 0.0, self.wait(now, ticks_before) / MICROSECONDS if cost and ticks_before > 0 else 0.0
-        return False, self.wait(now, max(over, ticks_before - max_delay_ticks)) / MICROSECONDS, 0.0
+    def _admit_later(self, now: int, level: int, over: int, max_delay: int | None) -> Admission:
+        ticks_before = level - self.decide_ticks[6]  # ticks that must leak before its turn
+        return self._admission(now, ticks_before, max(over, ticks_before - self.delay_ticks(max_delay)))

@@ -190,11 +190,8 @@ def limit_of_bucket(bucket: str) -> Limit | None:
     The id of a concurrency limit does not contain its quota, and the id of `smooth` does not contain its rate. Options
     that are not in the id, such as `max_delay`, have their defaults.
     """
-    return _limit_of_bucket(bucket) if len(bucket) <= _MAX_BUCKET_LENGTH else None
-
-
-@lru_cache(maxsize=1024)  # a store has few limits; there may be any number of invalid ids
-def _limit_of_bucket(bucket: str) -> Limit | None:
+    if len(bucket) > _MAX_BUCKET_LENGTH:
+        return None
     name, _, notation = bucket.rpartition(":")
     rate, _, algorithm = notation.partition("_using_")
     try:

@@ -11,7 +11,6 @@ from msgspec import Struct
 from ratelimit_mw.algorithms.ticks import CounterSteps, counter_steps
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MICROSECONDS, Decision, Limit, check_int
-from ratelimit_mw.core.memo import cached_property
 
 _MAX_BUCKETS = 1000
 
@@ -69,7 +68,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
 
     @property
     def max_wait(self) -> float:
-        clock, length = self.numbers[:2]
+        clock, length = self.steps
         return clock * length * (self.buckets + self.strict) / MICROSECONDS
 
     @property
@@ -182,7 +181,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         clock, length = self.steps
         return (state.start + (self.buckets + 1) * length) * clock
 
-    @cached_property
+    @property
     def numbers(self) -> tuple[int, ...]:
         return *self.steps, self.quota, self.buckets, int(self.strict)
 
@@ -198,11 +197,7 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
             )
             if any(counts):
                 return state.start + passed * length, counts[0], counts[1:-1], counts[-1]
-        return step, 0, self._none_between, 0
-
-    @cached_property
-    def _none_between(self) -> tuple[int, ...]:
-        return (0,) * (self.buckets - 1)
+        return step, 0, (0,) * (self.buckets - 1), 0
 
     def _used(self, elapsed: int, newest: int, between: tuple[int, ...], oldest: int) -> int:
         """Return the units that count `elapsed` clock steps after the start of the newest sub-window."""

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MICROSECONDS, MOST_RECENT, Decision, Limit
-from ratelimit_mw.core.memo import cached_property
 
 _MAX_QUOTA = 100_000  # units; each takes 8 bytes in memory, about 100 in Redis
 _MAX_COST = 1_000  # units that one charge can add
@@ -115,7 +114,7 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
     def expires(self, state: LogState) -> int:
         return state.newest + self.window_us
 
-    @cached_property
+    @property
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota, self.most
 

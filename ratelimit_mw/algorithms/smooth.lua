@@ -104,14 +104,13 @@ if decide.smooth then
     local wait, stored, delayed_ticks, ahead = current(key, now, clock, idle, cold)
     local allowed, retry_after, delay, state, expires = 1, 0, 0, nil, nil
     if cost > 0 then
-      local max_delay_ticks = (max_delay - max_delay % clock) / clock * scaled_drain
       if cost > quota then
         allowed, retry_after = 0, -1
-      elseif wait > max_delay_ticks then
-        local over = wait - max_delay_ticks
-        allowed, retry_after = 0, (over + -over % scaled_drain) / scaled_drain * clock - phase
       else
-        if wait > 0 then delay = (wait + -wait % scaled_drain) / scaled_drain * clock - phase end
+        local excess = wait - (max_delay - max_delay % clock) / clock * scaled_drain
+        allowed, retry_after, delay = admission(wait, excess, phase, clock, scaled_drain)
+      end
+      if allowed == 1 then
         local before = wait
         wait, stored = after_charge(wait, stored, cost)
         delayed_ticks = before > 0 and delayed_ticks + wait - before or 0

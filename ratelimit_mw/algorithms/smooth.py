@@ -20,7 +20,6 @@ from ratelimit_mw.core.limit import (
     check_seconds,
     microseconds,
 )
-from ratelimit_mw.core.memo import cached_property
 
 _MAX_COLD_FACTOR = 100  # times the stable price
 
@@ -64,20 +63,23 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
     ticks: ClassVar[SmoothTicks]
     warm_up: ClassVar[WarmUp | None]
     """Instance value: how the price of a unit falls during the warm-up; None without a warm-up."""
+    idle_us: ClassVar[int]
+    """Instance value: the idle microseconds after which storage is full."""
+    cold: ClassVar[int]
+    """Instance value: the cold factor with a warm-up, else 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check()
-        self.__dict__["ticks"], self.__dict__["warm_up"] = smooth_ticks(
-            self.quota or 1, self.window_us, self._idle_us, self._cold_factor_or_0
-        )
-        self.delay_ticks(None)
-        notation = self._format_notation(self.words).split(" ", 1)[1].replace(" ", "_")  # without the rate
-        self.__dict__["bucket"] = f"{self.name}:{notation}" if self.name else notation
+        self.__dict__["idle_us"] = microseconds(self.warmup or self.max_burst)
+        self.__dict__["cold"] = self.cold_factor if self.warmup else 0
+        ticks, self.__dict__["warm_up"] = smooth_ticks(self.quota or 1, self.window_us, self.idle_us, self.cold)
+        self._set_ticks(ticks)
+        self._set_bucket(self.notation.split(" ", 1)[1])  # without the rate
 
     @property
     def max_per_window(self) -> int:
-        stored = 0 if self._cold_factor_or_0 else ceil_div(self._idle_us * self.quota, self.window_us)
+        stored = 0 if self.cold else ceil_div(self.idle_us * self.quota, self.window_us)
         return self.quota and 2 * self.quota - 1 + stored
 
     @property
@@ -91,13 +93,11 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         wait, stored, delayed_ticks = self._current(state, now)
         allowed, retry_after, delay = True, 0.0, 0.0
         if cost:
-            max_delay_ticks = self.delay_ticks(max_delay)
             if cost > self.quota:
                 allowed, retry_after = False, math.inf
-            elif wait > max_delay_ticks:
-                allowed, retry_after = False, self.wait(now, wait - max_delay_ticks) / MICROSECONDS
             else:
-                delay = self.wait(now, wait) / MICROSECONDS if wait else 0.0
+                allowed, retry_after, delay = self._admission(now, wait, wait - self.delay_ticks(max_delay))
+            if allowed:
                 before, (wait, stored) = wait, self._after_charge(wait, stored, cost)
                 delayed_ticks = delayed_ticks + wait - before if before else 0
             if allowed or (state is not None and state.updated * state.clock > now):
@@ -128,11 +128,11 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         ticks_to_full = state.wait + self._capacity(state) - max(0, state.stored)
         return (state.updated + ceil_div(ticks_to_full, state.drain)) * state.clock
 
-    @cached_property
+    @property
     def numbers(self) -> tuple[int, ...]:
         clock, drain, unit_time, *_ = self.ticks
         scale = self.warm_up.scale if self.warm_up else 1
-        return clock, drain // scale, unit_time // scale, self.quota, self._idle_us, self._cold_factor_or_0
+        return clock, drain // scale, unit_time // scale, self.quota, self.idle_us, self.cold
 
     def _check(self) -> None:
         for field in ("max_burst", "warmup"):
@@ -159,28 +159,18 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
                 f"cold_factor: got {self.cold_factor} without warmup, expected 3, or a warmup", code="RL-014"
             )
 
-    @cached_property
-    def _cold_factor_or_0(self) -> int:
-        """The cold factor with a warm-up, else 0."""
-        return self.cold_factor if self.warmup else 0
-
-    @cached_property
-    def _idle_us(self) -> int:
-        """Idle microseconds after which storage is full."""
-        return microseconds(self.warmup or self.max_burst)
-
-    @cached_property
+    @property
     def _max_correction(self) -> int:
         """Most units that a settlement can refund or charge."""
         _, _, _, unit_storage, full = self.ticks
         return 2 * self.quota + full // unit_storage + 1
 
-    @cached_property
+    @property
     def _max_wait_ticks(self) -> int:
         """Most ticks until the next free ticket."""
         return self._max_quota_price + self.quota * self.ticks[2]
 
-    @cached_property
+    @property
     def _max_quota_price(self) -> int:
         """Most ticks that a whole quota can cost."""
         *_, full = self.ticks
@@ -188,7 +178,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
 
     def _capacity(self, state: SmoothState) -> int:
         """Return the ticks of storage in total, in the ticks of `state`."""
-        return storage_steps(self._idle_us, self._cold_factor_or_0, state.clock) * state.drain
+        return storage_steps(self.idle_us, self.cold, state.clock) * state.drain
 
     def _min_stored(self, wait: int) -> int:
         """Return the least possible `stored` for a wait of `wait` ticks."""

@@ -89,6 +89,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
     # a property takes at least twice as long to read.
     window_us: ClassVar[int]
     """The window in whole microseconds."""
+    notation: ClassVar[str]
+    """Canonical notation, which `parse` accepts: `100/60s burst 20 using token_bucket`."""
     bucket: ClassVar[str]
     """The bucket id, by which stores tell limits apart: the name and the notation, without anything about the client.
 
@@ -105,10 +107,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
             )
         if self.name is not None:
             check_name("name", self.name)
-        notation = self._format_notation([word for word in self.words if word not in self.not_in_bucket_id]).replace(
-            " ", "_"
-        )
-        self.__dict__["bucket"] = f"{self.name}:{notation}" if self.name else notation
+        self.__dict__["notation"] = self._format_notation(self.words)
+        self._set_bucket(self._format_notation([word for word in self.words if word not in self.not_in_bucket_id]))
         if not self.quota:  # here, so that no algorithm has to divide by a quota of 0
             self.__dict__["decide"] = partial(_decide_closed, self.window_us)
             self.__dict__["settle"] = _settle_closed
@@ -157,11 +157,6 @@ class Limit(_Rate, frozen=True, kw_only=True):
         """Longest wait for one unit of a limit without debt, in seconds. By default the window."""
         return self.window
 
-    @cached_property
-    def notation(self) -> str:
-        """Canonical notation, which `parse` accepts: `100/60s burst 20 using token_bucket`."""
-        return self._format_notation(self.words)
-
     def delay_ticks(self, max_delay: int | None) -> int:
         """Return how many ticks beyond its capacity a bucket may be filled, given `max_delay` in microseconds.
 
@@ -190,25 +185,25 @@ class Limit(_Rate, frozen=True, kw_only=True):
         maximum = self.max_delay_limit
         return replace(self, max_delay=maximum if max_delay is None else min(max_delay, maximum))
 
-    @cached_property
+    @property
     def numbers(self) -> tuple[int, ...]:
         """The limit as arguments of its Lua script: at most six whole numbers below 2**53, the first four above 0."""
         return ()
 
     @cached_property
-    def script_name(self) -> str:
-        """The name of the functions that decide and settle the limit in Lua."""
-        return self.algorithm if self.quota else "closed"
-
-    @cached_property
-    def script_args(self) -> tuple[int, ...]:
-        """`numbers`, padded with 1 to the six that scripts expect."""
-        return (*(self.numbers if self.quota else (self.window_us,)), 1, 1, 1, 1, 1, 1)[:6]
+    def script(self) -> tuple[str, tuple[int, ...]]:
+        """The name of the functions that decide and settle the limit in Lua, and `numbers`, padded with 1 to six."""
+        name, numbers = (self.algorithm, self.numbers) if self.quota else ("closed", (self.window_us,))
+        return name, (*numbers, 1, 1, 1, 1, 1, 1)[:6]
 
     @cached_property
     def effective_max_delay_us(self) -> int:
         """Longest delay of a request, in microseconds."""
         return microseconds(getattr(self, "max_delay", 0.0))
+
+    def _set_bucket(self, notation: str) -> None:
+        notation = notation.replace(" ", "_")
+        self.__dict__["bucket"] = f"{self.name}:{notation}" if self.name else notation
 
     def _format_notation(self, names: Iterable[str]) -> str:
         length = f"{self.window_us}us" if self.window_us % MICROSECONDS else f"{self.window_us // MICROSECONDS}s"

@@ -7,7 +7,7 @@ Checks, the JSON Schema and the reference are generated from it.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, get_args, get_origin
 
@@ -168,20 +168,23 @@ def reject_reserved_name(name: str | None) -> None:
         raise ConfigError(f"name: got {name!r}, which is reserved; choose another", code="RL-005")
 
 
-def option_checks(options: Struct, table: type) -> Iterator[Callable[[], object]]:
-    """Yield the check of each option's value: the check that `table` names, or else the check of its type.
+OptionChecks = Sequence[tuple[str, Check, bool]]
+"""The options that have a check, their checks, and whether their default is None."""
+
+
+def option_checks(options: Struct, checks: OptionChecks) -> Iterator[Callable[[], object]]:
+    """Yield the check of each option's value. `checks`: from `checks_of`.
 
     None is valid if it is the default, and means that the option is not set.
     """
-    for option, check, may_be_none in _checks_of(type(options), table):
+    for option, check, may_be_none in checks:
         value = getattr(options, option)
         if value is not None or not may_be_none:
             yield partial(check, option, value)
 
 
-@cache
-def _checks_of(struct: type[Struct], table: type) -> Sequence[tuple[str, Check, bool]]:
-    """Return the options that have a check, their checks, and whether their default is None."""
+def checks_of(struct: type[Struct], table: type) -> OptionChecks:
+    """Return the checks that `table` names for the options of `struct`, or else those of their types."""
     defaults = {field.name: field.default for field in fields(struct)}
     found: list[tuple[str, Check, bool]] = []
     for option, hint in table.__annotations__.items():

@@ -15,7 +15,6 @@ from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import check_parentheses, explain_exempt
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
-from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.rule_table import EndpointLevel, EndpointRules
@@ -107,12 +106,17 @@ def limits_by_level(view: Any, method: str, route: str) -> Iterator[EndpointLeve
         yield of_handler, f"{path}.{getattr(handler, '__name__', '')}", f"{method} {route}"
 
 
-def compile_limits(compiler: Gate | AsyncGate | RuleSet, levels: Iterable[EndpointLevel]) -> EndpointRules:
+def compile_limits(rule_set: RuleSet, levels: Iterable[EndpointLevel]) -> EndpointRules:
     """Compile the limits of a view or of its throttles."""
     rules: EndpointRules = ()
     for endpoint_limits, name, shown in levels:
-        rules += compiler.compile_endpoint_limits(endpoint_limits, name, shown, siblings=rules)
+        rules += rule_set.compile_endpoint_limits(endpoint_limits, name, shown, siblings=rules)
     return rules
+
+
+def report_limits(rule_set: RuleSet, levels: Iterable[EndpointLevel]) -> EndpointRules:
+    """Compile the limits of a view or of its throttles, and warn of likely mistakes in them."""
+    return rule_set.report_endpoint(compile_limits(rule_set, levels))
 
 
 def _excluding(endpoint_limits: Any, others: EndpointLimits) -> EndpointLimits:

@@ -13,12 +13,11 @@ from django.utils.module_loading import import_string
 
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, SETTING_NAME, compile_limits, limits_by_level
+from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, SETTING_NAME, limits_by_level, report_limits
 from ratelimit_mw.django.request import (
     AsyncDjangoRequest,
     DjangoRequest,
@@ -49,7 +48,6 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
 from ratelimit_mw.settings.options import Options
 
-_MAX_CACHED_ENDPOINTS: Final = 4096
 AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 USER_UNKNOWN: Final = "Keys read the user, who is known only after AuthenticationMiddleware"
 FIX_ORDER: Final = f"Put {AUTHENTICATION!r} before 'ratelimit_mw.django.RateLimitMiddleware' in MIDDLEWARE"
@@ -118,9 +116,6 @@ class RateLimitMiddleware:
             findings.append(Finding(f"{USER_UNKNOWN}; {FIX_ORDER[0].lower()}{FIX_ORDER[1:]}", code="RL-115"))
         warn_or_fail(findings, strict=self._gate.settings.strict)
         self._style: Final = self._gate.settings.headers
-        self._limits: Final = Memo[tuple[Any, str, str], tuple[EndpointRules, Gate | None]](
-            self._limits_on, Budget(_MAX_CACHED_ENDPOINTS)
-        )
         self._processes: Final = ProcessCountCheck(self._gate.settings.store)
         # An async middleware needs an async hook: Django would run a plain function in a thread.
         self.process_view: Final[Callable[..., Any]] = self._decide if self._is_async else self._decide_in_thread
@@ -273,17 +268,16 @@ class RateLimitMiddleware:
         if match is None or route is None:
             return (), self._sync_gate
         method = request.method if request.method in METHODS else ""
-        endpoint = match.func, method, route
+        place = self._limits_on, match.func, method, route
         try:
-            return self._limits[endpoint]
+            limits: tuple[EndpointRules, Gate | None] = self._gate.compiled[place]
         except TypeError:  # the view is an instance without a hash
-            return self._limits_on(endpoint)
+            limits = self._limits_on(*place[1:])
+        return limits
 
-    def _limits_on(self, endpoint: tuple[Any, str, str]) -> tuple[EndpointRules, Gate | None]:
-        view, method, route = endpoint
+    def _limits_on(self, view: Any, method: str, route: str) -> tuple[EndpointRules, Gate | None]:
         levels = list(limits_by_level(view, method, route))
-        limits = compile_limits(self._gate, levels)
-        self._gate.rule_set.report_endpoint(limits)
+        limits = report_limits(self._gate.rule_set, levels)
         for endpoint_limits, name, _ in levels:
             for endpoint_limit in () if self._is_async else endpoint_limits:
                 try:

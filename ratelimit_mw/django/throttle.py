@@ -19,7 +19,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.runtime import in_event_loop
 from ratelimit_mw.core.validation import closest_match, translate_option, unknown_key_message
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.django.endpoint_limits import SETTING_NAME, compile_limits, is_strict
+from ratelimit_mw.django.endpoint_limits import SETTING_NAME, compile_limits, is_strict, report_limits
 from ratelimit_mw.django.middleware import build_gate
 from ratelimit_mw.django.request import DjangoRequest, joined_route
 from ratelimit_mw.django.responses import RequestContext
@@ -91,7 +91,7 @@ class Throttle:
         if not limits:
             return True
         gate = _gate(state)
-        endpoint_rules = gate.rule_set.report_endpoint(compile_limits(gate, limits))
+        endpoint_rules: EndpointRules = gate.compiled[report_limits, gate.rule_set, tuple(limits)]
         django_request = _ThrottleRequest(raw, state, request)
         verdict = _admit(gate, django_request, endpoint_rules)
         if verdict is None:
@@ -190,7 +190,7 @@ def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[Endpo
 def throttle_rules(view: Any, gate: Gate | AsyncGate) -> EndpointRules:
     """Return the limits of the throttles that a view of the URLs names. Raises `ConfigError` for an invalid one."""
     limits = [limit for use in uses_of([view]) for limit in _limits_of([use.throttle], use.options)]
-    return compile_limits(gate, dict.fromkeys(limits))
+    return compile_limits(gate.rule_set, dict.fromkeys(limits))
 
 
 class _ThrottleRequest(DjangoRequest):

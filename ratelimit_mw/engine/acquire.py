@@ -6,7 +6,6 @@ tasks and processes. A caller that waits need not be woken, and need not query t
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from functools import lru_cache
 from typing import Final
 
 from ratelimit_mw.core.errors import ConfigError
@@ -30,13 +29,7 @@ def with_timeout_as_max_delay(limits: Sequence[Limit], timeout: float | None) ->
         rates = [limit.notation.partition(" ")[0] for limit in limits if not limit.is_concurrency]
         fix = f"use a bucket, such as '{rates[0]} using gcra'" if rates else "use slot(), which does not wait"
         raise ConfigError(f"limits: got {notations}, which cannot delay a request; {fix}", code="RL-015")
-    return [_with_max_delay(limit, timeout) for limit in limits]
-
-
-@lru_cache(maxsize=1024)
-def _with_max_delay(limit: Limit, timeout: float | None) -> Limit:
-    """Return a limit with this `max_delay`. Cached, because building a limit takes longer than a decision."""
-    return limit.with_max_delay(timeout)
+    return [limit.with_max_delay(timeout) for limit in limits]
 
 
 async def acquire(runtime: Runtime, charges: Sequence[Charge]) -> Verdict:

@@ -1,7 +1,6 @@
 """The base class of the gates: settings, rules, stores, hooks and refusals."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec.structs import replace
@@ -9,7 +8,7 @@ from msgspec.structs import replace
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.events import Hook
 from ratelimit_mw.core.log import Finding, error_summary, warn, warn_or_fail
-from ratelimit_mw.core.memo import cached_property
+from ratelimit_mw.core.memo import Budget, Memo, cached_property
 from ratelimit_mw.core.processes import configured_workers, multiple_workers_finding
 from ratelimit_mw.core.signatures import callable_name, reject_async
 from ratelimit_mw.core.verdict import Source, Verdict
@@ -66,12 +65,18 @@ ASGI: Final = Face(("asgi", "plain"), "an ASGI app, or a callable (request, verd
 WSGI: Final = Face(("wsgi", "plain"), "a WSGI app, or a callable (request, verdict)", "a limiter under WSGI")
 
 
+def _compile(place: tuple[Any, ...]) -> Any:
+    compile_limits, *arguments = place
+    return compile_limits(*arguments)
+
+
 class BaseGate:
     """The common part of `Gate` and `AsyncGate`.
 
     `rule_set`: the compiled settings. `delay_capacity`: bounds how many requests are delayed at once. `reporter`:
     remembers refusals, if `remember_refused` is set. `is_nested`: an outer gate of the same settings has reported the
-    findings of the start. `findings`: those that this gate has reported.
+    findings of the start. `findings`: those that this gate has reported. `compiled`: caches the compiled limits of
+    endpoints: `compiled[compile, *place]` is `compile(*place)`.
     """
 
     _default_max_waiting: int  # requests; replaces a `max_waiting` of None
@@ -92,7 +97,7 @@ class BaseGate:
         self._face: Final = face
         self._is_nested: Final = is_nested
         self.rule_set: Final = rules or RuleSet(settings)
-        self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self.rule_set.compile_endpoint_limits)
+        self.compiled: Final = Memo[tuple[Any, ...], Any](_compile, Budget(_MAX_CACHED_ENDPOINTS))
         findings = [] if rules or is_nested else [*switched_off(settings), *unread_variables(), *self.rule_set.findings]
         if face.sees_no_messages and not (rules or is_nested):
             findings += unseen_messages(settings, face.sees_no_messages)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -29,8 +28,6 @@ from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.url import open_async_store, open_store
-
-_MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cached
 
 
 class Gate(Flow):
@@ -132,11 +129,10 @@ class AsyncGate(Flow):
         if self.sync_gate is not None:
             self.sync_gate.runtime.slot_renewer = ASYNC_SLOT_RENEWER  # it runs in the thread of the loop
             self.sync_gate.reporter = self.reporter
-        self.compile_for_endpoint: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._compile_for_endpoint)
         self._settlement_queues: Final = PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
         self.runtime = AsyncioRuntime(store, settings.store_timeout, self._wake_waiters)
 
-    def _compile_for_endpoint(
+    def compile_for_endpoint(
         self,
         endpoint_limits: tuple[EndpointLimit, ...],
         all_limits: tuple[EndpointLimit, ...],
@@ -147,7 +143,7 @@ class AsyncGate(Flow):
 
         `all_limits`: all limits of the endpoint. `name`, `display_name`: see `RuleSet.compile_endpoint_limits`.
         """
-        all_rules = self.rule_set.report_endpoint(self.compile_endpoint_limits(all_limits, name, display_name))
+        all_rules = self.rule_set.report_endpoint(self.rule_set.compile_endpoint_limits(all_limits, name, display_name))
         compiled = zip(all_limits, all_rules, strict=True)
         endpoint_rules = tuple(rule for endpoint_limit, rule in compiled if endpoint_limit in endpoint_limits)
         needs_await = any(rule.limit_set.may_await for rule in endpoint_rules)

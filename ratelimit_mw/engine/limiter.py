@@ -60,10 +60,12 @@ class _BaseLimiter:
         return [Charge(encoded_key, limit, cost) for limit in as_limits(limits)]
 
     def _reservation_charges(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
-        """Return the charges that `acquire` takes. Cached unless `limits` is a sequence."""
-        if isinstance(limits, (str, Limit)):
-            return self._cached_reservation(limits, key, cost, timeout)
-        return self._build_reservation(limits, key, cost, timeout)
+        """Return the charges that `acquire` takes. Cached, because building a limit takes longer than a decision."""
+        limit_or_limits = limits if isinstance(limits, (str, Limit)) else tuple(as_limits(limits))
+        try:
+            return self._cached_reservation(limit_or_limits, key, cost, timeout)
+        except TypeError:  # an argument without a hash, which is invalid
+            return self._build_reservation(limit_or_limits, key, cost, timeout)
 
     def _build_reservation(self, limits: Limits, key: Key, cost: int, timeout: float | None) -> Sequence[Charge]:
         return self._charges(with_timeout_as_max_delay(as_limits(limits), timeout), key, cost)

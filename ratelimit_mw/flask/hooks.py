@@ -1,7 +1,7 @@
 """The functions that Flask calls before and after each request."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -38,7 +38,6 @@ with require("flask"):
     from werkzeug.routing import Rule
     from werkzeug.wsgi import ClosingIterator
 
-_MAX_CACHED_ENDPOINTS: Final = 4096
 _ATTRIBUTE: Final = "_ratelimit_mw"  # set on Flask's request and response
 
 
@@ -130,7 +129,6 @@ class Hooks:
         self._takes_short_way: Final = self._style != "none" and gate.has_short_way
         self._reports_ends = False  # whether Flask calls `finished`
         self._processes: Final = ProcessCountCheck(gate.settings.store)
-        self._cached_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self._limits_of_view)
 
     def before(self) -> Any:
         """Return the response to a refused request; None for an admitted one.
@@ -227,11 +225,12 @@ class Hooks:
     def limits_of(self, rule: Rule, method: str) -> EndpointRules:
         """Return the limits on the view and its blueprints, cached."""
         view = self._app.view_functions.get(rule.endpoint)
-        endpoint = view, rule.endpoint, rule.rule, method, EndpointLimit.version
+        place = self._limits_of_view, view, rule.endpoint, rule.rule, method, EndpointLimit.version
         try:
-            return self._cached_limits(*endpoint)
+            limits: EndpointRules = self.gate.compiled[place]
         except TypeError:  # the view is an instance without a hash
-            return self._limits_of_view(*endpoint)
+            limits = self._limits_of_view(*place[1:])
+        return limits
 
     def _limits_of_view(self, view: Any, endpoint: str, route: str, method: str, _: int) -> EndpointRules:
         """Return the same, uncached. The last argument, `EndpointLimit.version`, is only a part of the cache's key."""
@@ -253,7 +252,7 @@ class Hooks:
         ]
         blueprints = [app.blueprints[name] for name in _blueprints_around(endpoint) if name in app.blueprints]
         levels = levels_of(view, endpoint, route, methods, method, blueprints)
-        return self.gate.compile_endpoint_limits(*levels[0], *levels[1:]) if levels else ()
+        return self.gate.rule_set.compile_endpoint_limits(*levels[0], *levels[1:]) if levels else ()
 
     def _refusal_decision(self, our_request: Request, verdict: Verdict) -> _RequestDecision:
         refusal, refusal_handler = self.gate.default_refusal(our_request, verdict), self.gate.refusal_handler

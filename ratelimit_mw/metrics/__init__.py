@@ -1,7 +1,6 @@
 """Metrics for Prometheus: what the setting `metrics` counts, in all processes of a host."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -77,7 +76,6 @@ def exposition() -> bytes:
     return text
 
 
-@cache
 def _registry() -> Any:
     collector = PrometheusCollector()  # raises if prometheus_client is missing, and says how to install it
     from prometheus_client import CollectorRegistry  # noqa: PLC0415  # optional

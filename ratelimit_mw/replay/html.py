@@ -4,7 +4,6 @@ import json
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -54,7 +53,6 @@ def html_report(report: Report) -> str:
     )
 
 
-@cache
 def _asset(name: str) -> str:
     return files("ratelimit_mw.replay").joinpath("assets", *name.split("/")).read_text("utf-8")
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -119,7 +118,6 @@ class RecordReader:
         return self._log.duration(record)
 
 
-@lru_cache(maxsize=4096)
 def _user_of(text: str) -> str | None:
     """Return the user that a log names; None for `-` and empty text."""
     if text in ("", "-"):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 from ratelimit_mw.core.errors import ConfigError
@@ -76,7 +76,6 @@ class RuleSet:
         self._warned = False  # whether UNDERSCORE_FINDING was logged
         self._proxy_check: ProxyHeaderCheck | None = ProxyHeaderCheck(finder)
         self._endpoint_checks: Final = EndpointLimitChecks(self.limit_sets)
-        self.report_endpoint: Final = lru_cache(maxsize=_CACHE_SIZE)(self._report_endpoint)
         findings = startup_findings(rules, self.limit_sets, self._table.messages.limit_sets)
         self.findings: Final[Sequence[Finding]] = list(findings)
 
@@ -167,7 +166,7 @@ class RuleSet:
                 rules.append(repeated or (make_rule(base_bucket + "+" * len(overlapping)) if overlapping else compiled))
         return tuple(rules)
 
-    def _report_endpoint(self, endpoint_rules: EndpointRules) -> EndpointRules:
+    def report_endpoint(self, endpoint_rules: EndpointRules) -> EndpointRules:
         """Warn of likely mistakes in all limits of an endpoint, and return the limits.
 
         These are warnings even with `strict`, because the app is running.

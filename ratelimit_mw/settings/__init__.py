@@ -12,7 +12,7 @@ from msgspec.structs import asdict, fields
 from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.core.limit import NAME
-from ratelimit_mw.core.validation import OptionsMeta, build_checked, option_checks
+from ratelimit_mw.core.validation import OptionsMeta, build_checked, checks_of, option_checks
 from ratelimit_mw.http.callables import Predicate
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.keys import KeySpec, check_key, key_or_placeholder
@@ -107,7 +107,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         # the problem of the key comes first, because limits and rules use it
         mistakes.run([partial(check_key, "key", self.key), self._check_limits, self._check_rules])
         check_proxies = partial(ClientIPResolver, self.trusted_proxies, self.proxy_header)
-        mistakes.run([check_proxies, *option_checks(self, Options)])
+        mistakes.run([check_proxies, *option_checks(self, _CHECKS)])
         mistakes.raise_if_any()
 
     def __repr__(self) -> str:
@@ -279,6 +279,9 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
     def _tiers(self) -> tuple[KeySpec | None, str | None]:
         """`tier` and `default_tier`. An invalid key is replaced here, because another check reports it."""
         return (None if self.tier is None else key_or_placeholder(self.tier)), self.default_tier
+
+
+_CHECKS: Final = checks_of(Settings, Options)
 
 
 def _same_name(rule: Rule, other: Rule, index: int) -> str:

@@ -12,7 +12,7 @@ from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.core.limit import DEFAULT_LEASE_TIME, Limit, check_int, check_lease, check_name, check_seconds
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import callable_place
-from ratelimit_mw.core.validation import build_checked, closest_match, option_checks, reject_reserved_name
+from ratelimit_mw.core.validation import build_checked, checks_of, closest_match, option_checks, reject_reserved_name
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is_callable_name, resolve_callable
 from ratelimit_mw.http.keys import ANY_PREFIX, Key, KeyContext, KeySpec, check_key
 from ratelimit_mw.http.request import as_text
@@ -52,6 +52,9 @@ class LimitSpec(Struct, frozen=True, kw_only=True):
     lease: int = 0
     lease_time: float = DEFAULT_LEASE_TIME
     settle: bool = True
+
+
+_CHECKS: Final = checks_of(LimitSpec, LimitOptions)
 
 
 def parse_limit_specs(place: str, value: object) -> list[LimitSpec]:
@@ -103,7 +106,7 @@ def _build_spec(*, limit: Any = None, name: Any = None, **options: Any) -> Limit
         limits = [_with_max_delay(one, spec.max_delay) for one in limits]
     with mistakes.collect():
         spec = replace(spec, cost=resolve_cost(spec.cost, limits))
-    mistakes.run(option_checks(spec, LimitOptions))
+    mistakes.run(option_checks(spec, _CHECKS))
     with mistakes.collect():
         check_lease(limits, spec.lease, spec.lease_time)
         if spec.lease and any(one.effective_max_delay_us for one in limits):

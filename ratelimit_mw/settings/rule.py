@@ -12,6 +12,7 @@ from ratelimit_mw.core.validation import (
     RESERVED_NAMES,
     OptionsMeta,
     build_checked,
+    checks_of,
     option_checks,
     reject_reserved_name,
 )
@@ -184,7 +185,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def __post_init__(self) -> None:
         mistakes = ErrorCollector()
-        mistakes.run([self._check_path, *option_checks(self, RuleOptions)])
+        mistakes.run([self._check_path, *option_checks(self, _CHECKS)])
         mistakes.run([self._check_exempt, self._check_methods, self._check_penalty, self._check_limits])
         mistakes.run([self._check_slots, self._check_messages, self._check_tiers])
         mistakes.raise_if_any()
@@ -285,6 +286,9 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
 
     def _check_messages(self) -> None:
         check_no_concurrency("messages", self.resolve_messages("all", None) or ())
+
+
+_CHECKS: Final = checks_of(Rule, RuleOptions)
 
 
 def rule_from(value: object, elsewhere: Mapping[str, str] = LIMIT_TABLE_OPTIONS) -> Rule:

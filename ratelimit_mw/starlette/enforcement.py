@@ -130,7 +130,8 @@ class EndpointCheck:
             return last[1]
         gate = _gate_for(scope, outer, self.endpoint_limits[0])
         compiled = CompiledCheck(
-            gate, *gate.compile_for_endpoint(self.endpoint_limits, self.all_limits, self.name, self.shown)
+            gate,
+            *gate.compiled[gate.compile_for_endpoint, self.endpoint_limits, self.all_limits, self.name, self.shown],
         )
         if owner is not None:
             self._last = (ref(owner, self._forget), compiled)
@@ -263,9 +264,10 @@ async def enforce(
             )
             if not endpoint_limits:
                 continue
-            endpoint_rules, sync_gate = gate.compile_for_endpoint(
-                endpoint_limits, check.all_limits, check.name, check.shown
-            )  # with only the limits that are left
+            # with only the limits that are left
+            endpoint_rules, sync_gate = gate.compiled[
+                gate.compile_for_endpoint, endpoint_limits, check.all_limits, check.name, check.shown
+            ]
         scope[_ENFORCED] = enforced + check.endpoint_limits
         request = AsgiRequest(scope, peer_of(scope) if verdict is None else client, state, route)
         if verdict is None:

@@ -206,8 +206,8 @@ class ForgetfulCounter(SlidingWindowCounter, frozen=True, kw_only=True):
 class FastBucket(LeakyBucket, frozen=True, kw_only=True):
     """Leaks for a microsecond more than has passed."""
 
-    def level(self, state: LevelState | None, step: int) -> int:
-        return super().level(state, step + 1)
+    def _level(self, state: LevelState | None, step: int, drain: int, full: int) -> tuple[int, bool]:
+        return super()._level(state, step + 1, drain, full)
 
 
 class FastTickets(Smooth, frozen=True, kw_only=True):

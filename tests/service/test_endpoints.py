@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import metrics
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.service import service
 from ratelimit_mw.settings import Settings
@@ -481,7 +480,6 @@ def test_metrics_endpoint_counts_requests_by_outcome() -> None:
 
 
 def test_metrics_without_prometheus_client_name_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics._registry.cache_clear()
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     (answer,) = calls(made(metrics=True), ("GET", "/metrics", {}))
     assert answer.status_code == 404

@@ -21,8 +21,8 @@ NUMBERS = {  # how many numbers of a limit the script of each algorithm document
     "fixed_window": 2,
     "sliding_window_counter": 5,  # the last may be 0: strict
     "sliding_window_log": 3,
-    "token_bucket": 5,
-    "gcra": 5,
+    "token_bucket": 6,
+    "gcra": 6,
     "leaky_bucket": 6,  # the last may be 0: at_once
     "smooth": 6,  # the last two may be 0: nothing is stored, no warm-up
     "concurrency": 3,

@@ -34,7 +34,7 @@ def gate(store: RecordingStore, **settings: Any) -> Gate:
 
 
 def ask(one: Gate, marks: tuple[EndpointLimit, ...], request: Request | None = None) -> Verdict | None:
-    return one.admit(request or PlainRequest("/"), one.compile_endpoint_limits(marks, "shop.views.login"))
+    return one.admit(request or PlainRequest("/"), one.rule_set.compile_endpoint_limits(marks, "shop.views.login"))
 
 
 def taken(store: RecordingStore) -> list[list[str]]:
@@ -278,7 +278,7 @@ def test_outer_limits_apply_unless_an_inner_limit_ends_the_search(
     one = gate(store)
     name = "shop.views.login"
     outer = ((EndpointLimit("6/minute"),), name, ""), ((EndpointLimit("7/minute"), EndpointLimit("8/minute")), name, "")
-    marked = one.compile_endpoint_limits((near,), name, "", *outer)
+    marked = one.rule_set.compile_endpoint_limits((near,), name, "", *outer)
     one.admit(PlainRequest("/"), marked)
     assert [text.rpartition(":")[2] for call in taken(store) for text in call] == expected
 
@@ -286,7 +286,7 @@ def test_outer_limits_apply_unless_an_inner_limit_ends_the_search(
 def test_all_limits_at_the_same_level_apply(store: RecordingStore) -> None:
     one = gate(store)
     outer = (EndpointLimit("7/minute", final=False), EndpointLimit("8/minute", name="api")), "items", ""
-    marked = one.compile_endpoint_limits((), "items.GET", "", outer)
+    marked = one.rule_set.compile_endpoint_limits((), "items.GET", "", outer)
     one.admit(PlainRequest("/"), marked)
     assert [text.rpartition(":")[2] for text in taken(store)[0]] == ["@items() 7", "@api 8"]
 

@@ -30,6 +30,8 @@ _MAX_FOUND_LIMITS: Final = 250  # limits of one call: each is about 100 bytes, a
 _MINUTE: Final = 60  # seconds
 _PER_CALL: Final = 250  # clients or refusals in one call, because nothing interrupts a script on the server
 _KEPT_MS: Final = KEPT_SECONDS * 1000
+_COUNT_REFUSED: Final = read_lua("stores/redis/refused_top")
+_KEEP_REFUSED: Final = read_lua("stores/redis/refused_tail")
 _FIELDS: Final = (b"k", b"l", b"t", b"w")  # the fields of an entry: key, limit, time in microseconds, wait in seconds
 
 Cursor = int | str | bytes
@@ -97,13 +99,12 @@ def _texts(keys: Sequence[bytes], start: int) -> Iterator[str]:
 
 async def add_refused(sender: Sender, prefix: str, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
     """See `Inventory.add_refused`."""
-    top, top_script = _top_key(prefix, int(time.time() // _MINUTE)), read_lua("stores/redis/refused_top")
+    top, tail = _top_key(prefix, int(time.time() // _MINUTE)), _tail_key(prefix)
     pairs = list(counts.items())
     for start in range(0, len(pairs), _PER_CALL):
         some = pairs[start : start + _PER_CALL]
         values = [value for key, count in some for value in (count, _encoded(key))]
-        await sender.send(("EVAL", top_script, 1, top, _KEPT_MS, KEPT_CLIENTS, len(some), *values))
-    tail, tail_script = _tail_key(prefix), read_lua("stores/redis/refused_tail")
+        await sender.send(("EVAL", _COUNT_REFUSED, 1, top, _KEPT_MS, KEPT_CLIENTS, len(some), *values))
     for start in range(0, len(latest), _PER_CALL):
         part = latest[start : start + _PER_CALL]
         fields = [
@@ -111,7 +112,7 @@ async def add_refused(sender: Sender, prefix: str, counts: Mapping[str, int], la
             for one in part
             for value in (_encoded(one.key), one.limit, round(one.at * MICROSECONDS), repr(one.retry_after))
         ]
-        await sender.send(("EVAL", tail_script, 1, tail, _KEPT_MS, KEPT_REFUSALS, len(part), *fields))
+        await sender.send(("EVAL", _KEEP_REFUSED, 1, tail, _KEPT_MS, KEPT_REFUSALS, len(part), *fields))
 
 
 async def most_refused(sender: Sender, prefix: str, since: float) -> Mapping[str, int]:

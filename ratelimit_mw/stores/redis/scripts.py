@@ -51,7 +51,6 @@ def script(driver: Driver, codec: Codec) -> Script:
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-@cache
 def read_lua(name: str) -> str:
     """Return the text of `<name>.lua`, a file of this package."""
     return (files("ratelimit_mw") / f"{name}.lua").read_text("utf-8")
@@ -77,9 +76,7 @@ def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
         limit = charge.limit
         # the same as charge.effective_max_delay_us, but without calling a property in the common case
         max_delay = limit.effective_max_delay_us if charge.max_delay is None else charge.effective_max_delay_us
-        parts.append(
-            _cached_charge(codec, limit.script_name, charge.role, count, charge.cost, max_delay, limit.script_args)
-        )
+        parts.append(_cached_charge(codec, limit.script, charge.role, count, charge.cost, max_delay))
     return _SEPARATORS[codec].join(parts)
 
 
@@ -97,19 +94,20 @@ def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes
         limit = charge.limit
         # The script rejects times below 0. A time before 1970 has the same effect as 0: the units no longer count.
         at = now if charge.at is None else max(0, charge.at)
-        parts.append(_encode_charge(codec, limit.script_name, charge.role, count, charge.cost, at, limit.script_args))
+        parts.append(_encode_charge(codec, limit.script, charge.role, count, charge.cost, at))
     return _encode_list(codec, parts)
 
 
 def _encode_charge(
-    codec: Codec, algorithm: str, role: Role, count: int, cost: int, max_delay_or_at: int, script_args: Sequence[int]
+    codec: Codec, script: tuple[str, tuple[int, ...]], role: Role, count: int, cost: int, max_delay_or_at: int
 ) -> bytes:
     """Encode the values of one charge, in the order that `head.lua` describes above its `args`.
 
     `max_delay_or_at`, in microseconds: for settle.lua the time of the earlier charge, for the others the maximum delay.
     A script fails for more than 727 charges, because Lua unpacks 8,000 values at most.
     """
-    return _encode_values(codec, [algorithm, role, count, cost, max_delay_or_at, *script_args])
+    algorithm, numbers = script
+    return _encode_values(codec, [algorithm, role, count, cost, max_delay_or_at, *numbers])
 
 
 _cached_charge = lru_cache(_CACHED_CHARGES)(_encode_charge)  # charges of a rule differ only in their keys
