@@ -18,7 +18,6 @@ from ratelimit_mw.asgi.send import (
     with_headers,
 )
 from ratelimit_mw.asgi.tracking import track
-from ratelimit_mw.core.discarded import watch_for_discard
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.runtime import in_event_loop
 from ratelimit_mw.core.signatures import ADD_THE_CLASS, check_app
@@ -38,7 +37,6 @@ from ratelimit_mw.settings.options import Options
 _NO_ASYNCIO: Final = (
     "the server runs the app with trio, and RateLimitMiddleware needs asyncio; run the server with its asyncio worker"
 )
-_FIX: Final = "assign it: app = RateLimitMiddleware(app, ...)"
 _KINDS: Final = ("http", "websocket")
 _NOT_GIVEN: Final[Any] = object()  # a marker for an argument that is missing
 
@@ -84,7 +82,6 @@ class RateLimitMiddleware:
                 self.track_all()
             warn_of_cors(app, None)
             self._gate.rule_set.adapt_to_router(app)
-        self._unused = watch_for_discard(self, _FIX)
 
     @property
     def settings(self) -> Settings:
@@ -112,7 +109,6 @@ class RateLimitMiddleware:
         that `strict` makes an error; every later request then fails with this error.
         """
         self._routes_checked = True
-        self._unused.detach()
         if self._error is not None:
             return
         try:

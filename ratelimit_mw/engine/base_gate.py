@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
+from ratelimit_mw.checks.workers import configured_workers, multiple_workers_finding
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.events import Hook
 from ratelimit_mw.core.log import Finding, error_summary, warn, warn_or_fail
 from ratelimit_mw.core.memo import cached_property
-from ratelimit_mw.core.processes import configured_workers, multiple_workers_finding
 from ratelimit_mw.core.signatures import callable_name, reject_async
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.delays import DelayCapacity

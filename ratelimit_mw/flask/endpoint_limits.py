@@ -1,15 +1,14 @@
 """Limits on Flask's views and blueprints, and a warning if nothing enforces them."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar, Unpack
 from weakref import WeakKeyDictionary, WeakSet
 
+from ratelimit_mw.checks.decorators import check_parentheses
 from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.core.signatures import callable_name, check_parentheses
+from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
 from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
 from ratelimit_mw.rules.route_checks import no_effect_methods_finding
 from ratelimit_mw.rules.rule_table import EndpointLevel
@@ -56,7 +55,6 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Calla
     EndpointLimit(limits, **options).reject_async_callables()  # raises here, in the line of the mistake
 
     def decorate(target: Target) -> Target:
-        warn_of_other_framework(target, sys._getframe(1), "ratelimit_mw.flask")  # noqa: SLF001  # finds the app
         return _attach(EndpointLimit(limits, **options), target, "limit")
 
     return decorate

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ratelimit_mw.checks.workers import configured_workers, multiple_workers_finding
 from ratelimit_mw.core.log import Finding, warn, warn_or_fail
-from ratelimit_mw.core.processes import configured_workers, multiple_workers_finding
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.networks import Address, parse_address
