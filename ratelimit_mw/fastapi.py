@@ -7,8 +7,15 @@ from typing import Annotated, Any, ClassVar, Final, Unpack
 from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.asgi.checks import HonorsExempt
-from ratelimit_mw.asgi.routes import (
+from ratelimit_mw.asgi.send import Scope, close_message
+from ratelimit_mw.checks.decorators import NoDependency, check_parentheses
+from ratelimit_mw.core.errors import ConfigError, require
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.core.verdict import RateLimited, Verdict
+from ratelimit_mw.http.response import RESPONSES, raw_headers
+from ratelimit_mw.http.response import Response as OwnResponse
+from ratelimit_mw.http.routes import (
     RouteInfo,
     app_cache,
     first_match,
@@ -18,15 +25,7 @@ from ratelimit_mw.asgi.routes import (
     route_leaf,
     starlette_route,
 )
-from ratelimit_mw.asgi.send import Scope, close_message
-from ratelimit_mw.checks.decorators import NoDependency, check_parentheses
-from ratelimit_mw.core.errors import ConfigError, require
-from ratelimit_mw.core.signatures import callable_name
-from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import RateLimited, Verdict
-from ratelimit_mw.http.response import RESPONSES, raw_headers
-from ratelimit_mw.http.response import Response as OwnResponse
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit, HonorsExempt, is_exempt
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
 with require("fastapi"):

@@ -31,6 +31,7 @@ UNCODED = {
     "admin/buckets.py": 1,  # messages about missing keys, which have codes
     "admin/commands.py": 1,
     "algorithms/notation.py": 1,  # puts the limit's text before the problem
+    "checks/deployment.py": 1,  # _warn_of_headers
     "cli/check.py": 1,  # puts file and line before the problems
     "core/errors.py": 3,  # with_prefix, raise_if_any, with_code
     "core/log.py": 4,  # the functions themselves
@@ -38,7 +39,6 @@ UNCODED = {
     "django/throttle.py": 1,  # puts the scope of a rate before the problem
     "flask/__init__.py": 1,  # puts the key of app.config before the problems
     "replay/run.py": 1,  # puts file and line before the problems
-    "rules/deployment_checks.py": 1,  # _warn_of_headers
     "rules/rule_set.py": 1,  # puts the endpoint before the problem
     "settings/__init__.py": 1,  # problems with environment variables
     "settings/features.py": 1,  # puts the penalty before the problem

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any, ClassVar, Final, Unpack
 
-from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, check_routes
 from ratelimit_mw.asgi.disconnect import ClientDisconnected, DisconnectWatcher, send_client_closed
 from ratelimit_mw.asgi.messages import with_messages
 from ratelimit_mw.asgi.send import (
@@ -17,7 +16,9 @@ from ratelimit_mw.asgi.send import (
     send_refusal,
     with_headers,
 )
-from ratelimit_mw.asgi.tracking import track
+from ratelimit_mw.asgi.tracking import MIDDLEWARE_REGISTRY, track
+from ratelimit_mw.checks.deployment import warn_of_authentication, warn_of_cors, warn_of_script_name
+from ratelimit_mw.checks.endpoints import check_routes
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.runtime import in_event_loop
 from ratelimit_mw.core.signatures import ADD_THE_CLASS, check_app
@@ -28,7 +29,6 @@ from ratelimit_mw.engine.runtime import Sleep, async_sleep
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import raw_headers
 from ratelimit_mw.http.views import AsgiRequest, is_peer_lost, only_asgi_header
-from ratelimit_mw.rules.deployment_checks import warn_of_authentication, warn_of_cors, warn_of_script_name
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings

@@ -11,6 +11,7 @@ from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A
 from django.urls import LocalePrefixPattern, Resolver404, get_resolver, resolve
 from django.urls.resolvers import RoutePattern
 
+from ratelimit_mw.checks.routes import RouteShape, route_findings, shape_of_bracket_template
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, capture_warnings
 from ratelimit_mw.django.endpoint_limits import (
@@ -32,10 +33,9 @@ from ratelimit_mw.django.middleware import (
 )
 from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit
-from ratelimit_mw.rules.route_checks import RouteShape, route_findings, shape_of_bracket_template
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 from ratelimit_mw.settings.loading import unread_settings
 
 _MIDDLEWARE: Final = "ratelimit_mw.django.RateLimitMiddleware"

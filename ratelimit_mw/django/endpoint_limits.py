@@ -14,10 +14,10 @@ from ratelimit_mw.checks.decorators import applied_at, check_parentheses
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.engine.gate import AsyncGate, Gate
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.rule_table import EndpointLevel, EndpointRules
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit, limits_on
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
 View = TypeVar("View", bound=Callable[..., Any])

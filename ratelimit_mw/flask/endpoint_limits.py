@@ -5,14 +5,14 @@ from typing import Any, Final, TypeVar, Unpack
 from weakref import WeakKeyDictionary, WeakSet
 
 from ratelimit_mw.checks.decorators import check_parentheses
+from ratelimit_mw.checks.routes import no_effect_methods_finding
 from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
-from ratelimit_mw.rules.route_checks import no_effect_methods_finding
 from ratelimit_mw.rules.rule_table import EndpointLevel
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 

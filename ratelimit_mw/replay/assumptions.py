@@ -12,9 +12,9 @@ from ratelimit_mw.http.callables import RequestCallable, is_callable_name, resol
 from ratelimit_mw.http.client_ip import client_address
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat
-from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet
 from ratelimit_mw.settings.features import parse_statuses
 from ratelimit_mw.settings.rule import Rule
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from ratelimit_mw.core.log import Finding
-from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet
 from ratelimit_mw.settings.limits import parse_limits
 from ratelimit_mw.settings.rule import OnStoreError, Rule
 

@@ -19,7 +19,7 @@ from ratelimit_mw.http.keys import KeyContext
 from ratelimit_mw.http.networks import is_ipv4
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Policy
-from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
+from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
 _MAX_CACHED_LENGTH: Final = 256  # characters of a user or client address; plans for longer ones are not cached

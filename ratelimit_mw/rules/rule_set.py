@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Final
 
+from ratelimit_mw.checks.rules import EndpointLimitChecks, startup_findings
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.http.apps import is_falcon
 from ratelimit_mw.http.callables import ENABLED_FAILURE, RequestCallable, evaluate_predicate, resolve_callable
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.client_lists import ClientList
@@ -14,9 +16,7 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.paths import Forms, Paths
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.views import UNDERSCORE_FINDING, unambiguous_values
-from ratelimit_mw.rules.compiled import LimitSet
-from ratelimit_mw.rules.deployment_checks import ProxyHeaderCheck, is_falcon
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, bucket_for, name_for
+from ratelimit_mw.rules.deployment_checks import ProxyHeaderCheck
 from ratelimit_mw.rules.plan import Match, PlanCache
 from ratelimit_mw.rules.rule_table import (
     NO_RULES,
@@ -27,8 +27,9 @@ from ratelimit_mw.rules.rule_table import (
     always_apply,
     applicable_rules,
 )
-from ratelimit_mw.rules.startup_checks import EndpointLimitChecks, startup_findings
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit, bucket_for, name_for
 from ratelimit_mw.settings.limits import parse_limits
 
 _CACHE_SIZE: Final = 1024  # endpoints

@@ -5,9 +5,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from ratelimit_mw.checks.deployment import switched_off
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.rules.deployment_checks import switched_off
 from ratelimit_mw.rules.message_limits import unseen_messages
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import has_concurrency, parse_limits

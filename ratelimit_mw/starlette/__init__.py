@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, Unpack, get_type_hints
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.asgi.checks import WRAPPED
 from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, send_refusal
 from ratelimit_mw.checks.decorators import NoDependency, check_parentheses, registered_path
 from ratelimit_mw.core.errors import ConfigError, ConfigTypeError, require
@@ -19,7 +18,7 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.on_refused import custom_refusal
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.response import addable
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit
+from ratelimit_mw.settings.endpoint_limits import WRAPPED, EndpointLimit
 from ratelimit_mw.settings.rule import LimitsValue
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,

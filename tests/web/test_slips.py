@@ -26,13 +26,13 @@ from starlette.routing import Host, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, MemoryStore, asgi, wsgi
+from ratelimit_mw.checks import routes as route_checks
+from ratelimit_mw.checks.routes import RouteShape, route_findings
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, limit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
-from ratelimit_mw.rules import route_checks
-from ratelimit_mw.rules.route_checks import RouteShape, route_findings
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import RateLimit as RouteLimit
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk

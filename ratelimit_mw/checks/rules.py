@@ -11,8 +11,8 @@ from ratelimit_mw.core.validation import closest_match
 from ratelimit_mw.http.keys import ANY_PREFIX, Key
 from ratelimit_mw.http.path_index import PARAMETER, fold
 from ratelimit_mw.http.paths import Paths, covers
-from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.settings.limits import NOT_BY_TIER
 from ratelimit_mw.settings.rule import Rule
 
