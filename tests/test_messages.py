@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.once, pytest.mark.usefixtures("with_codes")]
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/messages.md"
-MAKERS = ("ConfigError", "ConfigTypeError", "Finding", "warn", "warn_throttled", "_warn_of_headers", "with_code")
+MAKERS = ("ConfigError", "ConfigTypeError", "Finding", "warn", "warn_throttled", "with_code")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 CODE = re.compile(r"RL-\d{3}")
 MAX_LENGTH = 300  # characters, not counting values: two lines of a wide terminal
@@ -31,7 +31,6 @@ UNCODED = {
     "admin/buckets.py": 1,  # messages about missing keys, which have codes
     "admin/commands.py": 1,
     "algorithms/notation.py": 1,  # puts the limit's text before the problem
-    "checks/deployment.py": 1,  # _warn_of_headers
     "cli/check.py": 1,  # puts file and line before the problems
     "core/errors.py": 3,  # with_prefix, raise_if_any, with_code
     "core/log.py": 4,  # the functions themselves
@@ -112,7 +111,7 @@ def test_first_digit_of_a_code_matches_the_kind_of_message() -> None:
     for use in USES:
         kind, code = name_of(use.call), use.code or ""
         if code and kind != "warn":
-            block = {"ConfigError": "0", "ConfigTypeError": "0", "Finding": "1", "_warn_of_headers": "1"}.get(kind, "2")
+            block = {"ConfigError": "0", "ConfigTypeError": "0", "Finding": "1"}.get(kind, "2")
             assert code[3] == block, f"{use.path}:{use.call.lineno}"
 
 

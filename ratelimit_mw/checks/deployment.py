@@ -9,6 +9,7 @@ from ratelimit_mw.http.apps import is_of, nested_apps
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.paths import covers
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.rule import placed, texts_of
 
 
 def switched_off(settings: Settings) -> Iterator[Finding]:
@@ -32,26 +33,28 @@ def warn_of_cors(app: Any, outer: Any) -> None:
 
     `app`: the wrapped app. `outer`: the Starlette app around the middleware, if any; it knows the options of CORS.
     """
+    warn_or_fail(_cors_findings(app, outer), strict=False)
+
+
+def _cors_findings(app: Any, outer: Any) -> Iterator[Finding]:
     if any(_is_named(kind, "CORSMiddleware") for kind in _nested_classes(app)):
-        _warn_of_headers(
+        yield Finding(
             "CORSMiddleware is inside RateLimitMiddleware, so browsers cannot read a refusal; put it outside: with "
             "Starlette and FastAPI, add it after RateLimitMiddleware",
             code="RL-113",
+            weakens_limits=False,
         )
         return
     for middleware in getattr(outer, "user_middleware", ()):
         exposed = {str(name).lower() for name in getattr(middleware, "kwargs", {}).get("expose_headers", ())}
         if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", "ratelimit"}:
-            _warn_of_headers(
+            yield Finding(
                 "CORSMiddleware does not expose the rate limit headers to scripts; give it "
                 "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']",
                 code="RL-114",
+                weakens_limits=False,
             )
             return
-
-
-def _warn_of_headers(text: str, code: str) -> None:
-    warn_or_fail([Finding(text, code=code, weakens_limits=False)], strict=False)
 
 
 def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> None:
@@ -74,13 +77,13 @@ def warn_of_script_name(app: Any, settings: Settings) -> None:
     """
     prefix = (sys.modules["django.conf"].settings.FORCE_SCRIPT_NAME or "" if is_of(app, "django") else "").rstrip("/")
     findings = []
-    for number, rule in enumerate(settings.parsed_rules() if prefix else ()):
-        paths = [rule.path] if isinstance(rule.path, str) else rule.path
+    for place, rule in placed(settings.parsed_rules()) if prefix else ():
+        paths = texts_of(rule.path)
         for path in () if rule.exempt else paths:
             other = path.removeprefix(prefix) if path.startswith(f"{prefix}/") else f"{prefix}{path}"
             if not any(covers(each, other, ignore_case=settings.ignore_case) for each in paths):
                 text = (
-                    f"rules[{number}] ({rule.full_name}): Django has FORCE_SCRIPT_NAME = {prefix!r}, so it serves "
+                    f"{place}: Django has FORCE_SCRIPT_NAME = {prefix!r}, so it serves "
                     f"{other} as it does {path}, and the rule does not match {other}; add it to the rule's paths, or "
                     "use ratelimit_mw.django, whose middleware reads a path as Django does"
                 )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from inspect import isfunction
 from typing import Any, Final
 
-from ratelimit_mw.checks.routes import RouteShape, no_effect_methods_finding, route_findings
+from ratelimit_mw.checks.routes import RouteShape, no_effect_methods, route_findings
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
@@ -70,11 +70,8 @@ def _no_effect_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
         for limit in dict.fromkeys([*limits_on(info.endpoint), *around]):
             routes.setdefault(limit, []).append(info)
     for limit, limited in routes.items():
-        methods = limit.rule.all_methods
-        # a mounted app, a websocket and a class of endpoints have no methods of their own
-        if methods and all(info.methods and methods.isdisjoint(info.methods) for info in limited):
-            accepted = {method for info in limited for method in info.methods}
-            yield no_effect_methods_finding(f"{limited[0].template}: its limit", limit.rule, "its routes", accepted)
+        subject, methods = f"{limited[0].template}: its limit", [info.methods for info in limited]
+        yield from no_effect_methods(subject, limit.rule, "its routes", methods)
 
 
 def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, Self
 from msgspec.structs import replace
 
 from ratelimit_mw.checks.deployment import switched_off
-from ratelimit_mw.checks.rules import unused_slot_options
+from ratelimit_mw.checks.rules import unseen_messages, unused_slot_options
 from ratelimit_mw.checks.workers import configured_workers, multiple_workers_finding
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.events import Hook
@@ -25,7 +25,6 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
-from ratelimit_mw.rules.message_limits import unseen_messages
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
