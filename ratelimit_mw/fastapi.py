@@ -1,15 +1,21 @@
 """FastAPI: limits as dependencies of an app, router or route, with or without the middleware."""
 
-import sys
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from functools import cache, partial
-from typing import Any, ClassVar, Final, Unpack
+from typing import Annotated, Any, ClassVar, Final, Unpack
 
 from msgspec import json
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.asgi.checks import HonorsExempt
-from ratelimit_mw.asgi.routes import (
+from ratelimit_mw.asgi.send import Scope, close_message
+from ratelimit_mw.checks.decorators import NoDependency, check_parentheses
+from ratelimit_mw.core.errors import ConfigError, require
+from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.core.verdict import RateLimited, Verdict
+from ratelimit_mw.http.response import RESPONSES, raw_headers
+from ratelimit_mw.http.response import Response as OwnResponse
+from ratelimit_mw.http.routes import (
     RouteInfo,
     app_cache,
     first_match,
@@ -19,16 +25,7 @@ from ratelimit_mw.asgi.routes import (
     route_leaf,
     starlette_route,
 )
-from ratelimit_mw.asgi.send import Scope, close_message
-from ratelimit_mw.core.errors import ConfigError, require
-from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.signatures import UncallableDependency, callable_name, check_parentheses
-from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import RateLimited, Verdict
-from ratelimit_mw.engine.endpoint_misuse import is_made_by_dependency
-from ratelimit_mw.http.response import RESPONSES, raw_headers
-from ratelimit_mw.http.response import Response as OwnResponse
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit, HonorsExempt, is_exempt
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
 with require("fastapi"):
@@ -56,10 +53,7 @@ _HINT: Final = 'did you mean Depends(RateLimit("5/minute"))?'
 _ON_A_FUNCTION: Final = (
     'did you mean @limit("5/minute"), or Depends(RateLimit("5/minute")) in the dependencies of the route?'
 )
-_MADE_BY_DEPENDENCY: Final = (
-    "a function made it while it served a request, so nothing enforces it; give Depends the RateLimit, not a function "
-    "that returns one; for limits that depend on the client, use `tier` or a callable as `limits`"
-)
+_NO_DEPENDENCY: Final = NoDependency(f"got the class RateLimit as a dependency: {_HINT}")
 _DECORATED: Final[Any] = object()  # the default of `response`; FastAPI never uses it
 _Responder = Callable[[], Awaitable[Response | None]]
 
@@ -87,19 +81,20 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
 
     # FastAPI reads the attribute `dependency` of every `Depends`, wherever it is written. If this class were not a
     # `Depends`, FastAPI would treat a limit in the wrong place as the default or the annotation of a query parameter.
-    __signature__ = UncallableDependency(f"got the class RateLimit as a dependency: {_HINT}")
     __eq__, __hash__, __repr__ = object.__eq__, object.__hash__, object.__repr__  # not by the fields of `Depends`
     responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
     """Responses to document: `FastAPI(responses=RateLimit.responses)`, or the same of a router or route."""
 
     @check_arguments(EndpointLimitOptions)
-    def __init__(self, limits: LimitsValue, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:
+    def __init__(
+        self,
+        limits: Annotated[LimitsValue, _NO_DEPENDENCY],
+        *,
+        store: Any = None,
+        **options: Unpack[EndpointLimitOptions],
+    ) -> None:
         check_parentheses(limits)
         super().__init__(limits, store=store, **options)
-        if is_made_by_dependency(sys._getframe(1)):  # noqa: SLF001  # finds the caller
-            if self.standalone_settings.strict:
-                raise ConfigError(_MADE_BY_DEPENDENCY, code="RL-047")
-            warn_throttled("RateLimit", _MADE_BY_DEPENDENCY, code="RL-245")
         vars(self)["__call__"] = self._admit  # FastAPI looks here to see that it is async
 
     @property

@@ -18,9 +18,9 @@ OURS = "ratelimit_mw."
 
 LAYERS = """
 core
-metrics algorithms
-stores opentelemetry http
-settings
+metrics algorithms http
+stores opentelemetry settings
+checks
 rules
 engine
 asgi wsgi admin replay

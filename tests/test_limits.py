@@ -31,8 +31,8 @@ from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.algorithms.bucket import BucketLimit, DelayableLimit
 from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.algorithms.notation import limit_of_bucket
+from ratelimit_mw.core.limit import scaled
 from ratelimit_mw.settings.limits import parse_limit_specs
-from ratelimit_mw.stores.fallback import scaled
 from ratelimit_mw.testing import Clock
 
 YEAR = 365 * 24 * 3600.0  # seconds

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.once, pytest.mark.usefixtures("with_codes")]
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/messages.md"
-MAKERS = ("ConfigError", "ConfigTypeError", "Finding", "warn", "warn_throttled", "_warn_of_headers", "with_code")
+MAKERS = ("ConfigError", "ConfigTypeError", "Finding", "warn", "warn_throttled", "with_code")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 CODE = re.compile(r"RL-\d{3}")
 MAX_LENGTH = 300  # characters, not counting values: two lines of a wide terminal
@@ -38,7 +38,6 @@ UNCODED = {
     "django/throttle.py": 1,  # puts the scope of a rate before the problem
     "flask/__init__.py": 1,  # puts the key of app.config before the problems
     "replay/run.py": 1,  # puts file and line before the problems
-    "rules/deployment_checks.py": 1,  # _warn_of_headers
     "rules/rule_set.py": 1,  # puts the endpoint before the problem
     "settings/__init__.py": 1,  # problems with environment variables
     "settings/features.py": 1,  # puts the penalty before the problem
@@ -112,7 +111,7 @@ def test_first_digit_of_a_code_matches_the_kind_of_message() -> None:
     for use in USES:
         kind, code = name_of(use.call), use.code or ""
         if code and kind != "warn":
-            block = {"ConfigError": "0", "ConfigTypeError": "0", "Finding": "1", "_warn_of_headers": "1"}.get(kind, "2")
+            block = {"ConfigError": "0", "ConfigTypeError": "0", "Finding": "1"}.get(kind, "2")
             assert code[3] == block, f"{use.path}:{use.call.lineno}"
 
 

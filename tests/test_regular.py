@@ -10,12 +10,11 @@ import pytest
 
 import ratelimit_mw
 from ratelimit_mw.algorithms import notation
-from ratelimit_mw.asgi import routes
-from ratelimit_mw.http import hosts, path_index, paths
+from ratelimit_mw.checks import routes as route_checks
+from ratelimit_mw.http import hosts, path_index, paths, routes
 from ratelimit_mw.http import networks as addresses
 from ratelimit_mw.replay.formats import patterns as log_patterns
 from ratelimit_mw.rules import deployment_checks as advice
-from ratelimit_mw.rules import route_checks
 from ratelimit_mw.settings import loading
 from ratelimit_mw.stores.redis import failures
 from regular import is_linear

@@ -123,15 +123,6 @@ def serve_uvicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str]
 
 
 @contextmanager
-def serve_uvicorn_run(
-    app: str, app_dir: Path, workers: int, env: Mapping[str, str] | None = None
-) -> Iterator[WebServer]:
-    """Serve an app by `uvicorn.run(workers=...)`: no command line shows the number of workers. See serve_uvicorn."""
-    with _serve(["run_uvicorn", str(workers), app], app_dir, _with_path(app_dir, env)) as server:
-        yield server
-
-
-@contextmanager
 def serve_gunicorn(app: str, app_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[WebServer]:
     """Serve the WSGI application "module:name", or an ASGI one with a worker class for ASGI. See serve_uvicorn."""
     fixed = ["gunicorn", "--chdir", str(app_dir.resolve()), "--bind", "127.0.0.1:0", "--graceful-timeout", "3"]
@@ -173,17 +164,6 @@ def serve_granian(app: str, app_dir: Path, *options: str, env: Mapping[str, str]
     with _held_port() as port:
         fixed = ["granian", "--interface", "asgi", "--port", str(port)]
         with _serve([*fixed, *options, app], app_dir, _with_path(app_dir, env)) as server:
-            yield server
-
-
-@contextmanager
-def serve_granian_run(
-    app: str, app_dir: Path, workers: int, method: str, env: Mapping[str, str] | None = None
-) -> Iterator[WebServer]:
-    """Serve an app by `Granian(workers=...)`: no command line shows the number of workers. `method`: fork or spawn."""
-    with _held_port() as port:
-        command = ["run_granian", method, str(workers), str(port), app]
-        with _serve(command, app_dir, _with_path(app_dir, env)) as server:
             yield server
 
 

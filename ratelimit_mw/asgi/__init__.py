@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any, ClassVar, Final, Unpack
 
-from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, check_routes
 from ratelimit_mw.asgi.disconnect import ClientDisconnected, DisconnectWatcher, send_client_closed
 from ratelimit_mw.asgi.messages import with_messages
 from ratelimit_mw.asgi.send import (
@@ -17,8 +16,9 @@ from ratelimit_mw.asgi.send import (
     send_refusal,
     with_headers,
 )
-from ratelimit_mw.asgi.tracking import track
-from ratelimit_mw.core.discarded import watch_for_discard
+from ratelimit_mw.asgi.tracking import MIDDLEWARE_REGISTRY, track
+from ratelimit_mw.checks.deployment import warn_of_authentication, warn_of_cors, warn_of_script_name
+from ratelimit_mw.checks.endpoints import check_routes
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.runtime import in_event_loop
 from ratelimit_mw.core.signatures import ADD_THE_CLASS, check_app
@@ -30,7 +30,6 @@ from ratelimit_mw.engine.runtime import Sleep, async_sleep
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import raw_headers
 from ratelimit_mw.http.views import AsgiRequest, peer_of
-from ratelimit_mw.rules.deployment_checks import warn_of_authentication, warn_of_cors, warn_of_script_name
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.options import Options
@@ -38,7 +37,6 @@ from ratelimit_mw.settings.options import Options
 _NO_ASYNCIO: Final = (
     "the server runs the app with trio, and RateLimitMiddleware needs asyncio; run the server with its asyncio worker"
 )
-_FIX: Final = "assign it: app = RateLimitMiddleware(app, ...)"
 _KINDS: Final = ("http", "websocket")
 _NOT_GIVEN: Final[Any] = object()  # a marker for an argument that is missing
 
@@ -84,7 +82,6 @@ class RateLimitMiddleware:
                 self.track_all()
             warn_of_cors(app, None)
             self._gate.rule_set.adapt_to_router(app)
-        self._unused = watch_for_discard(self, _FIX)
 
     @property
     def settings(self) -> Settings:
@@ -112,7 +109,6 @@ class RateLimitMiddleware:
         that `strict` makes an error; every later request then fails with this error.
         """
         self._routes_checked = True
-        self._unused.detach()
         if self._error is not None:
             return
         try:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import Any, Final
+from weakref import WeakSet
 
 from ratelimit_mw.asgi.send import App, Message, Receive, Scope, Send
 from ratelimit_mw.engine.response_tracking import ResponseTracker, track_response
@@ -15,6 +16,28 @@ _DENIED: Final = 403  # the server's response if the app closes the handshake
 _BODIES: Final = ("http.response.body", "http.response.trailers")
 _PATIENCE: Final = 1.0  # seconds in which a server usually returns from `send`, before and after a disconnect
 _MAX_KEPT: Final = 65_536  # bytes of a request's body after which no more is read to find a disconnect behind it
+
+
+class _MiddlewareRegistry:
+    """All middleware of this process, and whether it must track every response."""
+
+    def __init__(self) -> None:
+        self.tracking_required = False
+        self._middleware: Final[WeakSet[Any]] = WeakSet()
+
+    def register(self, middleware: Any) -> bool:
+        """Add a middleware, whose `track_all` may be called later. Return whether it must track from the start."""
+        self._middleware.add(middleware)
+        return self.tracking_required
+
+    def require_tracking(self) -> None:
+        """Make all middleware track responses, because an endpoint limit needs it."""
+        self.tracking_required = True
+        for middleware in list(self._middleware):
+            middleware.track_all()
+
+
+MIDDLEWARE_REGISTRY: Final = _MiddlewareRegistry()
 
 
 def track(request: Request, state: RateLimitState, app: App, receive: Receive, send: Send) -> tuple[App, Receive, Send]:

@@ -8,7 +8,7 @@ from ratelimit_mw.admin.target import Target
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.signatures import accepts
-from ratelimit_mw.rules.deployment_checks import nested_apps
+from ratelimit_mw.http.apps import nested_apps
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 

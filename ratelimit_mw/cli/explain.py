@@ -13,10 +13,10 @@ from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is
 from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import refusal_response
-from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.settings.features import SettlePolicy
 from ratelimit_mw.settings.limits import TieredLimits, parse_limits
 from ratelimit_mw.settings.rule import Rule

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, Self
 
 from msgspec import Struct
@@ -23,6 +23,8 @@ State = Any  # specific to the algorithm, opaque to stores; None is the state of
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 DEFAULT_LEASE_TIME = 1.0  # seconds
 MOST_RECENT = MAX_EXACT_INT - 1  # the `at` of a settlement that refunds the units taken last, whatever their time
+_SCALED = 4096  # scaled limits that are cached
+_DIGITS = 9  # decimal places to round to before rounding down, so that 0.29 of 100 is 29, not 28
 MAX_SECONDS = 100 * 365 * 24 * 3600.0  # 100 years; twice that plus the current time is still exact in microseconds
 
 
@@ -294,7 +296,7 @@ class Charge(Struct, frozen=True, gc=False):
         return self.limit.effective_max_delay_us if self.max_delay is None else microseconds(self.max_delay)
 
 
-class PlainGroup(tuple[Charge, ...]):
+class PlainGroup(tuple[Charge, ...]):  # noqa: SLOT001  # a tuple of any length can have no slots
     """Charges in distinct buckets, each of the role `limit`, with a cost of at least 0 and no `max_delay` of its own.
 
     A store need not check that again. `template`: an object that groups have in common which differ in their keys only.
@@ -352,6 +354,16 @@ def check_name(field: str, value: object) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise ConfigError(f"{field}: got {value!r}, expected 1 to 64 of A-Z a-z 0-9 _ . -", code="RL-005")
     return value
+
+
+@lru_cache(maxsize=_SCALED)
+def scaled(limit: Limit, share: float) -> Limit:
+    """Return the limit with a share of its units, rounded down, at least 1."""
+    if share == 1:
+        return limit
+    names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once"}
+    units = {name: value for name in names if (value := getattr(limit, name))}
+    return replace(limit, **{name: max(1, math.floor(round(value * share, _DIGITS))) for name, value in units.items()})
 
 
 RequestBucket = tuple[str, str, str]

@@ -4,9 +4,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature, unwrap
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from pathlib import PurePath
-from types import FrameType
 from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError
@@ -25,7 +24,7 @@ _APPS: Final[Mapping[str, Sequence[str]]] = {
     "Django": ("request",),
 }
 _MIDDLEWARE: Final = {kind: f"ratelimit_mw.{kind.lower()}.RateLimitMiddleware" for kind in _APPS}
-_LAMBDA: Final = "<lambda>"
+LAMBDA: Final = "<lambda>"  # the name of each of them
 ADD_THE_CLASS: Final = (
     "got a RateLimitMiddleware object, and the app creates it: app.add_middleware(RateLimitMiddleware, "
     "limits='100/minute')"
@@ -35,28 +34,6 @@ ADD_THE_CLASS: Final = (
 def explain_exempt(arguments: Sequence[object]) -> str:
     """Return the message for `@exempt()`, whose parentheses leave it without an endpoint. Else an empty text."""
     return "" if arguments else "got no endpoint: write @exempt without parentheses"
-
-
-class UncallableDependency:
-    """A `__signature__` that makes FastAPI reject an object as a dependency.
-
-    Without it, FastAPI would accept the object, and take its arguments for query parameters. `text`: the text of the
-    `ConfigError`. `on_instances`: whether to reject instances as well as the class.
-    """
-
-    def __init__(self, text: str, *, on_instances: bool = False) -> None:
-        self._text: Final = text
-        self._on_instances: Final = on_instances
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        """Raise ConfigError if FastAPI reads the attribute, else AttributeError, as if it did not exist."""
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # shows what reads the attribute
-        while frame is not None and frame.f_globals.get("__name__") in ("inspect", "functools"):
-            frame = frame.f_back
-        is_meant = instance is None or self._on_instances
-        if is_meant and frame is not None and str(frame.f_globals.get("__name__")).startswith("fastapi."):
-            raise ConfigError(self._text, code="RL-047")
-        raise AttributeError("__signature__")
 
 
 def is_async(call: Callable[..., Any]) -> bool:
@@ -73,7 +50,7 @@ def callable_place(call: Callable[..., Any]) -> str:
     """Return the name of a callable for logs; for lambdas, which all have the same name, also file, line and column."""
     name = callable_name(call)
     code = getattr(call, "__code__", None)
-    if code is None or not name.endswith(_LAMBDA):
+    if code is None or not name.endswith(LAMBDA):
         return name
     column = next((column for _, _, column, _ in code.co_positions() if column), 0)
     return f"{name} at {PurePath(code.co_filename).name}:{code.co_firstlineno}:{column + 1}"
@@ -109,7 +86,7 @@ def check_callable(call: Callable[..., Any], names: Sequence[str], display_name:
     if not accepts(call, names):
         own = getattr(call, "__name__", "")
         parameters = ", ".join(names)
-        example = f"lambda {parameters}: ..." if own in ("", _LAMBDA) else f"def {own}({parameters})"
+        example = f"lambda {parameters}: ..." if own in ("", LAMBDA) else f"def {own}({parameters})"
         arguments = " and ".join(f"the {one}" for one in names)
         raise ConfigError(
             f"{name} takes {parameters_text(call)}; it is called with {arguments}: {example}", code="RL-034"
@@ -163,25 +140,6 @@ def reject_async(call: Callable[..., Any], context: str = "") -> None:
         raise ConfigError(
             f"got {callable_name(call)}, which is async; expected a plain function{context}", code="RL-035"
         )
-
-
-def check_parentheses(limits: object) -> None:
-    """Raise `ConfigError` if `limits` is a function or class: then a decorator was written without its parentheses.
-
-    Only for decorators wrapped by `validation.check_arguments`: inspects the line that calls the wrapper.
-    """
-    if isinstance(limits, (type, classmethod, staticmethod)) or _is_decorated_function(limits, sys._getframe(3)):  # noqa: SLF001  # as `warnings` does
-        name = callable_name(limits) if callable(limits) else type(limits).__name__
-        raise ConfigError(f'limits: got {name}, expected limits: did you mean @limit("5/minute")?', code="RL-047")
-
-
-def _is_decorated_function(limits: object, caller: FrameType) -> bool:
-    """Return whether `caller` executes a line of this function. This happens only while its decorators are called."""
-    code = getattr(unwrap(limits), "__code__", None) if callable(limits) else None
-    if code is None or code.co_name == _LAMBDA or code.co_filename != caller.f_code.co_filename:
-        return False
-    last = max((line for *_, line in code.co_lines() if line is not None), default=0)
-    return bool(code.co_firstlineno <= caller.f_lineno <= last)
 
 
 def parameters_text(call: Callable[..., Any]) -> str:

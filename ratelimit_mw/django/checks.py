@@ -1,7 +1,7 @@
 """System checks for `manage.py check`: invalid settings, and limits that nothing enforces."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -11,6 +11,7 @@ from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A
 from django.urls import LocalePrefixPattern, Resolver404, get_resolver, resolve
 from django.urls.resolvers import RoutePattern
 
+from ratelimit_mw.checks.routes import RouteShape, route_findings, shape_of_bracket_template
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, capture_warnings
 from ratelimit_mw.core.signatures import callable_name
@@ -32,12 +33,10 @@ from ratelimit_mw.django.middleware import (
     middleware_indices,
 )
 from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
-from ratelimit_mw.engine.endpoint_misuse import EndpointWatch, watch_on
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, unwrap_chain
-from ratelimit_mw.rules.route_checks import RouteShape, route_findings, shape_of_bracket_template
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 from ratelimit_mw.settings.loading import unread_settings
 
 _MIDDLEWARE: Final = "ratelimit_mw.django.RateLimitMiddleware"
@@ -84,7 +83,6 @@ def check_views(**_: Any) -> list[CheckMessage]:
         Error(problem, id="ratelimit_mw.E002") for problem in dict.fromkeys(_problems_of_throttles(views))
     ]
     found += [Error(text, id="ratelimit_mw.E003") for text in _foreign_limits(routed)]
-    found += [_of_finding(watch.finding, "ratelimit_mw.W008") for watch in _watches_on(views)]
     hint = f"{FIX[0].upper()}{FIX[1:]}."
     found += [_finding(f"{idle.text}.", hint, "ratelimit_mw.W004") for idle in idle_throttles(views)]
     found += [_of_finding(finding, "ratelimit_mw.W007") for finding in _unrouted()]
@@ -108,12 +106,6 @@ def _foreign_limits(routed: Sequence[tuple[Any, str]]) -> Iterator[str]:
         if any(not one.rule.exempt and one not in LOCATIONS for one in _reached_limits([view])):
             text = f"{route}: the limit on {callable_name(view)} is by the decorator for another framework"
             yield ConfigError(f"{text}; use limit of ratelimit_mw.django", code="RL-063").problems[0]
-
-
-def _watches_on(views: Sequence[Any]) -> Iterable[EndpointWatch]:
-    """Return what watches functions that `limit` of a Limiter has wrapped, each once."""
-    found = [watch_on(inner) for view in views for inner in unwrap_chain(view)]
-    return dict.fromkeys(watch for watch in found if watch is not None)
 
 
 def _finding(text: str, hint: str | None, name: str) -> CheckMessage:

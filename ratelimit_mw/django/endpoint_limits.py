@@ -1,7 +1,6 @@
 """Limits on Django's views: the decorators, and the search for limits on a view."""
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from threading import Event
@@ -11,14 +10,14 @@ from weakref import WeakKeyDictionary
 from django.conf import settings
 from django.core.signals import request_started
 
+from ratelimit_mw.checks.decorators import applied_at, check_parentheses
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.core.signatures import check_parentheses, explain_exempt
+from ratelimit_mw.core.signatures import explain_exempt
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.rule_table import EndpointLevel, EndpointRules
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit, limits_on
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -41,12 +40,10 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Calla
     """
     check_parentheses(limits)
     endpoint_limit = EndpointLimit(limits, **options)
-    caller = sys._getframe(2)  # noqa: SLF001  # to report the place, as `warnings` does
-    place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+    place = applied_at()
 
     def decorate(view: View) -> View:
-        warn_of_other_framework(view, sys._getframe(1), "ratelimit_mw.django")  # noqa: SLF001  # finds the app
-        LOCATIONS.setdefault(endpoint_limit, place)
+        LOCATIONS.setdefault(endpoint_limit, f"{place.file}:{place.line}")
         if not MIDDLEWARE_LOADED.is_set():
             request_started.connect(_warn, dispatch_uid=_warn)
         # not on the wrapped function: method_decorator passes wrappers of methods that all views inherit

@@ -27,8 +27,8 @@ from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import user_id
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.rule_table import EndpointLevel, EndpointRules
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 from ratelimit_mw.settings.rule import EndpointLimitOptions
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 

@@ -5,11 +5,13 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
+from ratelimit_mw.checks.deployment import switched_off
+from ratelimit_mw.checks.rules import unseen_messages, unused_slot_options
+from ratelimit_mw.checks.workers import configured_workers, multiple_workers_finding
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.events import Hook
 from ratelimit_mw.core.log import Finding, error_summary, warn, warn_or_fail
 from ratelimit_mw.core.memo import Budget, Memo, cached_property
-from ratelimit_mw.core.processes import configured_workers, multiple_workers_finding
 from ratelimit_mw.core.signatures import callable_name, reject_async
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.delays import DelayCapacity
@@ -22,10 +24,7 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
-from ratelimit_mw.rules.deployment_checks import switched_off
-from ratelimit_mw.rules.message_limits import unseen_messages
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.startup_checks import unused_slot_options
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_variables
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store

@@ -1,17 +1,16 @@
 """Wraps plain functions for the `limit` decorators of Limiter and AsyncLimiter."""
 
-import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, isasyncgenfunction, iscoroutine, isgeneratorfunction
 from typing import Any, Final, ParamSpec, TypeVar
 
+from ratelimit_mw.checks.decorators import USE_LIMIT, reject_registered
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import accepts, callable_name, is_async, parameters_of, reject_async
 from ratelimit_mw.engine.acquire import SlotHolder, ThreadContext, acquire
-from ratelimit_mw.engine.endpoint_misuse import USE_LIMIT, EndpointWatch, reject_registered
 from ratelimit_mw.engine.runtime import Runtime
 
 P = ParamSpec("P")
@@ -81,7 +80,7 @@ class DecoratorOptions:
 def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) -> Callable[P, R]:
     """Wrap a function so that each call is charged, for threads. Raises `ConfigError` if it is async."""
     _check_function(function)
-    reject_registered(function, sys._getframe(2))  # noqa: SLF001  # the line with the decorator knows the app
+    reject_registered(function)
     if is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is async, and Limiter would block its event loop; "
@@ -96,12 +95,8 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) 
             code="RL-046",
         )
 
-    watch = EndpointWatch(function, options.key)
-
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not watch.done:
-            watch.examine(sys._getframe(1), args)  # noqa: SLF001  # to identify the caller
         charges = charges_for(args, kwargs)
         if not options.has_slots:
             run(acquire(runtime, charges))
@@ -109,7 +104,7 @@ def wrap(function: Callable[P, R], options: DecoratorOptions, runtime: Runtime) 
         with ThreadContext(SlotHolder(runtime, charges)):
             return function(*args, **kwargs)
 
-    return watch.watch(call)
+    return call
 
 
 def wrap_async(
@@ -117,7 +112,7 @@ def wrap_async(
 ) -> Callable[P, Coroutine[Any, Any, R]]:
     """Wrap an async function so that each awaited call is charged. Raises `ConfigError` if it is not async."""
     _check_function(function)
-    reject_registered(function, sys._getframe(2))  # noqa: SLF001  # the line with the decorator knows the app
+    reject_registered(function)
     if not is_async(function):
         raise ConfigError(
             f"limit: got {callable_name(function)}, which is not async and cannot await the store; "
@@ -125,12 +120,9 @@ def wrap_async(
             code="RL-046",
         )
     charges_for = options.charges_for(function)
-    watch = EndpointWatch(function, options.key)
 
     @wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not watch.done:
-            watch.examine(sys._getframe(1), args)  # noqa: SLF001  # to identify the caller
         charges = charges_for(args, kwargs)
         if not options.has_slots:
             await acquire(runtime, charges)
@@ -138,7 +130,7 @@ def wrap_async(
         async with SlotHolder(runtime, charges):
             return await function(*args, **kwargs)
 
-    return watch.watch(call)
+    return call
 
 
 def _check_function(function: object) -> None:

@@ -18,12 +18,12 @@ from ratelimit_mw.engine.runtime import AsyncioRuntime, Sleep, ThreadRuntime, as
 from ratelimit_mw.engine.settlement import MAY_BE_LOST, SettlementQueue
 from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.rules.compiled import check_no_async_callables
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.rules.way import Way
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import check_no_async_callables
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.lifecycle import PerLoop

@@ -8,17 +8,16 @@ from typing import Any, Final, Self
 from msgspec.structs import replace
 
 from ratelimit_mw.algorithms.notation import parse, reject_limits
+from ratelimit_mw.checks.decorators import USE_LIMIT, check_parentheses
+from ratelimit_mw.checks.workers import warn_of_multiple_workers
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.identity import bucket_key, encode
 from ratelimit_mw.core.limit import MOST_RECENT, Charge, Limit, check_name, check_seconds
-from ratelimit_mw.core.processes import warn_of_multiple_workers
 from ratelimit_mw.core.runtime import run
-from ratelimit_mw.core.signatures import check_parentheses
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict, verdict_of
 from ratelimit_mw.engine.acquire import SlotHolder, ThreadContext, Turn, acquire, with_timeout_as_max_delay
 from ratelimit_mw.engine.decorator import DecoratorOptions, P, R, wrap, wrap_async
-from ratelimit_mw.engine.endpoint_misuse import USE_LIMIT
 from ratelimit_mw.engine.runtime import AsyncioRuntime, ThreadRuntime
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.url import open_async_store, open_store

@@ -1,19 +1,18 @@
 """Limits on Flask's views and blueprints, and a warning if nothing enforces them."""
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar, Unpack
 from weakref import WeakKeyDictionary, WeakSet
 
+from ratelimit_mw.checks.decorators import check_parentheses
+from ratelimit_mw.checks.routes import no_effect_methods
 from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.core.signatures import callable_name, check_parentheses, explain_exempt
+from ratelimit_mw.core.signatures import callable_name, explain_exempt
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.engine.endpoint_misuse import warn_of_other_framework
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
-from ratelimit_mw.rules.route_checks import no_effect_methods_finding
 from ratelimit_mw.rules.rule_table import EndpointLevel
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit, limits_on, unwrap_chain
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
@@ -56,7 +55,6 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointLimitOptions]) -> Calla
     EndpointLimit(limits, **options).reject_async_callables()  # raises here, in the line of the mistake
 
     def decorate(target: Target) -> Target:
-        warn_of_other_framework(target, sys._getframe(1), "ratelimit_mw.flask")  # noqa: SLF001  # finds the app
         return _attach(EndpointLimit(limits, **options), target, "limit")
 
     return decorate
@@ -172,17 +170,15 @@ def is_strict(app: Flask) -> bool:
 
 def _no_effect_methods(app: Flask) -> Iterator[Finding]:
     """Yield a finding for each unchecked limit whose `methods` do not occur in any of its routes."""
-    methods: dict[EndpointLimit, set[str]] = {}
+    methods: dict[EndpointLimit, list[Collection[str]]] = {}
     for rule in app.url_map.iter_rules():
         names = [name for name in app.blueprints if rule.endpoint.startswith(f"{name}.")]
         for owner in (app.view_functions.get(rule.endpoint), *(app.blueprints[name] for name in names)):
             for endpoint_limit in limits_on(owner):
-                methods.setdefault(endpoint_limit, set()).update(rule.methods or ())
-    for endpoint_limit, present in methods.items():
-        own = endpoint_limit.rule.all_methods
-        if own and endpoint_limit in _unchecked and own.isdisjoint(present):
-            accepted = present - _IMPLICIT_METHODS
-            yield no_effect_methods_finding(_unchecked[endpoint_limit], endpoint_limit.rule, "its routes", accepted)
+                methods.setdefault(endpoint_limit, []).append(rule.methods or ())
+    for endpoint_limit, of_routes in methods.items():
+        if endpoint_limit in _unchecked:
+            yield from no_effect_methods(_unchecked[endpoint_limit], endpoint_limit.rule, "its routes", of_routes)
 
 
 def _is_strict(app: Flask) -> bool:

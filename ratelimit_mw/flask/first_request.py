@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
+from ratelimit_mw.checks.routes import route_findings, shape_of_bracket_template
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.flask.endpoint_limits import CONFIG
-from ratelimit_mw.rules.route_checks import route_findings, shape_of_bracket_template
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_settings
 

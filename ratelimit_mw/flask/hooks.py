@@ -20,8 +20,8 @@ from ratelimit_mw.http.response import HeaderList, addable, addable_to_refusal, 
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.views import WsgiRequest
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.rule_table import EndpointRules
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 from ratelimit_mw.wsgi.send import send_refusal
 from ratelimit_mw.wsgi.tracking import end_on_close
 

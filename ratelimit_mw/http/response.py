@@ -323,7 +323,8 @@ def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
     charges, decisions, policies = verdict.charges, verdict.decisions, verdict.policies or _policies(verdict)
     if verdict.allowed:
         # the same as below, in a third of the time; see `Verdict` for which one binds
-        visible, first, least, latest = [], 0, inf, 0.0
+        visible: list[tuple[Policy, Decision]] = []
+        first, least, latest = 0, inf, 0.0
         for charge, policy, decision in zip(charges, policies, decisions, strict=True):
             if charge.role == "shadow" or policy.only_in_refusals:
                 continue

@@ -12,11 +12,11 @@ from ratelimit_mw.http.callables import RequestCallable, is_callable_name, resol
 from ratelimit_mw.http.client_ip import client_address
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.replay.formats.base import DURATION, HEADERS, LogFormat
-from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet
 from ratelimit_mw.settings.features import parse_statuses
-from ratelimit_mw.settings.rule import Rule
+from ratelimit_mw.settings.rule import Rule, placed
 
 _TEXT: Final = "text:"
 _VALUES: Final = "ip, user, missing, or text:VALUE"
@@ -158,10 +158,8 @@ def check(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) 
 def _problems(settings: Settings, rules: RuleSet, finder: "_ProblemFinder") -> Iterator[tuple[str, str]]:
     """Yield each place in the settings that needs a value which the log lacks, with the fix."""
     app, *of_rules, default = rules.limit_sets
-    parsed = settings.parsed_rules()
-    names = [f"rules[{index}] ({rule.full_name})" for index, rule in enumerate(parsed)]
     yield from _of_limits(app, "", "app_limits", settings, finder)
-    for place, rule, limit_set in zip(names, parsed, of_rules, strict=True):
+    for (place, rule), limit_set in zip(placed(settings.parsed_rules()), of_rules, strict=True):
         yield from _of_limits(limit_set, f"{place}.", "limits", settings, finder)
         yield from _of_rule(place, rule, finder)
     yield from _of_limits(default, "", "limits", settings, finder)

@@ -23,9 +23,9 @@ from ratelimit_mw.replay.simulation import Simulation, Watch
 from ratelimit_mw.replay.suggestions import distributions, suggest
 from ratelimit_mw.replay.tallies import RuleTally, Tallies
 from ratelimit_mw.replay.times import Period
-from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet
 from ratelimit_mw.settings.loading import with_location
 
 _MOST: Final = 10  # clients named for each rule

@@ -243,8 +243,9 @@ class Simulation:
         is_plain = not self._has_lists and self._part[1] == 1 and self._assumed.user is None and isinstance(caller, str)
         way = route.way if is_plain else None
         client = None if way is None else self._reader.client(record)
-        if way is not None and client is not None:
-            charge_plan = way.plan(way.charges(client))
+        charges = None if way is None or client is None else way.charges(client)
+        if way is not None and charges is not None:
+            charge_plan = way.plan(charges)
         else:
             request = self._reader.request(record)
             client, reason = request.client, self._reason_without_limits(route, request)

@@ -1,41 +1,19 @@
-"""Startup checks of what surrounds the middleware: the server, its processes, the proxies and the wrapped app."""
+"""Looks for mistakes in the deployment that only requests show: proxies that are not trusted, and several processes."""
 
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any, Final
 
-from ratelimit_mw.core.log import Finding, warn, warn_or_fail
-from ratelimit_mw.core.processes import configured_workers, multiple_workers_finding
+from ratelimit_mw.checks.workers import configured_workers, multiple_workers_finding
+from ratelimit_mw.core.log import warn, warn_or_fail
 from ratelimit_mw.http.client_ip import ClientIPResolver
-from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.networks import shortest
-from ratelimit_mw.http.paths import covers
-from ratelimit_mw.settings import Settings
 
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip")
 _MAX_REQUESTS: Final = 1000  # requests to examine; the check costs time
 _MIN_PUBLIC_REQUESTS: Final = 100  # with a proxy's header; a client may send one, a proxy always does
 _DJANGO_TEST_SERVER: Final = "testserver"  # the name of Django's test client, which sets wsgi.multiprocess
-_MAX_DEPTH: Final = 50  # nested apps
-_APP_ATTRIBUTES: Final = ("app", "application", "wsgi_app", "__wrapped__", "__self__")  # of middleware: the wrapped app
-
-
-def switched_off(settings: Settings) -> Iterator[Finding]:
-    """Yield a finding if a variable of the environment, perhaps a forgotten one, turns all limits off."""
-    for option, value, effect in (
-        ("enabled", False, "nothing is limited"),
-        ("shadow", True, "nothing is limited, and limits only report"),
-    ):
-        if option in settings.from_environment and getattr(settings, option) is value:
-            yield Finding(
-                f"RATELIMIT_MW_{option.upper()} is {str(value).lower()}, so {effect}; remove the variable, if this is "
-                "not meant",
-                weakens_limits=False,
-                code="RL-117",
-            )
-            return
 
 
 class ProcessCountCheck:
@@ -148,100 +126,3 @@ class ProxyHeaderCheck:
 
 def _mentions(value: str, client: str) -> bool:
     return re.search(rf"(?<![0-9A-Fa-f:.]){re.escape(client)}(?![0-9A-Fa-f.])", value) is not None
-
-
-def warn_of_cors(app: Any, outer: Any) -> None:
-    """Warn if CORS middleware prevents browsers from reading refusals or the rate limit headers.
-
-    `app`: the wrapped app. `outer`: the Starlette app around the middleware, if any; it knows the options of CORS.
-    """
-    if any(_is_named(kind, "CORSMiddleware") for kind in _nested_classes(app)):
-        _warn_of_headers(
-            "CORSMiddleware is inside RateLimitMiddleware, so browsers cannot read a refusal; put it outside: with "
-            "Starlette and FastAPI, add it after RateLimitMiddleware",
-            code="RL-113",
-        )
-        return
-    for middleware in getattr(outer, "user_middleware", ()):
-        exposed = {str(name).lower() for name in getattr(middleware, "kwargs", {}).get("expose_headers", ())}
-        if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", "ratelimit"}:
-            _warn_of_headers(
-                "CORSMiddleware does not expose the rate limit headers to scripts; give it "
-                "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']",
-                code="RL-114",
-            )
-            return
-
-
-def _warn_of_headers(text: str, code: str) -> None:
-    warn_or_fail([Finding(text, code=code, weakens_limits=False)], strict=False)
-
-
-def warn_of_authentication(app: Any, keys: Iterable[Key], *, strict: bool) -> None:
-    """Report a key that reads the user if only the wrapped app authenticates users, which is too late."""
-    key = next((key for key in keys if key.may_read_user), None)
-    if key is not None and any(_is_named(kind, "AuthenticationMiddleware") for kind in _nested_classes(app)):
-        finding = Finding(
-            "AuthenticationMiddleware is inside RateLimitMiddleware, so no user is known where the key, "
-            f"{key.text}, is read, and no client is counted by its user; put AuthenticationMiddleware outside (with "
-            "Starlette and FastAPI, add it after RateLimitMiddleware), or leave user out of the key",
-            code="RL-115",
-        )
-        warn_or_fail([finding], strict=strict)
-
-
-def warn_of_script_name(app: Any, settings: Settings) -> None:
-    """Report rules that match only one of the two paths by which Django serves a view for `FORCE_SCRIPT_NAME`.
-
-    Under ASGI, Django drops this prefix from a path, and serves a path without it as it is.
-    """
-    prefix = (sys.modules["django.conf"].settings.FORCE_SCRIPT_NAME or "" if _is_of(app, "django") else "").rstrip("/")
-    findings = []
-    for number, rule in enumerate(settings.parsed_rules() if prefix else ()):
-        paths = [rule.path] if isinstance(rule.path, str) else rule.path
-        for path in () if rule.exempt else paths:
-            other = path.removeprefix(prefix) if path.startswith(f"{prefix}/") else f"{prefix}{path}"
-            if not any(covers(each, other, ignore_case=settings.ignore_case) for each in paths):
-                text = (
-                    f"rules[{number}] ({rule.full_name}): Django has FORCE_SCRIPT_NAME = {prefix!r}, so it serves "
-                    f"{other} as it does {path}, and the rule does not match {other}; add it to the rule's paths, or "
-                    "use ratelimit_mw.django, whose middleware reads a path as Django does"
-                )
-                findings.append(Finding(text, code="RL-140"))
-    warn_or_fail(findings, strict=settings.strict)
-
-
-def is_falcon(app: object) -> bool:
-    """Return whether `app` is a Falcon app, or middleware around one.
-
-    Falcon's `/users/{id}` also matches `/users/`, with an empty id. In all other supported routers `/users/` does not
-    match it, and is usually a separate endpoint.
-    """
-    return _is_of(app, "falcon")
-
-
-def _is_of(app: object, package: str) -> bool:
-    """Return whether a class of this package made the app, or an app inside it."""
-    classes = (kind for inner in nested_apps(app, *_APP_ATTRIBUTES) for kind in type(inner).__mro__)
-    return any(kind.__module__.partition(".")[0] == package for kind in classes)
-
-
-def _nested_classes(app: Any) -> Iterator[object]:
-    """Yield the classes of an app, of the apps that it wraps, and of their middleware."""
-    for wrapped in nested_apps(app, "app"):
-        yield type(wrapped)
-        yield from (getattr(one, "cls", None) for one in getattr(wrapped, "user_middleware", ()))
-
-
-def nested_apps(app: Any, *attributes: str) -> Iterator[Any]:
-    """Yield an app, and the apps inside it. `attributes`: the names under which middleware keeps the app it wraps."""
-    for _ in range(_MAX_DEPTH):
-        yield app
-        app = next((inner for name in attributes if (inner := getattr(app, name, None)) is not None), None)
-        if app is None:
-            return
-
-
-def _is_named(kind: object, name: str) -> bool:
-    """Return whether `kind` is a class of this name, or a subclass of one."""
-    return any(one.__name__ == name for one in getattr(kind, "__mro__", ()))

@@ -1,33 +1,18 @@
 """Finds the limits of a websocket's messages from the rules of its handshake. Pure: no store, no clock, no I/O."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from ratelimit_mw.core.log import Finding
-from ratelimit_mw.rules.compiled import LimitSet
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet
 from ratelimit_mw.settings.limits import parse_limits
 from ratelimit_mw.settings.rule import OnStoreError, Rule
 
 _NAME: Final = "messages"  # in bucket keys, after a slash; names of rules have no slash, so the bucket is unique
 _STRICTEST_FIRST: Final[Sequence[OnStoreError]] = ("deny", "local", "allow")
-
-
-def unseen_messages(settings: Settings, observer: str) -> Iterator[Finding]:
-    """Yield a finding for each option `messages`. `observer`: what enforces the limits, but sees no messages."""
-    for place, option in (
-        ("", settings.messages),
-        *((f"rules[{index}] ({rule.full_name}).", rule.messages) for index, rule in enumerate(settings.parsed_rules())),
-    ):
-        if option:
-            yield Finding(
-                f"{place}messages: {observer} does not see messages of websockets, so they are not limited; limit them "
-                "in the app, and remove this option",
-                code="RL-133",
-            )
 
 
 class MessageLimits:

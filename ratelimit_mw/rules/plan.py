@@ -16,7 +16,7 @@ from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.keys import KeyContext
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Policy
-from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
+from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
 _NO_USER: Final = "; if all requests lack it, authenticate outside the rate limiter"

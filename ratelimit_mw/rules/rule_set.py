@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from ratelimit_mw.checks.rules import EndpointLimitChecks, startup_findings
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.http.apps import is_falcon
 from ratelimit_mw.http.callables import ENABLED_FAILURE, RequestCallable, evaluate_predicate, resolve_callable
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.client_lists import ClientList
@@ -16,9 +18,7 @@ from ratelimit_mw.http.networks import shortest
 from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.views import UNDERSCORE_FINDING, unambiguous_values
-from ratelimit_mw.rules.compiled import LimitSet
-from ratelimit_mw.rules.deployment_checks import ProxyHeaderCheck, is_falcon
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, bucket_for, name_for
+from ratelimit_mw.rules.deployment_checks import ProxyHeaderCheck
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.rules.rule_table import (
     CompiledRule,
@@ -27,9 +27,10 @@ from ratelimit_mw.rules.rule_table import (
     RuleTable,
     applicable_rules,
 )
-from ratelimit_mw.rules.startup_checks import EndpointLimitChecks, startup_findings
 from ratelimit_mw.rules.way import BLOCKED, NOT_LIMITED, Way
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit, bucket_for, name_for
 from ratelimit_mw.settings.limits import parse_limits
 
 _CACHE_SIZE: Final = 1024  # endpoints
@@ -214,10 +215,10 @@ class RuleSet:
 
     def _listed(self, client: str | None) -> Way | None:
         """Return the way of a client on the blocklist or safelist."""
-        address = shortest(client)
-        for networks, way in self._lists if address is not None else ():
-            if address in networks:
-                return way
+        if (address := shortest(client)) is not None:
+            for networks, way in self._lists:
+                if address in networks:
+                    return way
         return None
 
     def _examine(

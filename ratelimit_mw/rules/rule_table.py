@@ -9,12 +9,12 @@ from ratelimit_mw.http.hosts import Hosts
 from ratelimit_mw.http.path_index import Leaf, PathTree
 from ratelimit_mw.http.paths import Forms, Paths, is_normal
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.rules.compiled import LimitSet
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.message_limits import MessageLimits
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.rules.way import NOT_LIMITED, Way, way_of
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 from ratelimit_mw.settings.rule import Rule
 
 _CACHE_SIZE: Final = 1024  # combinations of rules

@@ -11,8 +11,8 @@ from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.http.client_ip import client_address
 from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH
-from ratelimit_mw.rules.compiled import CompiledLimit
 from ratelimit_mw.rules.plan import Match, Plan, with_distinct_buckets
+from ratelimit_mw.settings.compiled import CompiledLimit
 from ratelimit_mw.stores.group import is_plain
 
 _NO_TAG: Final = "{}"
@@ -46,9 +46,9 @@ class Way:
         self.policies: Final = match.policies
         self.verdict: Final = Verdict(False, (), (), match.rule) if match.denied else None
         self._limits: Final[Sequence[CompiledLimit]] = match.fixed_limits or ()
-        self._tags: Final = _tags_of_addresses(prefix, self._limits[0].tag_of if templates else str)
+        self._tags: Final = _tags_of_addresses(prefix, self._limits[0].tag_of if self._limits else str)
         # of each charge: itself if all clients share it, else its copying method and the end of its key
-        self._templates: Final = [
+        self._templates: Final[list[tuple[Charge | None, Callable[[], Charge], str]]] = [
             (template if limit.key.is_all else None, template.__copy__, template.key.removeprefix(_NO_TAG))  # type: ignore[attr-defined]  # of msgspec's structs
             for limit, template in zip(self._limits, templates, strict=True)
         ]

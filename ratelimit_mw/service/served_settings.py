@@ -5,14 +5,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from ratelimit_mw.checks.deployment import switched_off
+from ratelimit_mw.checks.rules import unseen_messages
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.rules.deployment_checks import switched_off
-from ratelimit_mw.rules.message_limits import unseen_messages
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import has_concurrency, parse_limits
 from ratelimit_mw.settings.loading import unread_variables
-from ratelimit_mw.settings.rule import Rule
+from ratelimit_mw.settings.rule import Rule, placed
 
 _NO_SLOTS: Final = (
     "counts requests in progress, and the service does not see when a request ends; take slots by POST /v1/hit with "
@@ -51,8 +51,7 @@ def _slots(settings: Settings, rules: list[Rule]) -> Iterator[str]:
             yield f"{field}: {_NO_SLOTS}"
     if settings.concurrent:
         yield f"concurrent: {_NO_SLOTS}"
-    for index, rule in enumerate(rules):
-        place = f"rules[{index}] ({rule.full_name})"
+    for place, rule in placed(rules):
         if rule.concurrent:
             yield f"{place}.concurrent: {_NO_SLOTS}"
         elif has_concurrency(rule.resolve_limits(*tiers)):
@@ -62,7 +61,7 @@ def _slots(settings: Settings, rules: list[Rule]) -> Iterator[str]:
 def _findings(settings: Settings, rules: list[Rule]) -> Iterator[Finding]:
     places: list[tuple[str, Settings | Rule]] = [
         ("", settings),
-        *((f"rules[{index}] ({rule.full_name}).", rule) for index, rule in enumerate(rules)),
+        *((f"{place}.", rule) for place, rule in placed(rules)),
     ]
     for place, one in places:
         for option in ("settle", "count_status"):

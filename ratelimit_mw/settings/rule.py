@@ -1,7 +1,7 @@
 """Rules: the requests that they match, and their limits."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec import Struct
@@ -60,6 +60,12 @@ LimitValue = str | Limit | LimitOptions | LimitSpec | Mapping[str, Any]
 # not parsed yet: notation, a Limit, a table, or a list of these; a table of tiers; or a callable of the request
 LimitsValue = LimitValue | Sequence[LimitValue] | RequestCallable
 PathSpec = str | Sequence[str]
+
+
+def texts_of(value: PathSpec) -> Sequence[str]:
+    """Return one path or host, or several, as a sequence."""
+    return [value] if isinstance(value, str) else value
+
 
 _METHOD = re.compile(r"[A-Z]+")
 
@@ -211,8 +217,8 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     @property
     def name_source(self) -> str:
         """The methods, hosts and paths from which the default name is made: `POST /login`."""
-        hosts, paths = ([one] if isinstance(one, str) else one for one in (self.host, self.path))
-        return " ".join([*(["preflight"] if self.preflight else self.methods), *hosts, *paths])
+        methods = ["preflight"] if self.preflight else self.methods
+        return " ".join([*methods, *texts_of(self.host), *texts_of(self.path)])
 
     @property
     def settles(self) -> bool:
@@ -301,3 +307,8 @@ def rule_from(value: object, elsewhere: Mapping[str, str] = LIMIT_TABLE_OPTIONS)
     if not isinstance(value, Mapping):
         raise ConfigError(f"got {value!r}, expected a table or a Rule", code="RL-008")
     return build_checked(Rule, value, RuleOptions, elsewhere)
+
+
+def placed(rules: Iterable[Rule]) -> list[tuple[str, Rule]]:
+    """Return each rule of the settings with its place for messages: `rules[2] (login)`."""
+    return [(f"rules[{index}] ({rule.full_name})", rule) for index, rule in enumerate(rules)]

@@ -2,31 +2,23 @@
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, TypeVar, Unpack, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, Unpack, get_type_hints
 
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.asgi.checks import WRAPPED
 from ratelimit_mw.asgi.send import Receive, Scope, Send, close_message, send_refusal
+from ratelimit_mw.checks.decorators import NoDependency, check_parentheses, registered_path
 from ratelimit_mw.core.errors import ConfigError, ConfigTypeError, require
 from ratelimit_mw.core.log import Finding, warn_or_fail
-from ratelimit_mw.core.signatures import (
-    UncallableDependency,
-    callable_name,
-    check_parentheses,
-    explain_exempt,
-    signature_of,
-)
+from ratelimit_mw.core.signatures import callable_name, explain_exempt, signature_of
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.engine.endpoint_misuse import registered_path
 from ratelimit_mw.http.on_refused import custom_refusal
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.response import addable
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit
+from ratelimit_mw.settings.endpoint_limits import WRAPPED, EndpointLimit
 from ratelimit_mw.settings.rule import LimitsValue
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,
@@ -91,14 +83,13 @@ class _LimitDecorator:
     """The decorator that `limit` returns. FastAPI gets an error if it is used as a dependency."""
 
     __slots__ = ("_endpoint_limit",)
-    __signature__ = UncallableDependency(_NO_DEPENDENCY, on_instances=True)
 
     def __init__(self, endpoint_limit: AsgiEndpointLimit) -> None:
         self._endpoint_limit: Final = endpoint_limit
 
-    def __call__(self, endpoint: _Endpoint) -> _Endpoint:
+    def __call__(self, endpoint: Annotated[_Endpoint, NoDependency(_NO_DEPENDENCY)]) -> _Endpoint:
         """Limit one endpoint."""
-        if (path := registered_path(endpoint, sys._getframe(1))) is not None:  # noqa: SLF001  # finds the app
+        if (path := registered_path(endpoint)) is not None:
             finding = Finding(_REGISTERED.format(callable_name(endpoint), path), code="RL-101")
             warn_or_fail([finding], strict=self._endpoint_limit.standalone_settings.strict)
         limited: _Endpoint = _limit_endpoint(self._endpoint_limit, endpoint)

@@ -7,9 +7,9 @@ from weakref import ref
 
 from msgspec import Struct
 
-from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY, AsgiLimit, check_routes
-from ratelimit_mw.asgi.routes import RouteInfo, app_cache, route_info
 from ratelimit_mw.asgi.send import STATE_KEY, Receive, Scope, Send, send_refusal, with_headers
+from ratelimit_mw.asgi.tracking import MIDDLEWARE_REGISTRY
+from ratelimit_mw.checks.endpoints import check_routes
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
@@ -17,11 +17,12 @@ from ratelimit_mw.engine.entrance import enter_asgi
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import HeaderList, RawFields, headers, raw, raw_headers
+from ratelimit_mw.http.routes import RouteInfo, app_cache, route_info
 from ratelimit_mw.http.views import AsgiRequest, peer_of
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, limits_on
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.rules.way import Way
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import AsgiLimit, EndpointLimit, limits_on
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
 # takes precedence over limits in the environment, which are meant for a middleware

@@ -4,13 +4,12 @@ import inspect
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Unpack
 
-from ratelimit_mw.asgi.checks import HonorsExempt
-from ratelimit_mw.asgi.routes import all_routes, app_cache, endpoint_below, route_info, routes_below
 from ratelimit_mw.asgi.send import App, Receive, Scope, Send
 from ratelimit_mw.core.errors import ConfigTypeError
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt
+from ratelimit_mw.http.routes import all_routes, app_cache, endpoint_below, route_info, routes_below
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit, HonorsExempt, is_exempt
 from ratelimit_mw.settings.rule import LimitsValue
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,

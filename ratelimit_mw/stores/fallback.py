@@ -2,21 +2,18 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from math import floor, isinf
+from math import isinf
 from typing import Final
 
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
-from ratelimit_mw.core.limit import Charge, Decision, Limit, microseconds
+from ratelimit_mw.core.limit import Charge, Decision, microseconds, scaled
 from ratelimit_mw.stores.deny_cache import RememberedRefusal
 from ratelimit_mw.stores.group import stored_bucket
 from ratelimit_mw.stores.lifecycle import StoreOverrides, fork_safe_lock
 from ratelimit_mw.stores.memory import MemoryStore
 
 _REFUSALS: Final = 10_000  # the most buckets whose refusals are remembered
-_LIMITS: Final = 4096  # scaled limits that are cached
-_DIGITS: Final = 9  # decimal places to round to before rounding down, so that 0.29 of 100 is 29, not 28
 
 
 class FallbackStore(MemoryStore):
@@ -118,16 +115,6 @@ class FallbackStore(MemoryStore):
             elif decisions[index].allowed:
                 decisions[index] = super().peek([replace(charge, cost=0)])[0]
         return decisions
-
-
-@lru_cache(maxsize=_LIMITS)
-def scaled(limit: Limit, share: float) -> Limit:
-    """Return the limit with a share of its units, rounded down, at least 1."""
-    if share == 1:
-        return limit
-    names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once"}
-    units = {name: value for name in names if (value := getattr(limit, name))}
-    return replace(limit, **{name: max(1, floor(round(value * share, _DIGITS))) for name, value in units.items()})
 
 
 def _scaled_charge(charge: Charge, share: float) -> Charge:

@@ -58,7 +58,7 @@ class MemoryStore(InPlace):
         self._lock = fork_safe_lock(on_interrupted_write=self._clear)
         REGISTRY.register(self)
 
-    def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+    def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:  # noqa: C901, PLR0912  # calls of helpers would cost a tenth
         """See `Store.take`, and `group.committed` for shadows and penalties.
 
         Raises `ConfigError` for a negative cost, and for charges of one bucket that `group.can_be_summed` rejects.

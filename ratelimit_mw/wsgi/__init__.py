@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ratelimit_mw.core.discarded import watch_for_discard
 from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
@@ -21,8 +20,6 @@ from ratelimit_mw.wsgi.tracking import call_tracked
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-_FIX: Final = "assign it: app.wsgi_app = RateLimitMiddleware(app.wsgi_app, ...)"
 
 
 class RateLimitMiddleware:
@@ -52,12 +49,10 @@ class RateLimitMiddleware:
         self._gate.rule_set.adapt_to_router(app)
         self._gate.warn_of_unused_slot_options()
         self._processes = ProcessCountCheck(settings_in_use.store)
-        self._unused = watch_for_discard(self, _FIX)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Admit or refuse one request. The app's iterable is wrapped only if its end must be tracked."""
         if not (self._processes.done or self._off):
-            self._unused.detach()
             self._processes.examine(environ)
         way, verdict, client = None, None, None
         if self._takes_short_way and "ratelimit_mw" not in environ and not environ.get("REMOTE_USER"):
@@ -84,7 +79,6 @@ class RateLimitMiddleware:
     ) -> Iterable[bytes]:
         """Decide on the longer way. `verdict`, `client`: the short way's refusal, if any."""
         if self._off:
-            self._unused.detach()
             environ.setdefault("ratelimit_mw", RateLimitState(None, self._gate))
             return self.app(environ, start_response)
         if verdict is None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import GCRA, Charge, Decision, FixedWindow, LeakyBucket, Limit, MemoryStore, SlidingWindowLog, parse
-from ratelimit_mw.core.limit import Role
+from ratelimit_mw.core.limit import Role, scaled
 from ratelimit_mw.stores import fallback as local
-from ratelimit_mw.stores.fallback import FallbackStore, scaled
+from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.testing import Clock, RecordingStore, freeze
 
 pytestmark = pytest.mark.promise(8)

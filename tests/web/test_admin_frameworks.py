@@ -287,7 +287,7 @@ NO_ROUTE = (
     "the path, if this is not meant"
 )
 IDLE_METHODS = (
-    "  rules[1] (PUT_login): it has methods = ['PUT'], and the routes with its path have OPTIONS, POST, so it limits "
+    "  rules[1] (PUT_login): it has methods = ['PUT'], and the routes with its path have POST, so it limits "
     "nothing; name methods of the routes, or leave methods out"
 )
 MISSPELLED = "  rules[{}] ({}): no route has the path {}; did you mean {}?"

@@ -18,7 +18,7 @@ from django.views.generic import TemplateView
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import exempt, limit
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.rules.endpoint_limits import bucket_for, limits_on
+from ratelimit_mw.settings.endpoint_limits import bucket_for, limits_on
 from ratelimit_mw.testing import RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, hello, keeping, settings, taken, under_asgi, under_wsgi
 from web.django_site import asgi_site

@@ -11,8 +11,8 @@ from ratelimit_mw import ConfigError, MemoryStore
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, bucket_for, limits_on, name_for
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit, bucket_for, limits_on, name_for
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.plain_request import PlainRequest
 

@@ -333,7 +333,7 @@ def test_header_fields_show_limits_before_and_after_another_dependency() -> None
 
 def test_limits_are_decided_separately_if_fastapi_hides_its_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ratelimit_mw.fastapi.matched_route", lambda _: None)
-    monkeypatch.setattr("ratelimit_mw.asgi.routes.matched_route", lambda _: None)
+    monkeypatch.setattr("ratelimit_mw.http.routes.matched_route", lambda _: None)
     store, settings = recording()
     app = app_of(RateLimit("9/minute", name="one"), RateLimit("1/minute", name="two"), **settings)
     assert statuses(app, "/", "/") == [200, 429]

@@ -10,10 +10,10 @@ from ratelimit_mw import Charge, Decision, MemoryStore, SlidingWindowCounter, St
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.http.callables import FAILED
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.plan import Match, Plan, conclude, plan, plan_on_store_error
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 from ratelimit_mw.testing import Clock
 from web.plain_request import PlainRequest
 

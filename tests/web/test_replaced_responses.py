@@ -18,7 +18,7 @@ from starlette.routing import Route
 from werkzeug.test import create_environ
 
 from ratelimit_mw import asgi, wsgi
-from ratelimit_mw.asgi.checks import MIDDLEWARE_REGISTRY
+from ratelimit_mw.asgi.tracking import MIDDLEWARE_REGISTRY
 from ratelimit_mw.core.events import DecisionEvent
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter

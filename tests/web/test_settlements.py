@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 import ratelimit_mw.django
 from ratelimit_mw import ConfigError, MemoryStore, asgi, wsgi
 from ratelimit_mw.algorithms.notation import parse
-from ratelimit_mw.asgi import checks as inside
+from ratelimit_mw.asgi import tracking as inside
 from ratelimit_mw.core.identity import bucket_key
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.django import Throttle

@@ -14,11 +14,11 @@ from ratelimit_mw.engine.entrance import enter_asgi, enter_wsgi
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.views import AsgiRequest, WsgiRequest
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit
 from ratelimit_mw.rules.plan import Plan, plan
 from ratelimit_mw.rules.rule_set import RuleSet, ShortWay
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 
 FACES = pytest.mark.parametrize("face", ["asgi", "wsgi"])
 HEADER = "x-forwarded-for"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Annotated, Any
 
-import anyio
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Header
 from fastapi import WebSocket as FastAPIWebSocket
@@ -27,13 +26,13 @@ from starlette.routing import Host, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from ratelimit_mw import AsyncLimiter, ConfigError, Limiter, MemoryStore, asgi, wsgi
+from ratelimit_mw.checks import routes as route_checks
+from ratelimit_mw.checks.routes import RouteShape, route_findings
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, limit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
-from ratelimit_mw.rules import route_checks
-from ratelimit_mw.rules.route_checks import RouteShape, route_findings
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import RateLimit as RouteLimit
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
@@ -449,101 +448,20 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("foreign", [flask_limit, django_limit], ids=["flask", "django"])
 @pytest.mark.parametrize("lifespan", [True, False])
 def test_a_decorator_for_another_framework_is_an_error(foreign: Any, lifespan: bool) -> None:
-    def limited() -> Any:  # so that no local variable here is an app
-        @foreign("1/minute")
-        def shop() -> str:
-            return "x"
-
-        return shop
-
     app = limited_app()
-    app.get("/shop")(limited())
+
+    @app.get("/shop")
+    @foreign("1/minute")
+    def shop() -> str:
+        return "x"
+
     text = "^/shop: the limit on .*shop is by the decorator for another framework, so nothing enforces it here: use"
     for scope in ([LIFESPAN] if lifespan else []) + [{**HTTP, "path": "/shop"}] * 2:
         with pytest.raises(ConfigError, match=text):
             talk(app, scope, *([STARTUP] if scope is LIFESPAN else []))
 
 
-@pytest.mark.promise(9)
-@pytest.mark.usefixtures("forgotten")
-@pytest.mark.parametrize("make", [FastAPI, Starlette, APIRouter])
-@pytest.mark.parametrize(
-    ("foreign", "package"), [(flask_limit, "flask"), (django_limit, "django")], ids=["flask", "django"]
-)
-def test_a_decorator_for_another_framework_warns_without_the_middleware(
-    foreign: Any, package: str, make: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """This is only a warning, because a module may import an app for another purpose."""
-    app = make()
-
-    @foreign("1/minute")
-    async def shop() -> None: ...
-
-    text = (
-        f"got limit of ratelimit_mw.{package} in a module with an app of Starlette or FastAPI, which does not enforce "
-        "it; there use limit of ratelimit_mw.starlette or ratelimit_mw.fastapi"
-    )
-    (told,) = heard(caplog)
-    assert told.startswith("ratelimit_mw: @limit on ")
-    assert told.endswith(f".shop: {text}")
-    del app
-
-
-@pytest.mark.usefixtures("forgotten")
-@pytest.mark.parametrize("make", [lambda: Flask("a"), lambda: Blueprint("a", "a")], ids=["app", "blueprint"])
-def test_a_module_may_have_apps_of_two_frameworks(make: Any, caplog: pytest.LogCaptureFixture) -> None:
-    apps = FastAPI(), make()
-    api, site = apps
-
-    @flask_limit("1/minute")
-    def shop() -> None: ...
-
-    assert (api, site) == apps
-    assert heard(caplog) == []
-
-
-async def _async_maker() -> RateLimit:
-    return RateLimit("1/minute")
-
-
-def _maker() -> RateLimit:
-    return RateLimit("1/minute")
-
-
-@pytest.mark.promise(9)
-@pytest.mark.parametrize("maker", [_async_maker, _maker], ids=["async", "plain"])
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_dependency_function_that_returns_a_limit_is_reported(
-    maker: Any, strict: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
-    app = FastAPI()
-    app.add_api_route("/", home, dependencies=[Depends(maker)])
-    text = (
-        "RateLimit: a function made it while it served a request, so nothing enforces it; give Depends the RateLimit, "
-        "not a function that returns one; for limits that depend on the client, use `tier` or a callable as `limits`"
-    )
-    if strict:
-        monkeypatch.setenv("RATELIMIT_MW_STRICT", "true")
-        with pytest.raises(ConfigError, match=f"^{re.escape(text.removeprefix('RateLimit: '))}"):
-            talk(app, HTTP, query_string=b"")
-        return
-    assert [status(app, "/") for _ in range(3)] == [200] * 3
-    assert heard(caplog) == [f"ratelimit_mw: {text}"]
-
-
 OF_CLIENTS = r"RedisStore\(client\) for threads, AsyncRedisStore\(client\) with a client of redis\.asyncio for asyncio"
-
-
-def test_a_limit_created_in_an_anyio_event_loop_is_enforced(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> FastAPI:
-        app = FastAPI()
-        app.add_api_route("/", new_home(), dependencies=[Depends(RateLimit("1/minute"))])
-        return app
-
-    app = anyio.run(main)
-    assert [status(app, "/") for _ in range(2)] == [200, 429]
-    assert not any("while it served" in text for text in heard(caplog))
 
 
 NOT_STORES: list[tuple[Any, str]] = [

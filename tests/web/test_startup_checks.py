@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from ratelimit_mw import AsyncLimiter, Concurrency, ConfigError, Limiter, MemoryStore, asgi, flask, starlette, wsgi
-from ratelimit_mw.core.processes import configured_workers, warn_once_of_workers
+from ratelimit_mw.checks.workers import configured_workers, warn_once_of_workers
 from ratelimit_mw.engine import gate
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.rules import deployment_checks as advice
@@ -678,6 +678,13 @@ SEVERAL = (
         ({"GRANIAN_WORKERS": "4"}, ["/usr/bin/granian", "app:app"], 4),
         ({"GRANIAN_WORKERS": "4"}, ["granian", "--workers", "2"], 2),
         ({"GRANIAN_WORKERS": "4"}, ["uvicorn", "app:app"], 1),
+        ({"UVICORN_WORKERS": "4"}, ["uvicorn", "app:app"], 4),
+        ({"UVICORN_WORKERS": "4", "WEB_CONCURRENCY": "6"}, ["uvicorn", "app:app"], 4),
+        ({"UVICORN_WORKERS": "4"}, ["uvicorn", "--workers", "2"], 2),
+        ({"UVICORN_WORKERS": "4"}, ["granian", "app:app"], 1),
+        ({"WEB_CONCURRENCY": "6"}, ["uvicorn", "--workers", "2", "--reload"], 1),
+        ({}, ["fastapi", "run", "--workers", "5", "--reload"], 1),
+        ({}, ["gunicorn", "-w", "3", "--reload"], 3),
         ({}, ["fastapi", "run", "--workers", "5"], 5),
         ({}, ["gunicorn", "-w", "0"], 1),
         ({}, ["gunicorn", "-w", "many"], 1),

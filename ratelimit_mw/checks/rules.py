@@ -5,21 +5,19 @@ from typing import Final
 
 from msgspec.structs import fields
 
+from ratelimit_mw.checks.reach import reach_findings
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.log import Finding
 from ratelimit_mw.core.validation import closest_match
 from ratelimit_mw.http.keys import ANY_PREFIX, Key
-from ratelimit_mw.http.path_index import PARAMETER, fold
-from ratelimit_mw.http.paths import Paths, covers
-from ratelimit_mw.rules.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.settings.limits import NOT_BY_TIER
-from ratelimit_mw.settings.rule import Rule
+from ratelimit_mw.settings.rule import Rule, placed
 
 # quotas that an algorithm admits in the worst window
 _WORST_WINDOW_QUOTAS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}
 _LONG_TIMEOUT: Final = 5.0  # seconds; a larger store_timeout was probably meant in milliseconds
-_EVERY_PATH: Final = "/{rest:path}"
 _SLOT_OPTIONS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
 _METHOD_HINTS: Final = {  # words that frameworks use in place of methods
@@ -50,22 +48,9 @@ def startup_findings(
 
     `compiled`: all limits of requests; `app_limits` come first, the default limits last.
     """
-    settings = compiled[0].settings
-    for index, first in unreachable_rules(rules, ignore_case=settings.ignore_case):
-        yield Finding(
-            f"rules[{index}] ({rules[index].full_name}) can never match: rules[{first}] ({rules[first].full_name}) "
-            "is final and matches all of its requests; put it before that one, or set final = false there",
-            code="RL-116",
-        )
-    yield from _exempt_findings(rules, settings)
+    settings, default = compiled[0].settings, compiled[-1]
+    yield from reach_findings(rules, settings, has_default=default.fixed_limits is None or bool(default.fixed_limits))
     yield from _no_effect_part_findings([Key(settings.key, ANY_PREFIX)], "key")
-    default = compiled[-1]
-    if (default.fixed_limits is None or default.fixed_limits) and (wide := exempting_all(rules)) is not None:
-        yield Finding(
-            f"limits: rules[{wide}] ({rules[wide].full_name}) exempts every path, so the default limits never apply; "
-            "give that rule only the exempt paths, or set limits = []",
-            code="RL-117",
-        )
     for rule in rules:
         yield from _method_findings(rule, f"rule {rule.full_name}")
     is_enforced = any(limit_set.name == "app" and _always_enforced(limit_set) for limit_set in compiled)
@@ -117,6 +102,19 @@ def unused_slot_options(compiled: Sequence[LimitSet]) -> Iterator[Finding]:
         yield Finding(text, weakens_limits=False, code="RL-127")
 
 
+def unseen_messages(settings: Settings, observer: str) -> Iterator[Finding]:
+    """Yield a finding for each option `messages`. `observer`: what enforces the limits, but sees no messages."""
+    places: list[tuple[str, Settings | Rule]] = [("", settings)]
+    places += [(f"{place}.", rule) for place, rule in placed(settings.parsed_rules())]
+    for place, one in places:
+        if one.messages:
+            yield Finding(
+                f"{place}messages: {observer} does not see messages of websockets, so they are not limited; limit them "
+                "in the app, and remove this option",
+                code="RL-133",
+            )
+
+
 class EndpointLimitChecks:
     """Checks each endpoint limit once, as `startup_findings` checks rules. `compiled`: as there."""
 
@@ -140,28 +138,6 @@ class EndpointLimitChecks:
             # a rule of the settings may match the path, too
             outer = self._compiled[:-1] if limit_set.rule.is_final else self._compiled
             yield from _no_effect_findings(limit_set, place, (*every, *outer))
-
-
-def _exempt_findings(rules: Sequence[Rule], settings: Settings) -> Iterator[Finding]:
-    """Yield a finding for each rule whose paths are all in `exempt`. If `exempt` covers every path, yield only one."""
-    if not settings.exempt:
-        return
-    exempt = Paths("exempt", settings.exempt)
-    if _covers(exempt, Paths("path", _EVERY_PATH), ignore_case=False):
-        yield Finding("exempt: it has every path, so nothing is limited; list only the exempt paths", code="RL-117")
-        return
-    for index, rule in enumerate(rules):
-        paths = Paths("path", rule.path)
-        # with ignore_case a rule matches more spellings than `exempt`, which stays exact
-        has_more_spellings = settings.ignore_case and any(
-            fold(one) != one or one.upper() != one for one in map(_fixed, paths.normal_templates)
-        )
-        if not has_more_spellings and _covers(exempt, paths, ignore_case=False):
-            yield Finding(
-                f"rules[{index}] ({rule.full_name}) can never match: exempt has all of its paths; remove the "
-                "rule, or take them out of exempt",
-                code="RL-116",
-            )
 
 
 def _method_findings(rule: Rule, place: str) -> Iterator[Finding]:
@@ -328,69 +304,3 @@ def _no_effect_penalty(ban: CompiledLimit, limit_set: LimitSet, of_request: Sequ
     if not refusing and limit_set.rule is not None and any(not limit.is_penalty for limit in limit_set.known_limits):
         return _ALL_SHADOW
     return None
-
-
-def unreachable_rules(rules: Sequence[Rule], *, ignore_case: bool) -> Iterator[tuple[int, int]]:
-    """Yield pairs of indices: a rule that never matches, and the earlier final rule that matches all its requests."""
-    finals: dict[str, list[int]] = {}  # final rules by the fixed start of their paths
-    paths = [Paths("path", rule.path) for rule in rules]
-    for index, rule in enumerate(rules):
-        beginnings = _beginnings(paths[index].normal_templates[0], ignore_case=ignore_case)
-        for first in sorted({final for beginning in beginnings for final in finals.get(beginning, ())}):
-            if _has_wider_conditions(rules[first], rule) and _covers(
-                paths[first], paths[index], ignore_case=ignore_case
-            ):
-                yield index, first
-                break
-        if rule.is_final and rule.when is None:
-            for template in paths[index].normal_templates:
-                finals.setdefault(_beginnings(template, ignore_case=ignore_case)[-1], []).append(index)
-
-
-def exempting_all(rules: Sequence[Rule]) -> int | None:
-    """Return the index of the first rule that exempts every request that reaches it, or None."""
-    every = Paths("path", _EVERY_PATH)
-    for index, rule in enumerate(rules):
-        is_partial = rule.methods or rule.host or rule.preflight or rule.when is not None
-        if (
-            rule.exempt
-            and rule.is_final
-            and not is_partial
-            and _covers(Paths("path", rule.path), every, ignore_case=False)
-        ):
-            return index
-    return None
-
-
-def _fixed(template: str) -> str:
-    return PARAMETER.sub("", template)
-
-
-def _beginnings(template: str, *, ignore_case: bool) -> list[str]:
-    """Return each start of a template that consists of whole segments without parameters: ``, `/api`, `/api/v1`."""
-    text = template.partition("{")[0]
-    stem = text if text == template else text.rpartition("/")[0]
-    segments = (fold(stem) if ignore_case else stem).split("/")
-    return ["/".join(segments[:end]) for end in range(1, len(segments) + 1)]
-
-
-def _has_wider_conditions(earlier: Rule, rule: Rule) -> bool:
-    """Return whether `earlier` has the same `preflight`, and all methods and hosts of `rule`."""
-    hosts, rule_hosts = ({one.host} if isinstance(one.host, str) else set(one.host) for one in (earlier, rule))
-    return (
-        earlier.preflight == rule.preflight
-        and (not earlier.methods or (bool(rule.methods) and set(rule.methods) <= earlier.all_methods))
-        and (not hosts or (bool(rule_hosts) and rule_hosts <= hosts))
-    )
-
-
-def _covers(earlier: Paths, narrower: Paths, *, ignore_case: bool) -> bool:
-    """Return whether `earlier` covers all paths of `narrower`, both as received and normalized."""
-    return all(
-        any(covers(wide, narrow, ignore_case=ignore_case) for wide in earlier_templates)
-        for earlier_templates, narrower_templates in (
-            (earlier.received_templates, narrower.received_templates),
-            (earlier.normal_templates, narrower.normal_templates),
-        )
-        for narrow in narrower_templates
-    )

@@ -9,7 +9,7 @@ from msgspec.structs import force_setattr, replace
 
 from ratelimit_mw.core.errors import ErrorCollector
 from ratelimit_mw.core.identity import encode, key_tagger
-from ratelimit_mw.core.limit import Charge, Role
+from ratelimit_mw.core.limit import Charge, Role, scaled
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import reject_async
 from ratelimit_mw.http.callables import CallResults, RequestCallable, cost_result
@@ -28,7 +28,6 @@ from ratelimit_mw.settings.limits import (
 )
 from ratelimit_mw.settings.options import MissingKey
 from ratelimit_mw.settings.rule import OnStoreError, Rule
-from ratelimit_mw.stores.fallback import scaled
 
 _WSGI: Final = " under WSGI"
 _CACHE_SIZE: Final = 1024  # lists of limits that callables returned, perhaps another one for each client

@@ -1,15 +1,14 @@
 """Finds the full templates of Starlette's and FastAPI's routes. Reads the routes of an app once."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-from ratelimit_mw.asgi.send import Scope
+from ratelimit_mw.http.apps import nested_apps
 from ratelimit_mw.http.request import strip_root
-from ratelimit_mw.rules.deployment_checks import nested_apps
-from ratelimit_mw.rules.route_checks import RouteShape
 
+Scope = Mapping[str, Any]
 _ATTRIBUTE: Final = "__remembered_by_ratelimit_mw__"
 
 
@@ -38,10 +37,6 @@ def _create(owner: object, what: str) -> dict[Any, Any]:
 
 _MAX_DEPTH: Final = 20  # nested mounts
 _NAMED: Final = re.compile(r"\(\?P<\w+>")
-_OF_ONE_SEGMENT: Final = [  # Starlette's converters without slashes, in patterns
-    *("(?:[^/]+)", "(?:[0-9]+(\\.[0-9]+)?)", "(?:[0-9]+)"),
-    "(?:[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12})",
-]
 _REST: Final = "/{path}", "/(?:.*)$"  # Starlette appends these to the template and pattern of a mount
 
 
@@ -91,24 +86,6 @@ def all_routes(
         yield RouteInfo(shown, methods, endpoint, full, leaf, parents, " ".join([*methods, shown]))
         if is_mount and len(parents) < _MAX_DEPTH:
             yield from all_routes(_child_routes(one), (*parents, one), host, (template, whole))
-
-
-def shapes_of(info: RouteInfo) -> Iterator[RouteShape]:
-    """Yield the shape of a route or mount for `route_findings`. A mount, and an unknown converter, match slashes.
-
-    A mount also yields its root with and without a slash, because Starlette redirects from one to the other. Its
-    StaticFiles without `html` has nothing there.
-    """
-    pattern = info.pattern.pattern.removesuffix("(?:/|$)")
-    is_mount = pattern != info.pattern.pattern
-    for converter in _OF_ONE_SEGMENT:
-        pattern = pattern.replace(converter, "")
-    if "(" in pattern:
-        yield RouteShape(info.template.partition("{")[0] + "{x:path}", frozenset(info.methods))
-        return
-    yield RouteShape(info.template + "/{x:path}" * is_mount, frozenset(info.methods))
-    if is_mount and getattr(info.endpoint, "html", True):
-        yield from (RouteShape(info.template), RouteShape(f"{info.template}/"))
 
 
 def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

@@ -1,7 +1,7 @@
 """Startup checks of rules against the routes of the app: paths without a route, methods, and routes left out."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import islice
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from ratelimit_mw.core.log import Finding
 from ratelimit_mw.http.paths import Forms, Paths
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.rule import PathSpec, Rule
+from ratelimit_mw.settings.rule import Rule, placed, texts_of
 
 # A segment that is at least this similar to a route's segment counts as a misspelling. 1 is equality.
 _SIMILARITY: Final = 0.8
@@ -17,6 +17,7 @@ _MAX_COMPARED: Final = 200  # segments, for each one of a rule; a comparison tak
 _ANY: Final = "{}"  # a segment with a parameter
 _BELOW = re.compile(r"(/[^{}]+)/\{\w+:path\}")  # a template for all paths below one
 _BRACKETS: Final = re.compile(r"<([^<>]*)>")
+_IMPLICIT_METHODS: Final = {"HEAD", "OPTIONS"}  # Flask adds them
 _OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any", "int", "float", "uuid"}
 
 Gapped = tuple[str | None, ...]  # the segments of a template; None is the gap
@@ -55,16 +56,17 @@ def route_findings(
     if settings.ignore_case:
         return
     index = _RouteIndex(routes)
-    rules = [(f"rules[{number}] ({rule.full_name})", rule) for number, rule in enumerate(settings.parsed_rules())]
+    rules = placed(settings.parsed_rules())
     yield from _left_out_findings(settings, rules, [route.path for route in routes], index)
     for place, rule in rules:
         if rule.exempt:
             continue
-        paths = _texts(rule.path)
+        paths = texts_of(rule.path)
         unrouted = [path for path in paths if not _is_routed(path, index, has_route)]
         yield from _path_findings(place, unrouted, index)
-        if rule.methods and not unrouted:
-            yield from _method_findings(place, rule, [route for path in paths for route in index.meeting(path)])
+        if not unrouted and "OPTIONS" not in rule.methods:  # which middleware may answer
+            methods = [route.methods for path in paths for route in index.meeting(path)]
+            yield from no_effect_methods(f"{place}: it", rule, "the routes with its path", methods)
 
 
 def _left_out_findings(
@@ -76,14 +78,14 @@ def _left_out_findings(
     `/x/y` misses `/y`, if nothing has `/x/y`: paths of a mounted app lack its prefix. If a rule names `/x`, that is
     meant. `rules`: with their places. `routed`: the templates of the routes, which `index` finds.
     """
-    exempt = [("exempt", path) for path in _texts(settings.exempt)]
-    exempt += [(place, path) for place, rule in rules if rule.exempt for path in _texts(rule.path)]
+    exempt = [("exempt", path) for path in texts_of(settings.exempt)]
+    exempt += [(place, path) for place, rule in rules if rule.exempt for path in texts_of(rule.path)]
     if not exempt or not (settings.limits or settings.app_limits):
         return
     roots: dict[str, list[str]] = {}
     for path in dict.fromkeys(routed):
         roots.setdefault(path.strip("/"), []).append(path or "/")
-    named = {path.strip("/") for _, rule in rules for path in _texts(rule.path) if not rule.exempt}
+    named = {path.strip("/") for _, rule in rules for path in texts_of(rule.path) if not rule.exempt}
     paths = Paths("exempt", [path for _, path in exempt])
     reported = set[str]()
     for place, template in sorted(exempt, key=lambda one: "{" not in one[1]):
@@ -149,10 +151,6 @@ class _RouteIndex:
         return None
 
 
-def _texts(value: PathSpec) -> Sequence[str]:
-    return [value] if isinstance(value, str) else value
-
-
 def _is_routed(path: str, index: _RouteIndex, has_route: Callable[[str], bool]) -> bool:
     if "{" in path:
         return next(index.meeting(path), None) is not None
@@ -174,25 +172,20 @@ def _path_findings(place: str, paths: Sequence[str], index: _RouteIndex) -> Iter
         )
 
 
-def _method_findings(place: str, rule: Rule, routes: Sequence[RouteShape]) -> Iterator[Finding]:
-    accepted = {method for route in routes for method in route.methods}
-    if not routes or not all(route.methods for route in routes):
-        return
-    implicit = {"OPTIONS", *(["HEAD"] if "GET" in accepted else [])}  # middleware may answer OPTIONS
-    if rule.all_methods.isdisjoint(accepted | implicit):
-        yield no_effect_methods_finding(f"{place}: it", rule, "the routes with its path", accepted)
+def no_effect_methods(subject: str, rule: Rule, routes: str, methods: Sequence[Collection[str]]) -> Iterator[Finding]:
+    """Yield a finding on a rule with `methods` that none of its routes accepts.
 
-
-def no_effect_methods_finding(subject: str, rule: Rule, routes: str, accepted: Iterable[str]) -> Finding:
-    """Return the finding on a rule for methods that none of its routes accepts.
-
-    `subject`, `routes`: how the text names the rule and its routes. `accepted`: the methods of these routes.
+    `subject`, `routes`: how the text names the rule and its routes. `methods`: those of each route; empty for all.
     """
-    return Finding(
-        f"{subject} has methods = {list(rule.methods)}, and {routes} have {', '.join(sorted(accepted))}, so it limits "
-        "nothing; name methods of the routes, or leave methods out",
-        code="RL-128",
-    )
+    accepted = {method for one in methods for method in one}
+    reached = accepted | ({"HEAD"} if "GET" in accepted else set())
+    if rule.methods and methods and all(methods) and rule.all_methods.isdisjoint(reached):
+        shown = sorted(accepted - _IMPLICIT_METHODS or accepted)
+        yield Finding(
+            f"{subject} has methods = {list(rule.methods)}, and {routes} have {', '.join(shown)}, so it limits "
+            "nothing; name methods of the routes, or leave methods out",
+            code="RL-128",
+        )
 
 
 def _may_meet(one: Sequence[str], other: Sequence[str]) -> bool:

@@ -3,57 +3,20 @@
 from collections.abc import Iterable, Iterator, Sequence
 from inspect import isfunction
 from typing import Any, Final
-from weakref import WeakSet
 
-from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below, shapes_of, starlette_route
+from ratelimit_mw.checks.routes import RouteShape, no_effect_methods, route_findings
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
-from ratelimit_mw.rules.deployment_checks import nested_apps
-from ratelimit_mw.rules.endpoint_limits import EndpointLimit, is_exempt, limits_on
-from ratelimit_mw.rules.route_checks import no_effect_methods_finding, route_findings
+from ratelimit_mw.http.apps import nested_apps
+from ratelimit_mw.http.routes import RouteInfo, all_routes, routes_below, starlette_route
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.endpoint_limits import WRAPPED, AsgiLimit, EndpointLimit, HonorsExempt, is_exempt, limits_on
 
-WRAPPED: Final = WeakSet[Any]()  # functions that `limit` has wrapped; only the wrapper enforces the limit
-
-
-class _MiddlewareRegistry:
-    """All middleware of this process, and whether it must track every response."""
-
-    def __init__(self) -> None:
-        self.tracking_required = False
-        self._middleware: Final[WeakSet[Any]] = WeakSet()
-
-    def register(self, middleware: Any) -> bool:
-        """Add a middleware, whose `track_all` may be called later. Return whether it must track from the start."""
-        self._middleware.add(middleware)
-        return self.tracking_required
-
-    def require_tracking(self) -> None:
-        """Make all middleware track responses, because an endpoint limit needs it."""
-        self.tracking_required = True
-        for middleware in list(self._middleware):
-            middleware.track_all()
-
-
-MIDDLEWARE_REGISTRY: Final = _MiddlewareRegistry()
-
-
-class AsgiLimit:
-    """Base class of endpoint limits that the integrations of ASGI frameworks enforce."""
-
-    __slots__ = ()
-
-
-class HonorsExempt:
-    """Base class of limits that are placed around endpoints, and skip exempt endpoints."""
-
-    __slots__ = ()
-
-    @property
-    def limits_around(self) -> Iterable[EndpointLimit]:
-        """The limits that it enforces."""
-        return ()
+_OF_ONE_SEGMENT: Final = [  # Starlette's converters without slashes, in patterns
+    *("(?:[^/]+)", "(?:[0-9]+(\\.[0-9]+)?)", "(?:[0-9]+)"),
+    "(?:[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12})",
+]
 
 
 def check_routes(app: Any, settings: Settings) -> None:
@@ -107,11 +70,8 @@ def _no_effect_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
         for limit in dict.fromkeys([*limits_on(info.endpoint), *around]):
             routes.setdefault(limit, []).append(info)
     for limit, limited in routes.items():
-        methods = limit.rule.all_methods
-        # a mounted app, a websocket and a class of endpoints have no methods of their own
-        if methods and all(info.methods and methods.isdisjoint(info.methods) for info in limited):
-            accepted = {method for info in limited for method in info.methods}
-            yield no_effect_methods_finding(f"{limited[0].template}: its limit", limit.rule, "its routes", accepted)
+        subject, methods = f"{limited[0].template}: its limit", [info.methods for info in limited]
+        yield from no_effect_methods(subject, limit.rule, "its routes", methods)
 
 
 def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[Finding]:
@@ -122,8 +82,26 @@ def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[F
     # A mount with known routes has the paths of these. Any other mount, such as one of files, has all paths below it.
     known = {id(parent) for parent in parents}
     reachable = [info for info in infos if id(starlette_route(info.route)) not in known]
-    shapes = [shape for info in reachable for shape in shapes_of(info)]
+    shapes = [shape for info in reachable for shape in _shapes_of(info)]
     yield from route_findings(settings, shapes, lambda path: any(info.pattern.match(path) for info in reachable))
+
+
+def _shapes_of(info: RouteInfo) -> Iterator[RouteShape]:
+    """Yield the shape of a route or mount for `route_findings`. A mount, and an unknown converter, match slashes.
+
+    A mount also yields its root with and without a slash, because Starlette redirects from one to the other. Its
+    StaticFiles without `html` has nothing there.
+    """
+    pattern = info.pattern.pattern.removesuffix("(?:/|$)")
+    is_mount = pattern != info.pattern.pattern
+    for converter in _OF_ONE_SEGMENT:
+        pattern = pattern.replace(converter, "")
+    if "(" in pattern:
+        yield RouteShape(info.template.partition("{")[0] + "{x:path}", frozenset(info.methods))
+        return
+    yield RouteShape(info.template + "/{x:path}" * is_mount, frozenset(info.methods))
+    if is_mount and getattr(info.endpoint, "html", True):
+        yield from (RouteShape(info.template), RouteShape(f"{info.template}/"))
 
 
 def _enforcers(info: RouteInfo) -> Iterator[HonorsExempt]:

@@ -1,17 +1,18 @@
 """Limits that are attached to endpoints in code. The framework integrations find and enforce them."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import count
 from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
+from weakref import WeakSet
 
 from ratelimit_mw.core.errors import ConfigError, ConfigTypeError
 from ratelimit_mw.core.validation import RESERVED_NAMES, build_checked
 from ratelimit_mw.http.keys import key_or_placeholder
-from ratelimit_mw.rules.compiled import LimitSet, check_no_async_callables
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet, check_no_async_callables
 from ratelimit_mw.settings.limits import check_buckets, has_concurrency
 from ratelimit_mw.settings.options import Options
 from ratelimit_mw.settings.rule import LIMIT_TABLE_OPTIONS, EndpointLimitOptions, LimitsValue, Rule, RuleOptions
@@ -29,6 +30,7 @@ _MAX_DEPTH: Final = 50  # decorators on one endpoint
 _VALID_NAME: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")  # texts that are used as names unchanged
 _NO_LIMITS: Final = Settings(limits=[])
 _OPTIONS: Final = {"limits", *EndpointLimitOptions.__annotations__}
+WRAPPED: Final = WeakSet[Any]()  # functions that `limit` has wrapped; only the wrapper enforces the limit
 
 
 class EndpointLimit:
@@ -101,6 +103,23 @@ class EndpointLimit:
                 ) from None
         EndpointLimit.version = number  # last, so that a cache that was built meanwhile is rebuilt
         return endpoint
+
+
+class AsgiLimit:
+    """Base class of endpoint limits that the integrations of ASGI frameworks enforce."""
+
+    __slots__ = ()
+
+
+class HonorsExempt:
+    """Base class of limits that are placed around endpoints, and skip exempt endpoints."""
+
+    __slots__ = ()
+
+    @property
+    def limits_around(self) -> Iterable[EndpointLimit]:
+        """The limits that it enforces."""
+        return ()
 
 
 class _DecoratorOptions(EndpointLimitOptions, total=False):
