@@ -297,7 +297,7 @@ def test_the_readme_shows_how_to_start() -> None:
 
 
 def test_javascript_algorithms_of_the_docs_decide_like_python() -> None:
-    check = [sys.executable, "docs/algorithm_answers.py", "--check"]
+    check = [sys.executable, "docs/from_code.py", "algorithms", "--check"]
     done = subprocess.run(check, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "")
     if node := shutil.which("node"):  # tests/browser/test_site.py compares the decisions in Chromium
