@@ -13,13 +13,12 @@ import argparse
 import ast
 import asyncio
 import contextlib
-import difflib
 import inspect
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -28,65 +27,18 @@ from types import CodeType, FrameType
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests")]
+
+from from_runs import Files, Part, marked, renew  # noqa: E402  # in the folders that were added above
 
 from ratelimit_mw.algorithms import ALGORITHMS  # noqa: E402
 from ratelimit_mw.asgi import RateLimitMiddleware  # noqa: E402
 from ratelimit_mw.asgi.send import Message  # noqa: E402
 from ratelimit_mw.core.limit import Limit  # noqa: E402
 from ratelimit_mw.settings.schema import NAMED, STRUCTS, Option, alternatives, options_of  # noqa: E402
-from redis_servers import RedisServer, find_binaries  # noqa: E402  # in the folder that was added above
+from redis_servers import RedisServer, find_binaries  # noqa: E402
 from test_layers import RANK, SOURCES, graph  # noqa: E402
 from web.asgi_talk import HTTP, START, App200, Talk  # noqa: E402
-
-Files = Mapping[Path, str | bytes]  # files with their new content
-Part = Callable[[argparse.Namespace], Files]
-
-
-def marked(text: str, word: str, made: Callable[[str], str]) -> str:
-    """The text of a page with new content between each `<!-- word NAME ... -->` and `<!-- end -->`."""
-    places = re.compile(rf"(<!-- {word}(?: (\w+))?\b[^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
-    return places.sub(lambda found: f"{found[1]}{made(found[2])}\n{found[3]}", text)
-
-
-def renew(program: str, about: str | None, parts: Mapping[str, Part], arguments: Sequence[str]) -> int:
-    """Renew what the arguments of a script name, or all its parts; or with `--check` show by what they are stale.
-
-    Returns the exit code.
-    """
-    parser = argparse.ArgumentParser(program, description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"all without it: {', '.join(parts)}")
-    parser.add_argument("--check", action="store_true", help="change nothing; return 1 if a file is stale")
-    parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER", help="the checkout with the files")
-    parser.add_argument("--redis", metavar="URL", help="a Redis server, instead of one started for this")
-    options = parser.parse_args(arguments)
-    if unknown := [name for name in options.parts if name not in parts]:
-        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(parts)}")
-    stale = 0
-    for name in options.parts or parts:
-        files = parts[name](options)
-        if not options.check:
-            for path, content in files.items():
-                path.write_bytes(_bytes(content))
-        elif lines := [line for path, content in files.items() for line in _difference(path, content)]:
-            sys.stdout.write("\n".join([*lines, f"This is stale, and renewed by: python {program} {name}", ""]))
-            stale = 1
-    return stale
-
-
-def _difference(path: Path, content: str | bytes) -> list[str]:
-    before = path.read_bytes() if path.exists() else b""
-    if before == _bytes(content):
-        return []
-    if isinstance(content, bytes):
-        return [f"{path.name} shows something else"]
-    lines = before.decode("utf-8").splitlines(), content.splitlines()
-    return [*difflib.unified_diff(*lines, path.name, "renewed", lineterm="")]
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode("utf-8") if isinstance(content, str) else content
-
 
 # The diagrams of explanation/architecture.md
 

@@ -57,7 +57,7 @@ SHELL = {
     "python -m ratelimit_mw replay limits.toml access.log access.log.1.gz --suggest --html report.html": "tests/replay",
     "python -m benchmarks --json docs/explanation/performance.json": "tests/tools/test_benchmarks.py",
     "python -m ratelimit_mw tail limits.toml --rule login": "tests/stores/test_admin.py",
-    "python docs/performance_figures.py": "tests/tools/test_benchmarks_chart.py",
+    "python docs/from_runs.py figures": "tests/tools/test_benchmarks_chart.py",
     "install -d -o root -g web -m 2770 /var/lib/app": "tests/stores/test_sqlite_files.py, with another group",
     "install -o root -g web -m 660 /dev/null /var/lib/app/limits.db": "tests/stores/test_sqlite_files.py",
 }
@@ -310,13 +310,13 @@ def test_javascript_algorithms_of_the_docs_decide_like_python() -> None:
 
 
 def test_readme_matches_the_stored_answers_and_figures() -> None:
-    command = [sys.executable, "docs/readme_parts.py", "--check"]
+    command = [sys.executable, "docs/from_runs.py", "readme", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_picture_of_the_replay_report_is_up_to_date() -> None:
-    command = [sys.executable, "docs/replay_picture.py", "--check"]
+    command = [sys.executable, "docs/from_runs.py", "replay", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "")
 
