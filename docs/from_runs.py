@@ -1,6 +1,6 @@
 """Makes figures and pictures of the documentation from runs: `python docs/from_runs.py` renews them.
 
-- `figures`: the tables of performance.md and benchmarks.md, and their chart, from performance.json.
+- `figures`: the tables of performance.md and benchmarks/README.md, and their chart, from performance.json.
 - `readme`: the table and the chart of the README, from benchmarks/attacked/compared.json and performance.json.
 - `replay`: the picture of a replay's report, drawn in Chromium, from the log that the tests have. The file keeps a
   digest of the page that it shows; `--check` compares this digest with the page of today.
@@ -87,7 +87,7 @@ def _bytes(content: str | bytes) -> bytes:
     return content.encode("utf-8") if isinstance(content, str) else content
 
 
-# The figures of explanation/performance.md and benchmarks.md
+# The figures of explanation/performance.md and benchmarks/README.md
 
 _UNITS: Final = {"x": "", "us": " us", "bytes": " bytes", "calls": " calls"}
 _COSTS: Final = {  # row, and which of its times: what it is the cost of
@@ -151,9 +151,9 @@ def figures(options: argparse.Namespace) -> Files:
     }
     pages = {
         page: marked(page.read_text("utf-8"), "figures", lambda name: f"\n{made[name]}")
-        for page in (folder / "performance.md", folder / "benchmarks.md")
+        for page in (folder / "performance.md", options.root / "benchmarks/README.md")
     }
-    return {**pages, folder / "performance.svg": chart_of_rows(found)}
+    return {**pages, options.root / "benchmarks/rows.svg": chart_of_rows(found)}
 
 
 def _machine(found: dict[str, Any]) -> str:

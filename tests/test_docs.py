@@ -55,9 +55,7 @@ SHELL = {
     "python -m ratelimit_mw serve limits.toml --bind 127.0.0.1:8900 --grpc 127.0.0.1:8901": "tests/proxies",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
     "python -m ratelimit_mw replay limits.toml access.log access.log.1.gz --suggest --html report.html": "tests/replay",
-    "python -m benchmarks --json docs/explanation/performance.json": "tests/tools/test_benchmarks.py",
     "python -m ratelimit_mw tail limits.toml --rule login": "tests/stores/test_admin.py",
-    "python docs/from_runs.py figures": "tests/tools/test_benchmarks_chart.py",
     "install -d -o root -g web -m 2770 /var/lib/app": "tests/stores/test_sqlite_files.py, with another group",
     "install -o root -g web -m 660 /dev/null /var/lib/app/limits.db": "tests/stores/test_sqlite_files.py",
 }
