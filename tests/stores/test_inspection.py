@@ -28,7 +28,7 @@ from redis_cluster import RedisCluster
 from redis_sentinels import SERVICE, SentinelServer
 from redis_servers import RedisServer
 from stores.test_least_privilege import COMMANDS, ON_A_CLUSTER, grant, url
-from web import test_django_checks as checks
+from web.frameworks import test_django_checks as checks
 
 pytestmark = [pytest.mark.once, pytest.mark.promise(9), pytest.mark.usefixtures("unthrottled_log")]
 
