@@ -255,12 +255,12 @@ SETTING = Recipe(
             before("class Options(", REALM_IS_CHECKED),
         ),
         "ratelimit_mw/settings/__init__.py": before("    enabled: bool", '    realm: str = ""\n'),
-        "tests/web/test_settings.py": both(
+        "tests/web/settings/test_settings.py": both(
             before('enabled"\n', "realm, "),
             before('    ("shadow", 1, ', '    ("realm", 1, "realm: got 1, expected text"),\n'),
         ),
-        "tests/web/test_settings_sources.py": before('        "enabled": True,\n', '        "realm": "",\n'),
-        "tests/web/test_environment.py": before('    ("MISSING_KEY", ', '    ("REALM", "shop", "shop"),\n'),
+        "tests/web/settings/test_settings_sources.py": before('        "enabled": True,\n', '        "realm": "",\n'),
+        "tests/web/settings/test_environment.py": before('    ("MISSING_KEY", ', '    ("REALM", "shop", "shop"),\n'),
         "docs/reference/settings.md": before(
             "| `enabled` |", '| `realm` | text | `""` | the name of the protected area |\n'
         ),
