@@ -55,7 +55,7 @@ from web.django_ask import BOTH, Site
 from web.faces import FACES
 from web.frameworks.test_django_throttle import Burst, throttled
 from web.scenario import Step
-from web.test_delays import PACED, SLOW
+from web.slots.test_delays import PACED, SLOW
 from web.websocket_talk import chat
 
 pytestmark = pytest.mark.once
