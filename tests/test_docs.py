@@ -201,7 +201,7 @@ def check_what_is_not_run(page: Path, block: Block) -> None:
         assert shown(page, block) in INCLUDED
         assert shown(page, block).is_file()
         assert {line.split(":")[1] for line in block.text.splitlines()} <= OPTIONS
-    elif block.language == "{code}":  # of another library; see tests/web/test_beside_django_ratelimit.py
+    elif block.language == "{code}":  # of another library; see tests/web/peers/test_beside_django_ratelimit.py
         assert page.stem.startswith("migrate-from-")
         compile(block.text, str(page), "exec")
     elif block.language in PROXIES:

@@ -26,7 +26,7 @@ from redis_servers import RedisServer, free_port
 from web.django_ask import keeping
 from web.django_site import LOGIN, OURS, wsgi_site
 
-TEXT = (Path(__file__).parents[2] / "docs/how-to/migrate-from-django-ratelimit.md").read_text("utf-8")
+TEXT = (Path(__file__).parents[3] / "docs/how-to/migrate-from-django-ratelimit.md").read_text("utf-8")
 NOW = 1_800_000_000.0  # django-ratelimit counts in windows of the wall clock
 Request = tuple[str, str, Mapping[str, str]]  # method, path, headers
 
