@@ -134,6 +134,7 @@ def _log_as_before() -> Iterator[None]:
     log.handlers.clear()
 
 
+@pytest.mark.one_redis
 @pytest.mark.parametrize("page", [page for page in PAGES if page != ON_A_CLUSTER], ids=name_of)
 def test_every_block_runs(page: Path, redis_server: RedisServer, tmp_path: Path) -> None:
     run(page, {"redis://localhost:6379/0": redis_server.url, "/run/app/": f"{tmp_path}/"})
@@ -270,6 +271,7 @@ async def serving(app: Any) -> AsyncIterator[None]:
     await running
 
 
+@pytest.mark.one_redis
 @pytest.mark.parametrize("page", ON_DJANGO, ids=name_of)
 def test_django_projects_of_the_docs_refuse_excess_requests(
     page: Path, redis_server: RedisServer, tmp_path: Path
