@@ -311,6 +311,7 @@ def test_strict_prevents_the_start_of_flask(server: RedisServer) -> None:
         RateLimiter(Flask("shop"), limits="5/minute", store=wants, strict=True)
 
 
+@pytest.mark.one_redis
 def test_strict_prevents_the_start_of_django_and_check_gives_the_cause(server: RedisServer, tmp_path: Path) -> None:
     grant(server, COMMANDS)
     for password, rejects in ((PASSWORD, False), ("another", True)):

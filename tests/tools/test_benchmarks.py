@@ -136,9 +136,7 @@ sys.exit(main(["--only", "memory-token", "--rounds", "2", "--calls", "20"]))
 
 
 def test_rows_without_a_server_have_the_expected_counts(tmp_path: Path) -> None:
-    memory = [
-        f"memory-{name}" for name in ("token", "default", "refused", "tail", "churn")
-    ]  # no 100,000 keys
+    memory = [f"memory-{name}" for name in ("token", "default", "refused", "tail", "churn")]  # no 100,000 keys
     done = run(tmp_path, "-m", "benchmarks", "--only", *memory, "bytes", "asgi", "wsgi", *SMALL, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("memory-token", "memory-default", "asgi", "asgi-slowapi", "wsgi"):
