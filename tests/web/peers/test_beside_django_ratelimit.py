@@ -260,6 +260,7 @@ def projects(url: str, limits: str) -> tuple[Mapping[str, str], Mapping[str, str
     return theirs, {**after, "settings.py": own}
 
 
+@pytest.mark.one_redis
 @pytest.mark.parametrize("limits", ['"1000/minute"', "[]"])
 def test_the_projects_of_the_page_give_the_same_answers(redis_server: RedisServer, tmp_path: Path, limits: str) -> None:
     before, after = projects(redis_server.url, limits)
