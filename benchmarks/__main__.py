@@ -1,9 +1,10 @@
-"""The program: which rows, how many rounds, and where the numbers go.
+"""The program: which rows, how many rounds, and where the numbers go. A run of all rows counts instructions first.
 
 Exit code 1 when a row counted something else than its scenario says, 0 otherwise: speed never fails it.
 """
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             before = results.read(given.update, about)
         except results.OtherRun as error:
             parser.error(f"--update {given.update}: {error}")
+    _count_instructions(given)
     with ExitStack() as closing:
         if given.against:
             try:
@@ -59,6 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.svg:
         given.svg.write_text(chart(found), "utf-8")
     return 1 if any(line.problems for line in lines) else 0
+
+
+def _count_instructions(given: argparse.Namespace) -> None:
+    """Print them before the rows, if all rows are measured."""
+    if not (given.only or given.update or given.against):
+        subprocess.run([sys.executable, "-m", "benchmarks.instructions"], check=True)
+        print()
 
 
 def _chosen(rows: Sequence[Row], only: Sequence[str], parser: argparse.ArgumentParser) -> list[Row]:

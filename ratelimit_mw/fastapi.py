@@ -65,7 +65,8 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
     each route has its own bucket, named after its methods and full template. With a `name`, all routes with this
     dependency share one. The key `route` is the full template. Raises `ConfigError` for invalid limits or options.
 
-    Inside `RateLimitMiddleware`, its store and settings are used, its own limits apply too, and it adds the headers.
+    Inside `RateLimitMiddleware`, its store and settings are used, and it adds the headers. Its own limits are decided
+    before, as a step of their own: a request that is refused here has used them. A rule for the path is one step.
     Without it, `store` is used, or else the memory of this process, with a warning; FastAPI then drops the headers if
     the endpoint returns its own response object.
 

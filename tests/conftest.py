@@ -1,6 +1,7 @@
 """Redis servers and clusters for the tests that need them, and the Hypothesis profiles."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -44,6 +45,8 @@ _PROBLEMS = pytest.StashKey[list[str]]()
 settings.register_profile("quick", max_examples=50, deadline=None, derandomize=False)
 settings.register_profile("proof", max_examples=2000, deadline=None, derandomize=False)
 settings.load_profile(os.environ.get("TEST_PROFILE", "quick"))
+
+_ONCE = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.once\b", re.MULTILINE)  # of a whole file
 
 R = TypeVar("R", RedisServer, RedisCluster)
 
@@ -89,6 +92,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         binaries, left = dict(list(binaries.items())[:1]), list(binaries)[1:]
         problems += [f"{name}, as TEST_REDIS says" for name in left]
     session.config.stash[_BINARIES], session.config.stash[_PROBLEMS] = binaries, problems
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the files that `-m once` or `-m "not once"` deselects: each process of a run would import all of them."""
+    chosen = config.getoption("markexpr")
+    if chosen not in ("once", "not once") or not collection_path.match("test_*.py"):
+        return None
+    marked = _ONCE.search(collection_path.read_text("utf-8")) is not None
+    return True if marked is (chosen == "not once") else None
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -14,7 +14,6 @@ from test_layers import RANK, SOURCES, graph, reached
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "docs" / "architecture_diagrams.py"
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 FENCE = re.compile(r"^```mermaid\n(\w+).*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LONGEST = 15  # steps of a diagram that can be read without scrolling
@@ -27,30 +26,29 @@ def url(redis_servers: Mapping[str, RedisServer]) -> str:
     return next(iter(redis_servers.values())).url
 
 
-def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return python(str(script), *arguments)
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return python(str(ROOT / "docs/from_code.py"), "architecture", *arguments)
 
 
 def test_diagrams_match_the_code(url: str) -> None:
-    done = run(SCRIPT, "--check", "--redis", url)
+    done = run("--check", "--redis", url)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
 def test_check_of_a_stale_page_prints_the_difference_and_the_fix(url: str, tmp_path: Path) -> None:
-    script, page = tmp_path / "docs" / SCRIPT.name, tmp_path / "docs" / "explanation" / PAGE.name
+    page = tmp_path / "docs" / "explanation" / PAGE.name
     page.parent.mkdir(parents=True)
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
-    script.write_text(SCRIPT.read_text("utf-8"), "utf-8")
     stale = PAGE.read_text("utf-8").replace("wsgi --> engine", "wsgi --> rules").replace("plan() → Plan", "plan()")
     page.write_text(stale, "utf-8")
 
-    shown = run(script, "--check", "--redis", url)
+    there = ("--root", str(tmp_path), "--redis", url)
+    shown = run("--check", *there)
     assert shown.returncode == 1
     assert "-    wsgi --> rules\n" in shown.stdout
     assert "+    wsgi --> engine\n" in shown.stdout
     assert "+    engine->>rules: plan() → Plan\n" in shown.stdout
-    assert "python docs/architecture_diagrams.py" in shown.stdout
-    assert run(script, "--redis", url).returncode == 0
+    assert "python docs/from_code.py architecture" in shown.stdout
+    assert run(*there).returncode == 0
     assert page.read_text("utf-8") == PAGE.read_text("utf-8")
 
 

@@ -59,6 +59,7 @@ def test_demo_on_memory_prints_the_lines_of_the_screenshot() -> None:
     assert shape(done.stdout.replace(WITHOUT_THE_STORE, "")) == shape("\n".join(lines))
 
 
+@pytest.mark.one_redis
 def test_demo_runs_on_redis(redis_server: RedisServer) -> None:
     check(demo("--store", redis_server.url))
 
@@ -88,6 +89,7 @@ def test_demo_rejects_an_invalid_store_url() -> None:
     assert "store: got the scheme 'redi'" in done.stderr
 
 
+@pytest.mark.one_redis
 def test_demo_reports_a_port_in_use(redis_server: RedisServer) -> None:
     done = demo("--port", str(redis_server.port))
     assert done.returncode == 1

@@ -191,11 +191,6 @@ def rates(text: str) -> Rates:
     return [(limit.quota, limit.window) for limit in parse(text)]
 
 
-def test_tables_have_more_than_a_hundred_rows() -> None:
-    differing = [*YEARS, *HALF_READ, *REFUSED]
-    assert len(SAME_AS_LIMITS) + len(SAME_AS_DJANGO_RATELIMIT) + len(differing) > 100
-
-
 @pytest.mark.parametrize("text", SAME_AS_LIMITS)
 def test_texts_of_limits_have_the_same_meaning(text: str) -> None:
     assert rates(text) == SAME_AS_LIMITS[text]

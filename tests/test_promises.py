@@ -1,6 +1,7 @@
 """Every promise has tests that are marked with its number, and the page of promises lists these tests."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,6 @@ import pytest
 from checking import python
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-SCRIPT = DOCS / "promises_tests.py"
 PAGE = DOCS / "explanation" / "promises.md"
 MARKED = """
 import pytest
@@ -47,17 +47,20 @@ def test_every_promise_has_a_test_and_a_reason() -> None:
         assert int(tests) >= 1
 
 
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return python(str(DOCS / "from_code.py"), "promises", *arguments)
+
+
 def test_page_matches_the_markers() -> None:
-    done = python(str(SCRIPT), "--check")
+    done = run("--check")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a folder with the script, a page of five promises, and two files of tests. Promise 5 has no tests."""
+    """Return a folder with a page of five promises, and two files of tests. Promise 5 has no tests."""
     (tmp_path / "docs" / "explanation").mkdir(parents=True)
     (tmp_path / "tests" / "web").mkdir(parents=True)
-    (tmp_path / "docs" / SCRIPT.name).write_text(SCRIPT.read_text("utf-8"), "utf-8")
     lists = "".join(f"## {n}\n<!-- tests {n}: how -->\nstale\n<!-- end -->\n" for n in (1, 2, 3, 4, 5))
     (tmp_path / "docs" / "explanation" / "promises.md").write_text(lists, "utf-8")
     (tmp_path / "tests" / "test_some.py").write_text(MARKED.format(of_file=1), "utf-8")
@@ -66,7 +69,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_script_counts_tests_by_their_markers(copy: Path) -> None:
-    assert python(str(copy / "docs" / SCRIPT.name)).returncode == 0
+    assert run("--root", str(copy)).returncode == 0
     page = (copy / "docs" / "explanation" / "promises.md").read_text("utf-8")
     listed = dict(re.findall(r"<!-- tests (\d): how -->\n(.*)\n<!-- end -->", page))
     wanted = {str(n): f"**Its tests**: {count}, in 1 file. `test_some.py` {count}" for n, count in FOUND.items()}
@@ -74,11 +77,11 @@ def test_script_counts_tests_by_their_markers(copy: Path) -> None:
 
 
 def test_check_of_a_stale_page_prints_the_difference_and_the_fix(copy: Path) -> None:
-    script = str(copy / "docs" / SCRIPT.name)
-    stale = python(script, "--check")
+    there = ("--root", str(copy))
+    stale = run("--check", *there)
     assert stale.returncode == 1
     assert "-stale" in stale.stdout
     assert "+**Its tests**: 3, in 1 file. `test_some.py` 3" in stale.stdout
-    assert "python docs/promises_tests.py" in stale.stdout
-    assert python(script).returncode == 0
-    assert python(script, "--check").returncode == 0
+    assert "python docs/from_code.py promises" in stale.stdout
+    assert run(*there).returncode == 0
+    assert run("--check", *there).returncode == 0

@@ -15,8 +15,12 @@ PAGE = DOCS / "reference" / "settings.md"
 TABLE = r"<!-- table {}: [^\n]*-->\n(.*?)<!-- end -->"
 
 
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return python(str(DOCS / "from_code.py"), "settings", *arguments)
+
+
 def test_page_matches_the_types() -> None:
-    done = python(str(DOCS / "settings_tables.py"), "--check")
+    done = run("--check")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
@@ -29,19 +33,16 @@ def test_every_option_has_a_row(table: Any) -> None:
 
 
 def test_check_of_a_stale_page_prints_the_difference_and_the_fix(tmp_path: Path) -> None:
-    (tmp_path / "reference").mkdir()
-    script, page = tmp_path / "settings_tables.py", tmp_path / "reference" / "settings.md"
-    script.write_text((DOCS / script.name).read_text("utf-8"), "utf-8")
+    page = tmp_path / "docs" / "reference" / "settings.md"
+    page.parent.mkdir(parents=True)
     page.write_text(PAGE.read_text("utf-8").replace("| `false` | decides", "| `true` | decides"), "utf-8")
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return python(str(script), *arguments)
-
-    stale = run("--check")
+    there = ("--root", str(tmp_path))
+    stale = run("--check", *there)
     assert stale.returncode == 1
     assert "-| `shadow` | true or false | `true` | decides and reports" in stale.stdout
     assert "+| `shadow` | true or false | `false` | decides and reports" in stale.stdout
-    assert "python docs/settings_tables.py" in stale.stdout
-    assert run().returncode == 0
+    assert "python docs/from_code.py settings" in stale.stdout
+    assert run(*there).returncode == 0
     assert page.read_text("utf-8") == PAGE.read_text("utf-8")
-    assert run("--check").returncode == 0
+    assert run("--check", *there).returncode == 0

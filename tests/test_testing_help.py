@@ -395,6 +395,7 @@ def run_pytest(folder: Path, *options: str, **environment: str) -> "subprocess.C
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=env)
 
 
+@pytest.mark.one_redis
 @pytest.mark.parametrize("kind", ["memory", "redis"])
 def test_fixture_isolates_the_tests_of_a_users_suite(tmp_path: Path, redis_url: str, kind: str) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n", "utf-8")

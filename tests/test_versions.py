@@ -1,4 +1,4 @@
-"""The environment of `tox -e oldest` has the versions that it requests."""
+"""The environment of `tox -e py311` has the oldest versions, as it requests; the others have the newest."""
 
 import os
 from importlib.metadata import version

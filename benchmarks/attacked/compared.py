@@ -1,6 +1,6 @@
 """Compares limiters: `python -m benchmarks.attacked.compared`, in the environment of `tox -e bench`.
 
-It writes the answers to `compared.json` in its folder, with versions and date. `docs/readme_parts.py` makes the
+It writes the answers to `compared.json` in its folder, with versions and date. `docs/from_runs.py` makes the
 README's table from it. Each library is set up as the first pages of its documentation show, in memory unless the
 question is about Redis.
 """

@@ -1,5 +1,5 @@
 // The algorithms of ratelimit_mw, drawn: how full each bucket is over time, for requests that the reader draws.
-// Times are whole microseconds, as in the package, and every request costs one unit. `docs/algorithm_answers.py` wrote
+// Times are whole microseconds, as in the package, and every request costs one unit. `docs/from_code.py` wrote
 // what Python decides for the same requests; a test compares both.
 (() => {
   "use strict";

@@ -65,7 +65,9 @@ def limit(limits: LimitsValue, **options: Unpack[EndpointOptions]) -> Callable[[
     a factory, share a bucket, too.
 
     Several decorators on one endpoint are decided in one step. Inside `RateLimitMiddleware`, its store and settings are
-    used, and its own limits apply too. Without it, `store` is used, or else the memory of this process, with a warning.
+    used. Its own limits are decided before, as a step of their own: a request that is refused here has used them. A
+    rule for the path is one step. Without the middleware, `store` is used, or else the memory of this process, with a
+    warning.
 
     Put the decorator below the one that registers the endpoint, such as `@app.get`. Above that, it has no effect, and a
     warning is logged: at once, if the app or router is a variable of the caller; otherwise at startup, or when the

@@ -113,4 +113,4 @@ def test_attacks_are_logged_once_per_cause(target: Target) -> None:
 
 
 def test_attacks_have_unique_names() -> None:
-    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) > 30
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)

@@ -14,7 +14,7 @@ COLUMNS = 5
 # All tests in these files are tests of faults. The table may also name tests of other files.
 OF_FAULTS = [
     *sorted(set((TESTS / "faults").rglob("test_*.py")) - {Path(__file__).resolve()}),
-    TESTS / "web/test_faults.py",
+    TESTS / "web/store_calls/test_faults.py",
     *(TESTS / f"stores/test_{name}.py" for name in ("redis_faults", "redis_errors", "redis_heals", "flushes")),
 ]
 

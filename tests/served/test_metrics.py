@@ -1,6 +1,6 @@
 """Tests that one scrape has the counts of all workers, including killed ones, and counts each request once.
 
-This is checked after each row of the table of scenarios, with each framework.
+This is checked after each row of the table of scenarios, with ASGI and WSGI.
 """
 
 import os
@@ -17,7 +17,6 @@ import pytest
 
 from served.test_scenarios_served import Stand, asked, played
 from test_docs import ROOT, blocks
-from web.faces import ASGI, WSGI
 from web.real_servers import APPS, KINDS
 from web.scenario import Answer, Step
 from web.table import ALL_ROWS, REFUSED
@@ -45,10 +44,8 @@ if sys.version_info < (3, 13):  # from 3.13 on, uWSGI's workers end with a fatal
         "counted_wsgi:app",
         ("--workers", str(WORKERS), "--threads", "2", "--py-call-osafterfork"),
     )
-STANDS = (
-    *(Stand("uvicorn", face) for face in ASGI),
-    *(Stand("gunicorn-gthread", face) for face in WSGI),
-)
+# one of each interface: tests/web/test_scenarios.py counts every scenario in every integration
+STANDS = (Stand("uvicorn", "asgi"), Stand("gunicorn-gthread", "wsgi"))
 
 
 @pytest.mark.parametrize("name", SERVERS)

@@ -437,6 +437,7 @@ while True:
 """
 
 
+@pytest.mark.one_redis
 def test_slot_of_a_killed_process_expires_after_its_lifetime(redis_server: RedisServer, tmp_path: Path) -> None:
     """As with a token server, a process takes a slot and renews it until the process is killed."""
     body = {"limits": {"concurrent": 1, "slot_lifetime": 1}, "key": "job"}

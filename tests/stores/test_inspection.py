@@ -28,7 +28,7 @@ from redis_cluster import RedisCluster
 from redis_sentinels import SERVICE, SentinelServer
 from redis_servers import RedisServer
 from stores.test_least_privilege import COMMANDS, ON_A_CLUSTER, grant, url
-from web import test_django_checks as checks
+from web.frameworks import test_django_checks as checks
 
 pytestmark = [pytest.mark.once, pytest.mark.promise(9), pytest.mark.usefixtures("unthrottled_log")]
 
@@ -311,6 +311,7 @@ def test_strict_prevents_the_start_of_flask(server: RedisServer) -> None:
         RateLimiter(Flask("shop"), limits="5/minute", store=wants, strict=True)
 
 
+@pytest.mark.one_redis
 def test_strict_prevents_the_start_of_django_and_check_gives_the_cause(server: RedisServer, tmp_path: Path) -> None:
     grant(server, COMMANDS)
     for password, rejects in ((PASSWORD, False), ("another", True)):

@@ -129,6 +129,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.one_redis
 @each_kind
 def test_failover_under_load_fails_calls_only_briefly(opened: Open, sentinels: RedisSentinels) -> None:
     with opened(sentinels.url) as store:
@@ -145,6 +146,7 @@ def test_failover_under_load_fails_calls_only_briefly(opened: Open, sentinels: R
     assert [failure for failure in load.failures if failure > since + RECOVERS] == []
 
 
+@pytest.mark.one_redis
 @each_kind
 @pytest.mark.parametrize("end", [RedisServer.kill, RedisServer.pause])
 def test_store_uses_the_new_master_after_the_old_one_is_lost(
@@ -168,6 +170,7 @@ def test_store_uses_the_new_master_after_the_old_one_is_lost(
         old.kill()
 
 
+@pytest.mark.one_redis
 @each_kind
 def test_store_uses_the_master_while_all_sentinels_hang(opened: Open, sentinels: RedisSentinels) -> None:
     with opened(sentinels.url, timeout=5) as store:

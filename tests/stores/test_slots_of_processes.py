@@ -101,6 +101,7 @@ def server_time(client: Redis) -> int:
     return int(seconds) * 1_000_000 + int(microseconds)
 
 
+@pytest.mark.one_redis
 @pytest.mark.promise(3)
 def test_processes_never_exceed_the_slots_even_after_a_kill(
     limiter: Limiter, redis_url: str, client: Redis, tmp_path: Path

@@ -139,6 +139,7 @@ def answered(store: Store) -> int:
             return failed
 
 
+@pytest.mark.one_redis
 @pytest.mark.promise(8)
 @each_kind
 def test_connecting_may_take_longer_than_the_timeout_of_a_request(opened: Open, served: Served) -> None:

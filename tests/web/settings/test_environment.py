@@ -88,7 +88,7 @@ KINDS: list[tuple[str, str, Any]] = [
     ("STORE_TIMEOUT", "2", 2),
     ("STORE_TIMEOUT", "1e-3", 0.001),
     ("HEADERS", "both", "both"),
-    ("ON_REFUSED", "call:web.test_on_refused:teapot", "call:web.test_on_refused:teapot"),
+    ("ON_REFUSED", "call:web.responses.test_on_refused:teapot", "call:web.responses.test_on_refused:teapot"),
     ("ON_DECISION", "call:json:dumps", "call:json:dumps"),
     ("ON_STORE_EVENT", "call:json:dumps", "call:json:dumps"),
     ("METRICS_FOLDER", "/run/app, too", "/run/app, too"),

@@ -26,7 +26,7 @@ from redis_servers import RedisServer, free_port
 from web.django_ask import keeping
 from web.django_site import LOGIN, OURS, wsgi_site
 
-TEXT = (Path(__file__).parents[2] / "docs/how-to/migrate-from-django-ratelimit.md").read_text("utf-8")
+TEXT = (Path(__file__).parents[3] / "docs/how-to/migrate-from-django-ratelimit.md").read_text("utf-8")
 NOW = 1_800_000_000.0  # django-ratelimit counts in windows of the wall clock
 Request = tuple[str, str, Mapping[str, str]]  # method, path, headers
 
@@ -260,6 +260,7 @@ def projects(url: str, limits: str) -> tuple[Mapping[str, str], Mapping[str, str
     return theirs, {**after, "settings.py": own}
 
 
+@pytest.mark.one_redis
 @pytest.mark.parametrize("limits", ['"1000/minute"', "[]"])
 def test_the_projects_of_the_page_give_the_same_answers(redis_server: RedisServer, tmp_path: Path, limits: str) -> None:
     before, after = projects(redis_server.url, limits)

@@ -15,7 +15,7 @@ from ratelimit_mw.django import limit
 from ratelimit_mw.testing import RecordingStore
 from web.django_ask import BOTH, CLIENT, Site, hello, keeping, settings, taken
 from web.django_site import LOGIN, OURS
-from web.test_django_throttle import ByRoute, throttled
+from web.frameworks.test_django_throttle import ByRoute, throttled
 
 LOCALE = "django.middleware.locale.LocaleMiddleware"
 pytestmark = pytest.mark.usefixtures("_translated")

@@ -176,8 +176,7 @@ def test_a_plain_path_has_one_form(path: str) -> None:
     assert [*forms.received] == [path]
 
 
-def test_path_cases_are_many_and_distinct() -> None:
-    assert len(PATH_CASES) > 70
+def test_path_cases_are_distinct() -> None:
     assert len({case.name for case in PATH_CASES}) == len(PATH_CASES)
     assert len({case[1:] for case in PATH_CASES}) == len(PATH_CASES)
 

@@ -392,6 +392,6 @@ def test_throttles_that_throttle_nothing_are_reported(tmp_path: Path, strict: bo
 
 def test_documentation_lists_exactly_the_check_ids() -> None:
     ids = set(re.findall(r"ratelimit_mw\.([EW]\d{3})", Path(django_checks.__file__).read_text("utf-8")))
-    page = Path(__file__).parents[2] / "docs/reference/messages.md"
+    page = Path(__file__).parents[3] / "docs/reference/messages.md"
     section = page.read_text("utf-8").partition("## System checks of Django")[2]
     assert set(re.findall(r"^\| `ratelimit_mw\.([EW]\d{3})` \|", section, re.MULTILINE)) == ids

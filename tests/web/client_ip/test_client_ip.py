@@ -130,7 +130,7 @@ def test_resolver_finds_the_client_of_each_asgi_case(case: Case) -> None:
 
 
 def test_case_names_are_unique() -> None:
-    assert len({case.name for case in CASES + ASGI_CASES}) == len(CASES + ASGI_CASES) > 200
+    assert len({case.name for case in CASES + ASGI_CASES}) == len(CASES + ASGI_CASES)
 
 
 @pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-real-ip"])

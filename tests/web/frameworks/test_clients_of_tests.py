@@ -30,6 +30,7 @@ def client_of(app: Starlette) -> Any:
     return TestClient(app)
 
 
+@pytest.mark.one_redis
 @pytest.mark.parametrize("entered", [True, False], ids=["with lifespan", "without"])
 def test_app_works_with_several_successive_test_clients(redis_server: RedisServer, entered: bool) -> None:
     app = Starlette(routes=[Route("/", home)])

@@ -20,9 +20,9 @@ from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask import limit as flask_limit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.starlette import limit
-from web import test_django_checks as checks
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, App200, talk
 from web.django_site import OURS, wsgi_site
+from web.frameworks import test_django_checks as checks
 from web.wsgi_talk import Server, hello, read
 
 

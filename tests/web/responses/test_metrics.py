@@ -53,9 +53,9 @@ from redis_servers import RedisServer
 from web.asgi_talk import HTTP, App200, Talk, talk
 from web.django_ask import BOTH, Site
 from web.faces import FACES
+from web.frameworks.test_django_throttle import Burst, throttled
 from web.scenario import Step
-from web.test_delays import PACED, SLOW
-from web.test_django_throttle import Burst, throttled
+from web.slots.test_delays import PACED, SLOW
 from web.websocket_talk import chat
 
 pytestmark = pytest.mark.once

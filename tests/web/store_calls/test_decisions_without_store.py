@@ -7,7 +7,7 @@ import pytest
 from ratelimit_mw import Verdict
 from redis_servers import RedisServer
 from web.serving import Serving, over_asgi, over_wsgi
-from web.test_one_round_trip import commands
+from web.store_calls.test_one_round_trip import commands
 
 pytestmark = pytest.mark.once
 

@@ -514,7 +514,7 @@ def test_a_value_that_cannot_respond_is_a_config_error(given: Any) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 def test_a_callable_can_be_given_by_name(face: str) -> None:
-    answer = refused(FACES[face], on_refused="call:web.test_on_refused:teapot")
+    answer = refused(FACES[face], on_refused="call:web.responses.test_on_refused:teapot")
     assert (answer.status, answer.body) == (418, b"no tea")
 
 

@@ -57,6 +57,7 @@ CALLS: list[Call] = [
 ]
 
 
+@pytest.mark.one_redis
 @pytest.mark.parametrize("address", ["192.0.2.1", "10.0.0.1"])
 def test_programs_before_and_after_give_the_same_responses(address: str, redis_server: RedisServer) -> None:
     answers = []
