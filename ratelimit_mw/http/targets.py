@@ -88,8 +88,8 @@ def _as_in_uwsgi(path: bytes) -> bytes:
 
     It reads escapes and dot segments in one pass. `..` removes what has been read since the last slash, even if that
     slash was an escape, and an empty segment, too. A dot in an escape, or after a slash in one, begins no dot segment.
-    `%%` is a `%`, and any other `%` that begins no escape becomes a null byte with the two bytes that follow, of which
-    one may be a slash.
+    `%%` is a `%`, and any other `%` that begins no escape becomes a null byte with the two bytes that follow, even if
+    one is a slash.
     """
     kept = bytearray()
     for part in _UWSGI_PART.finditer(path):
