@@ -8,7 +8,7 @@ from urllib.parse import urlparse, urlsplit
 _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _DIGITS: Final = "0123456789abcdefABCDEF"
 _BYTES: Final = {(high + low).encode(): bytes.fromhex(high + low) for high in _DIGITS for low in _DIGITS}
-_UWSGI_ESCAPE: Final = re.compile(rb"%(%|.?.?)", re.DOTALL)
+_UWSGI_PART: Final = re.compile(rb"(?:/|\A)(\.\.?)(?=/|\Z)|%(%|.?.?)|[^/%]+|/", re.DOTALL)
 
 
 def paths_of_target(target: bytes) -> Sequence[str]:
@@ -19,8 +19,10 @@ def paths_of_target(target: bytes) -> Sequence[str]:
     raw: dict[bytes, None] = {}
     for part in (target.partition(b"#")[0], target):  # uvicorn with h11, hypercorn and daphne keep `#` in the path
         path = part.partition(b"?")[0]
-        raw |= dict.fromkeys((_without_origin(path), path))
-        raw[b"/" + path.lstrip(b"/")] = None  # waitress and wsgiref
+        raw |= dict.fromkeys((_without_origin(path), path, path.replace(b"\t", b"")))  # waitress drops tabs
+        raw[b"/" + path.lstrip(b"/")] = None  # wsgiref and Werkzeug
+        if b"/" not in path:
+            raw[b"/"] = None  # granian, which reads a host
     unescaped = dict.fromkeys(map(unquoted, raw)) | dict.fromkeys(map(_as_in_uwsgi, raw))
     return readings(text for path in unescaped for text in decoded(path))
 
@@ -84,23 +86,26 @@ def _without_origin(path: bytes) -> bytes:
 def _as_in_uwsgi(path: bytes) -> bytes:
     """Return a path as uWSGI passes it on.
 
-    It removes dot segments before it decodes escapes, and an empty segment counts as one that `..` removes. `%%` is a
-    `%`, and any other `%` that begins no escape becomes a null byte with the two bytes that follow.
+    It reads escapes and dot segments in one pass. `..` removes what has been read since the last slash, even if that
+    slash was an escape, and an empty segment, too. A dot in an escape, or after a slash in one, begins no dot segment.
+    `%%` is a `%`, and any other `%` that begins no escape becomes a null byte with the two bytes that follow, even if
+    one is a slash.
     """
-    kept: list[bytes] = []
-    first, *segments = path.split(b"/")
-    for segment in segments:
-        if segment == b"..":
-            kept[-1:] = []
-        elif segment != b".":
-            kept.append(segment)
-    if segments and segments[-1] in (b".", b".."):
-        kept.append(b"")
-    return _UWSGI_ESCAPE.sub(_uwsgi_byte, b"/".join((first, *kept)))
+    kept = bytearray()
+    for part in _UWSGI_PART.finditer(path):
+        dots, digits = part.groups()
+        if digits is not None:
+            kept += _uwsgi_byte(digits)
+        elif dots is None:
+            kept += part[0]
+        elif dots == b"..":
+            del kept[max(kept.rfind(b"/"), 0) :]
+        if dots and part.end() == len(path):
+            kept += b"/"
+    return bytes(kept)
 
 
-def _uwsgi_byte(escape: re.Match[bytes]) -> bytes:
-    digits = escape[1]
+def _uwsgi_byte(digits: bytes) -> bytes:
     if digits == b"%":
         return digits
     return _BYTES.get(digits, b"\0") if len(digits) > 1 else b""

@@ -204,6 +204,10 @@ IN_FRONT: Final = [
     "/x/api/",
     "/api/x/../",
 ]
+DOTTED: Final = [
+    *("/", "/", "/", ".", "..", "/../", "%2f", "%2F", "%2e", "a", "b", "#", "?"),
+    *("%", "%%", "%2", "%0g", "%+1", "%00"),
+]
 AUTHORITIES: Final = [
     *(
         "http://x",
@@ -339,6 +343,13 @@ def random_targets(seed: str, count: int) -> Iterator[bytes]:
         yield target
 
 
+def dotted_targets(seed: str, count: int) -> Iterator[bytes]:
+    """Yield `count` random targets of slashes, dots and escapes, of which some are incomplete."""
+    draw = random.Random(seed)  # noqa: S311  # not a secret
+    for _ in range(count):
+        yield draw.choice(["/", "/", "/", "a"]).encode() + "".join(draw.choices(DOTTED, k=draw.randint(0, 12))).encode()
+
+
 def seeds() -> list[bytes]:
     """Return targets with one change each, for four kinds of endpoints, and with each value of a parameter."""
     found = [written(filled(template)) for template in EVERY.values()]
@@ -375,4 +386,5 @@ FOUND: Final = [  # targets that once evaded a rule
     b"/over/7#",
     b"/slash/#x",
     b"/users/a%%2fb",
+    b"/over/7%2f../../",
 ]
