@@ -26,7 +26,7 @@ class Way:
         self.rule: Final = match.rule
         self.policies: Final = match.policies
         self.verdict: Final = Verdict(False, (), (), match.rule) if match.denied else None
-        self._limits: Final[Sequence[CompiledLimit]] = match.fixed_limits or ()
+        self._limits: Final[Sequence[CompiledLimit]] = match.fixed_limits or []
         self._prefix: Final = prefix
         self._tag_of: Final = self._limits[0].tag_of if templates else str
         # of each charge: itself if all clients share it, else its copying method and the end of its key
