@@ -41,14 +41,16 @@ def test_check_of_a_stale_page_prints_the_difference_and_the_fix(url: str, tmp_p
     page.parent.mkdir(parents=True)
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     script.write_text(SCRIPT.read_text("utf-8"), "utf-8")
-    stale = PAGE.read_text("utf-8").replace("wsgi --> engine", "wsgi --> rules").replace("plan() → Plan", "plan()")
+    stale = (
+        PAGE.read_text("utf-8").replace("wsgi --> engine", "wsgi --> rules").replace("short_way() → Way", "short_way()")
+    )
     page.write_text(stale, "utf-8")
 
     shown = run(script, "--check", "--redis", url)
     assert shown.returncode == 1
     assert "-    wsgi --> rules\n" in shown.stdout
     assert "+    wsgi --> engine\n" in shown.stdout
-    assert "+    engine->>rules: plan() → Plan\n" in shown.stdout
+    assert "+    engine->>rules: RuleSet.short_way() → Way\n" in shown.stdout
     assert "python docs/architecture_diagrams.py" in shown.stdout
     assert run(script, "--redis", url).returncode == 0
     assert page.read_text("utf-8") == PAGE.read_text("utf-8")

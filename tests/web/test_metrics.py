@@ -210,7 +210,7 @@ async def status(app: Any, at: str) -> Any:
 @pytest.mark.usefixtures("counts")
 def test_metrics_and_spans_give_each_gate_an_observer() -> None:
     for observed in ({}, {"metrics": True}, {"span_attributes": "all"}, {"span_attributes": "refused"}):
-        settings = Settings(limits="1/minute", **observed)  # type: ignore[arg-type]  # one of each kind
+        settings = Settings(limits="1/minute", **observed)
         gate = AsyncGate(settings)
         gates = [Gate(settings), gate, gate.nested, gate.sync_gate]
         assert [one is not None and one._observe is not None for one in gates] == [bool(observed)] * 4
