@@ -45,21 +45,19 @@ from web.asgi_talk import HTTP, START, App200, Talk  # noqa: E402
 SERVER, APP, REDIS = "server", "app", "Redis"
 STEPS: Final = {  # functions that the diagram of a request shows: the participant that is called, and the text
     "asgi.RateLimitMiddleware.__call__": ("asgi", "__call__()"),
-    "engine.gate.Gate.admit": ("engine", "admit()"),
-    "engine.gate.AsyncGate.admit": ("engine", "admit()"),
-    "rules.rule_set.RuleSet.match": ("rules", "RuleSet.match()"),
-    "rules.plan.plan": ("rules", "plan()"),
+    "engine.entrance.enter_asgi": ("engine", "enter_asgi()"),
+    "rules.rule_set.RuleSet.short_way": ("rules", "RuleSet.short_way()"),
+    "engine.gate.Gate.take": ("engine", "take()"),
+    "engine.gate.AsyncGate.take": ("engine", "take()"),
     "stores.memory.MemoryStore.take": ("stores", "MemoryStore.take()"),
     "core.limit.Limit.decide": ("algorithms", "Limit.decide()"),
     "stores.guarded.AsyncGuardedStore.atake": ("stores", "AsyncRedisStore.atake()"),
     "stores.redis.async_transport.AsyncConnection.send": (REDIS, "{calls[0].command[0]}"),
     "stores.redis.scripts.read_decisions_by_group": ("stores", "the reply"),
-    "rules.plan.conclude": ("rules", "conclude()"),
     "asgi.send.with_headers.send_with_headers": ("asgi", "{message[type]}"),
     "http.response.raw_headers": ("http", "raw_headers()"),
 }
 CALLBACKS: Final = {REDIS: "stores", "stores": REDIS, "asgi": SERVER}  # what calls these from the event loop
-# A `ProxyHeaderCheck` examines the first 1,000 requests of any app, so the traced request takes the general path.
 SETTINGS: Final = {"limits": [], "rules": [{"path": "/", "limits": "1000000/minute"}]}
 MEMORY: Final = "memory://"
 

@@ -38,7 +38,9 @@ def test_diagrams_match_the_code(url: str) -> None:
 def test_check_of_a_stale_page_prints_the_difference_and_the_fix(url: str, tmp_path: Path) -> None:
     page = tmp_path / "docs" / "explanation" / PAGE.name
     page.parent.mkdir(parents=True)
-    stale = PAGE.read_text("utf-8").replace("wsgi --> engine", "wsgi --> rules").replace("plan() → Plan", "plan()")
+    stale = (
+        PAGE.read_text("utf-8").replace("wsgi --> engine", "wsgi --> rules").replace("short_way() → Way", "short_way()")
+    )
     page.write_text(stale, "utf-8")
 
     there = ("--root", str(tmp_path), "--redis", url)
@@ -46,7 +48,7 @@ def test_check_of_a_stale_page_prints_the_difference_and_the_fix(url: str, tmp_p
     assert shown.returncode == 1
     assert "-    wsgi --> rules\n" in shown.stdout
     assert "+    wsgi --> engine\n" in shown.stdout
-    assert "+    engine->>rules: plan() → Plan\n" in shown.stdout
+    assert "+    engine->>rules: RuleSet.short_way() → Way\n" in shown.stdout
     assert "python docs/from_code.py architecture" in shown.stdout
     assert run(*there).returncode == 0
     assert page.read_text("utf-8") == PAGE.read_text("utf-8")

@@ -122,11 +122,13 @@ def failing() -> RecordingStore:
 
 
 REQUESTS: Mapping[str, tuple[int, Mapping[str, Any]]] = {  # expected status, settings
-    "admitted": (200, {"limits": ["5/minute"]}),
+    "the first": (200, {"limits": ["5/minute"]}),
+    "admitted": (200, {"limits": ["5/minute"], "count": 2}),
     "refused": (429, {"limits": ["1/minute"], "count": 2}),
     "by user": (200, {"limits": [{"limit": "5/minute", "key": "header:x-user"}]}),
     "without a store": (200, {"limits": ["5/minute"], "on_store_error": "allow", "store": "failing"}),
-    "over Redis": (200, {"limits": ["5/minute"], "store": "redis", "store_timeout": 5.0}),
+    "over Redis": (200, {"limits": ["1000/minute"], "store": "redis", "store_timeout": 5.0, "count": 2}),
+    "the first over Redis": (200, {"limits": ["1000/minute"], "store": "redis", "store_timeout": 5.0}),
 }
 
 

@@ -28,7 +28,7 @@ the verdict is known. With the integrations above, each refusing verdict passes 
 
 Without a `DisconnectWatcher` (`asgi/disconnect.py`), a delay continues after the client has disconnected.
 `RateLimitMiddleware._on_general_path` makes a watcher only for requests that the gate may delay, and not for a refusal
-of the fast path. A synchronous Django middleware and a throttle must not await a delay.
+of the short way. A synchronous Django middleware and a throttle must not await a delay.
 
 In the WSGI middleware (`wsgi/__init__.py`) and Flask (`flask/hooks.py`), the functions named `_decide` know the
 verdict, and `wsgi/send.py` sends the refusal. In the decision service (`service/`), `RateLimitMiddleware` decides the

@@ -8,44 +8,27 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-_MAX_USED_ONCE: Final = 4096  # keys
-
-
 class Budget:
-    """A maximum number of entries that several `Memo`s share. Before it is exceeded, all of them are cleared.
+    """A maximum number of entries that several `Memo`s share. Before it is exceeded, all of them are cleared."""
 
-    `second_use`: keep a value only if it is computed for the second time. For that, up to 4,096 keys are remembered
-    that were computed once. So keys that recur are kept, and a long series of keys that do not recur costs no memory.
-    """
-
-    def __init__(self, maxsize: int, *, second_use: bool = False) -> None:
+    def __init__(self, maxsize: int) -> None:
         self.maxsize: Final = maxsize
         self._count = 0
-        self._used_once: Final[set[object] | None] = set() if second_use else None
         self._memos: Final[WeakValueDictionary[int, Memo[Any, Any]]] = WeakValueDictionary()
 
     def register(self, memo: "Memo[Any, Any]") -> None:
         """Count the entries of `memo` too."""
         self._memos[id(memo)] = memo
 
-    def reserve(self, key: object) -> bool:
-        """Count one more entry, and return whether to keep it. Clears all memos first if the maximum is reached."""
-        used_once = self._used_once
-        if used_once is not None and key not in used_once:
-            if len(used_once) >= _MAX_USED_ONCE:
-                used_once.clear()
-            used_once.add(key)
-            return False
+    def reserve(self) -> None:
+        """Count one more entry. Clears all memos first if the maximum is reached."""
         if self._count >= self.maxsize:
             self.clear()
         self._count += 1
-        return True
 
     def clear(self) -> None:
         """Clear all memos."""
         self._count = 0
-        if self._used_once:
-            self._used_once.clear()
         for reference in self._memos.valuerefs():
             if (memo := reference()) is not None:
                 memo.clear()
@@ -71,7 +54,8 @@ class Memo(dict[K, V], Generic[K, V]):
 
     def __missing__(self, key: K) -> V:
         value = self._make(key)
-        if self._should_cache(key) and self._budget.reserve(key):
+        if self._should_cache(key):
+            self._budget.reserve()
             self[key] = value
         return value
 

@@ -213,7 +213,7 @@ def test_custom_refusal_never_sends_a_status_that_admits(
         await send({"type": "http.response.body"})
 
     app = made(limits="1/day", on_refused={"plain": plain, "asgi": asgi}[kind])
-    first, general = FORWARDED, {**FORWARDED, "X-Forwarded-Uri": "/%61"}  # escapes take the general path
+    first, general = FORWARDED, {**FORWARDED, "X-Forwarded-Uri": "/%61"}  # escapes take the longer way
     asked = [("GET", "/v1/forward", {"headers": headers}) for headers in (first, first, general)]
     admitted, *refused = calls(app, *asked, ("GET", "/v1/nginx", {"headers": NGINX}))
     assert admitted.status_code == 200
