@@ -75,5 +75,5 @@ def test_request_diagram_starts_and_ends_at_the_server_in_few_steps() -> None:
     assert len(steps) < LONGEST
     assert steps[0][0] == steps[-1][1] == "server"
     assert ("stores", "Redis", "EVALSHA") in steps
-    assert ("engine", "rules", "conclude() → Verdict") in steps
+    assert ("engine", "rules", "RuleSet.short_way() → Way") in steps
     assert ("asgi", "http", "raw_headers()") in steps
