@@ -54,7 +54,7 @@ STEPS: Final = {  # functions that the diagram of a request shows: the participa
     "stores.guarded.AsyncGuardedStore.atake": ("stores", "AsyncRedisStore.atake()"),
     "stores.redis.async_transport.AsyncConnection.send": (REDIS, "{calls[0].command[0]}"),
     "stores.redis.scripts.read_decisions_by_group": ("stores", "the reply"),
-    "asgi.send.with_headers.send_with_headers": ("asgi", "{message[type]}"),
+    "asgi.RateLimitMiddleware.__call__.send_with_headers": ("asgi", "{message[type]}"),
     "http.response.raw_headers": ("http", "raw_headers()"),
 }
 CALLBACKS: Final = {REDIS: "stores", "stores": REDIS, "asgi": SERVER}  # what calls these from the event loop
