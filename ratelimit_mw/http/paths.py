@@ -76,7 +76,7 @@ class Forms(NamedTuple):
     """The forms of one request's path, as different supported routers read it.
 
     `received`: the path as received, the path without the leading slashes that Flask, Quart and Falcon drop, and
-    without the last of several slashes at the end, which Falcon may drop.
+    a path with empty segments without a slash at its end, which Falcon may drop.
     `normal`: the normalized path, and the path with its slashes merged but its dots kept, as Litestar routes. Each is
     compared with templates in the same form.
     """
@@ -94,7 +94,7 @@ class Forms(NamedTuple):
         for path in readings:
             merged = merged_path(path)
             one_slash = "/" + path.lstrip("/") if path[:2] == "//" or path[:1] != "/" else path
-            if path[-2:] == "//":  # Falcon can be set to drop one slash at the end, and `{x}` matches an empty segment
+            if path[-1:] == "/" and "//" in path:  # Falcon can be set to drop one slash at the end; see `PathTree.empty`
                 received[path[:-1]] = None
             # the `$` of many routers matches before a final newline
             received |= dict.fromkeys((one_slash, path.rstrip("\n"), one_slash.rstrip("\n")))

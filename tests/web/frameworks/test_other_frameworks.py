@@ -99,3 +99,25 @@ def test_requests_are_limited_in_wsgi_frameworks_without_an_integration(make: Ca
     client = Client(wsgi.RateLimitMiddleware(make(), SETTINGS))
     answers = [client.get(path) for path in PATHS]
     assert [(answer.status_code, left(answer.headers.get("RateLimit"))) for answer in answers] == EXPECTED
+
+
+class _Echo:
+    """A resource of Falcon that answers with the parameters of its path."""
+
+    def on_get(self, _: Any, response: Any, **parameters: str) -> None:
+        response.text = repr(parameters)
+
+
+@pytest.mark.promise(9)
+@pytest.mark.parametrize(
+    ("path", "found"), [("/t/ann//", "{'user': 'ann', 'code': ''}"), ("/t//1234/", "{'user': '', 'code': '1234'}")]
+)
+def test_falcon_that_drops_a_slash_at_the_end_has_no_unlimited_spelling(path: str, found: str) -> None:
+    app = falcon.App()
+    app.add_route("/t/{user}/{code}", _Echo())
+    app.req_options.strip_url_path_trailing_slash = True
+    rule = {"path": "/t/{user}/{code}", "limits": "2/minute"}
+    limited = wsgi.RateLimitMiddleware(app, limits="99/minute", rules=[rule])
+    answers = [Client(limited).get("/", environ_overrides={"PATH_INFO": path}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[0].text == found

@@ -150,7 +150,9 @@ def test_each_spelling_of_a_path_with_a_root_gets_the_expected_limits(case: Path
 FORMS = [  # readings of a path; its forms for templates as written, and those for normalized templates
     (["/a/b"], ["/a/b"], ["/a/b"]),
     (["/a/"], ["/a/"], ["/a"]),
-    (["//a/../b/"], ["//a/../b/", "/a/../b/"], ["/b", "/a/../b"]),
+    (["//a/../b/"], ["//a/../b/", "//a/../b", "/a/../b/"], ["/b", "/a/../b"]),
+    (["/a//b/"], ["/a//b/", "/a//b"], ["/a/b"]),
+    (["/a//"], ["/a//", "/a/"], ["/a"]),
     (["/a//../b"], ["/a//../b"], ["/b", "/a/../b"]),
     (["/a/\n"], ["/a/\n", "/a/"], ["/a", "/a/\n"]),
     (["//a//b\n"], ["//a//b\n", "/a//b\n", "//a//b", "/a//b"], ["/a/b", "/a/b\n"]),
