@@ -207,21 +207,19 @@ class ClientIPResolver:
         text = lines[0] if len(lines) == 1 else ",".join(lines)  # one list (RFC 9110, 5.3), so not a single address
         if self._may_be_bare and is_ipv4(text):
             return text
-        return (self._from_list(text) if self._is_list else shortest(text)) or own
-
-    def _from_list(self, text: str) -> str | None:
-        """Return the client's address in a list; None if the peer is the client."""
+        if not self._is_list:
+            return shortest(text) or own  # None for a list
         addresses = addresses_in(text, self.header)
         if self.hops:
-            return next(islice(addresses, self.hops - 1, None), None)
+            return next(islice(addresses, self.hops - 1, None), None) or own
         last = None
         for count, address in enumerate(addresses):
             if address is None or count == _MAX_PROXIES:
-                return None
+                return own
             last = address
             if last not in self._networks:
                 break
-        return last
+        return last or own
 
 
 def _header_name(name: object) -> str:

@@ -14,7 +14,7 @@ from ratelimit_mw.http.callables import ENABLED_FAILURE, RequestCallable, evalua
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.http.networks import shortest
+from ratelimit_mw.http.networks import is_ipv4, shortest
 from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.views import UNDERSCORE_FINDING, unambiguous_values
@@ -215,7 +215,8 @@ class RuleSet:
 
     def _listed(self, client: str | None) -> Way | None:
         """Return the way of a client on the blocklist or safelist."""
-        if (address := shortest(client)) is not None:
+        address = client if client is None or is_ipv4(client) else shortest(client)
+        if address is not None:
             for networks, way in self._lists:
                 if address in networks:
                     return way

@@ -354,5 +354,9 @@ def test_plain_ipv4_addresses_are_read_as_the_parser_reads_them(text: str) -> No
                             (["10.0.0.0/8"], "x-real-ip"), (["10.0.0.0/8"], "forwarded")):  # fmt: skip
         finder = ClientIPResolver(proxies, header)
         for value in (text, f"10.{text}", f"{text}, 10.0.0.7"):
-            long_way = (finder._from_list(value) if finder._is_list else shortest(value)) or "10.0.0.1"
-            assert finder.client_in("10.0.0.1", lambda _, value=value: [value]) == long_way  # type: ignore[misc]
+            # with a space in front, it is not read as an address alone
+            bare, parsed = (
+                finder.client_in("10.0.0.1", lambda _, line=line: [line])  # type: ignore[misc]
+                for line in (value, f" {value}")
+            )
+            assert bare == parsed
