@@ -7,7 +7,6 @@ from typing import Any, Final
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi.send import Message, Receive, Scope, Send, send_response
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.request import strip_root
 from ratelimit_mw.http.response import Response, raw_headers
@@ -99,7 +98,7 @@ async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
 def _never_admitting(scope: Scope, send: Send) -> Send:
     """Return a `send` that changes the status 2xx of a refusal to 429.
 
-    `on_refused` may choose such a status, with which a proxy would admit the request.
+    `on_refused` may choose such a status, of which the log warns: a proxy would admit the request.
     """
 
     async def send_no_success(message: Message) -> None:
@@ -108,12 +107,6 @@ def _never_admitting(scope: Scope, send: Send) -> Send:
             and message["status"] < _FIRST_REDIRECT
             and _ADMITTED not in scope["state"]
         ):
-            warn_throttled(
-                "on_refused",
-                "chose status %d, which admits in a proxy, so 429 is sent",
-                message["status"],
-                code="RL-243",
-            )
             message = {**message, "status": 429}
         await send(message)
 
