@@ -5,7 +5,7 @@ from inspect import isfunction
 from typing import Any, Final
 from weakref import WeakSet
 
-from ratelimit_mw.asgi.routes import RouteInfo, all_routes, routes_below, shapes_of, starlette_route
+from ratelimit_mw.asgi.routes import RouteInfo, all_routes, has_root, routes_below, shapes_of, starlette_route
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name
@@ -123,7 +123,14 @@ def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[F
     known = {id(parent) for parent in parents}
     reachable = [info for info in infos if id(starlette_route(info.route)) not in known]
     shapes = [shape for info in reachable for shape in shapes_of(info)]
-    yield from route_findings(settings, shapes, lambda path: any(info.pattern.match(path) for info in reachable))
+
+    def has_route(path: str) -> bool:
+        root = path.rstrip("/")
+        return any(
+            info.pattern.match(path) and (root != info.template.rstrip("/") or has_root(info)) for info in reachable
+        )
+
+    yield from route_findings(settings, shapes, has_route)
 
 
 def _enforcers(info: RouteInfo) -> Iterator[HonorsExempt]:

@@ -38,10 +38,14 @@ def _create(owner: object, what: str) -> dict[Any, Any]:
 
 _MAX_DEPTH: Final = 20  # nested mounts
 _NAMED: Final = re.compile(r"\(\?P<\w+>")
-_OF_ONE_SEGMENT: Final = [  # Starlette's converters without slashes, in patterns
-    *("(?:[^/]+)", "(?:[0-9]+(\\.[0-9]+)?)", "(?:[0-9]+)"),
-    "(?:[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12})",
-]
+_OF_ONE_SEGMENT: Final = {  # Starlette's converters without slashes, by their patterns
+    "(?:[^/]+)": "",
+    "(?:[0-9]+(\\.[0-9]+)?)": ":float",
+    "(?:[0-9]+)": ":int",
+    "(?:[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12})": ":uuid",
+}
+_CONVERTED: Final = re.compile("|".join(map(re.escape, _OF_ONE_SEGMENT)))
+_PARAMETER: Final = re.compile(r"(?<=\w)\}")
 _REST: Final = "/{path}", "/(?:.*)$"  # Starlette appends these to the template and pattern of a mount
 
 
@@ -101,14 +105,19 @@ def shapes_of(info: RouteInfo) -> Iterator[RouteShape]:
     """
     pattern = info.pattern.pattern.removesuffix("(?:/|$)")
     is_mount = pattern != info.pattern.pattern
-    for converter in _OF_ONE_SEGMENT:
-        pattern = pattern.replace(converter, "")
-    if "(" in pattern:
+    if "(" in _CONVERTED.sub("", pattern):
         yield RouteShape(info.template.partition("{")[0] + "{x:path}", frozenset(info.methods))
         return
-    yield RouteShape(info.template + "/{x:path}" * is_mount, frozenset(info.methods))
-    if is_mount and getattr(info.endpoint, "html", True):
-        yield from (RouteShape(info.template), RouteShape(f"{info.template}/"))
+    converters = map(_OF_ONE_SEGMENT.__getitem__, _CONVERTED.findall(pattern))
+    template = _PARAMETER.sub(lambda _: f"{next(converters, '')}}}", info.template)
+    yield RouteShape(template + "/{x:path}" * is_mount, frozenset(info.methods))
+    if is_mount and has_root(info):
+        yield from (RouteShape(template), RouteShape(f"{template}/"))
+
+
+def has_root(info: RouteInfo) -> bool:
+    """Return whether a mount may have a response at its own path. StaticFiles without `html` has none."""
+    return bool(getattr(info.endpoint, "html", True))
 
 
 def _leaves(routes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.log import Finding
-from ratelimit_mw.http.paths import Forms, Paths
+from ratelimit_mw.http.path_index import PARAMETER, match_level
+from ratelimit_mw.http.paths import Forms, Paths, merged_path, normal_path
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import PathSpec, Rule
 
@@ -17,7 +18,8 @@ _MAX_COMPARED: Final = 200  # segments, for each one of a rule; a comparison tak
 _ANY: Final = "{}"  # a segment with a parameter
 _BELOW = re.compile(r"(/[^{}]+)/\{\w+:path\}")  # a template for all paths below one
 _BRACKETS: Final = re.compile(r"<([^<>]*)>")
-_OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any", "int", "float", "uuid"}
+_OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any"}
+_TYPED: Final = {"int", "float", "uuid"}
 
 Gapped = tuple[str | None, ...]  # the segments of a template; None is the gap
 
@@ -25,7 +27,8 @@ Gapped = tuple[str | None, ...]  # the segments of a template; None is the gap
 class RouteShape(NamedTuple):
     """The shape of a route. `methods`: empty for all methods.
 
-    `path`: the template. A segment with `{x}` may have any text, and `{x:path}` matches all that follows.
+    `path`: the template. A segment with `{x}` may have any text, one with `{x:int}`, `{x:float}` or `{x:uuid}` only
+    such a text, and `{x:path}` matches all that follows.
     """
 
     path: str
@@ -37,6 +40,8 @@ def shape_of_bracket_template(template: str, methods: Iterable[str] = ()) -> Rou
 
     def shape(found: re.Match[str]) -> str:
         converter = found[1].rpartition(":")[0].partition("(")[0]  # `int` of `int(min=1):number`
+        if converter in _TYPED:
+            return f"{{x:{converter}}}"
         return "{x}" if converter in _OF_ONE_SEGMENT else "{x:path}"
 
     return RouteShape(_BRACKETS.sub(shape, template), frozenset(methods))
@@ -47,6 +52,7 @@ def route_findings(
 ) -> Iterator[Finding]:
     """Yield findings on paths that no route has, methods that no route accepts, and routes left out of `exempt`.
 
+    An exempt path has a finding only if routes are below it, so that these were probably meant.
     A rule gets one finding for each path that resembles a route, and one for all its other paths without a route. Its
     methods are checked only if all its paths have routes. `has_route`: looks up a path without parameters in the app's
     router. A path with parameters has a finding only if no route can have any such path. With `ignore_case`, rules
@@ -57,6 +63,14 @@ def route_findings(
     index = _RouteIndex(routes)
     rules = [(f"rules[{number}] ({rule.full_name})", rule) for number, rule in enumerate(settings.parsed_rules())]
     yield from _left_out_findings(settings, rules, [route.path for route in routes])
+    exempt = [("exempt", settings.exempt), *((place, rule.path) for place, rule in rules if rule.exempt)]
+    for place, path in [(place, path) for place, paths in exempt for path in _texts(paths)]:
+        if not _is_routed(path, index, has_route) and (below := index.below(path)) is not None:
+            yield Finding(
+                f"{place}: no route has the path {path}, so it exempts nothing; write {below} for the paths below it",
+                weakens_limits=False,
+                code="RL-137",
+            )
     for place, rule in rules:
         if rule.exempt:
             continue
@@ -120,6 +134,11 @@ class _RouteIndex:
                 if _may_meet(segments, others):
                     yield route
 
+    def below(self, path: str) -> str | None:
+        """Return the template of all paths below this one if a route may have such a path, or None."""
+        template = f"{path.rstrip('/')}/{{rest:path}}"
+        return None if ":path}" in path or next(self.meeting(template), None) is None else template
+
     def misspelled(self, path: str) -> str | None:
         """Return the path of a route that differs by the spelling of one segment, or None."""
         for segment, others in _gaps(_segments(path)):
@@ -137,10 +156,11 @@ def _texts(value: PathSpec) -> Sequence[str]:
 
 
 def _is_routed(path: str, index: _RouteIndex, has_route: Callable[[str], bool]) -> bool:
-    if "{" in path:
-        return next(index.meeting(path), None) is not None
-    bare = path.rstrip("/")  # rules match with and without a slash at the end
-    return has_route(bare or "/") or has_route(f"{bare}/")
+    for form in dict.fromkeys((path, normal_path(path), merged_path(path))):  # a rule matches any of them
+        bare = form.rstrip("/")  # with and without a slash at the end
+        if next(index.meeting(form), None) if "{" in form else has_route(bare or "/") or has_route(f"{bare}/"):
+            return True
+    return False
 
 
 def _path_findings(place: str, paths: Sequence[str], index: _RouteIndex) -> Iterator[Finding]:
@@ -149,9 +169,11 @@ def _path_findings(place: str, paths: Sequence[str], index: _RouteIndex) -> Iter
         yield Finding(f"{place}: no route has the path {path}; did you mean {similar}?", code="RL-137")
     others = [path for path in paths if path not in meant]
     if others:
+        below = next(filter(None, map(index.below, others)), None)
+        fix = "correct the path" if below is None else f"write {below} for the paths below it"
         yield Finding(
             f"{place}: no route has the path {' or '.join(others)}, so the rule limits only requests that are answered "
-            "with 404; correct the path, if this is not meant",
+            f"with 404; {fix}, if this is not meant",
             weakens_limits=False,  # a limit on such requests may be meant
             code="RL-137",
         )
@@ -184,9 +206,26 @@ def _may_meet(one: Sequence[str], other: Sequence[str]) -> bool:
     for a, b in zip(first, second, strict=False):
         if ":path}" in a or ":path}" in b:
             return True
-        if a != b and "{" not in a and "{" not in b:
+        if not _segments_meet(a, b):
             return False
     return len(first) == len(second) or ":path}" in second[len(first)]
+
+
+def _segments_meet(one: str, other: str) -> bool:
+    """Return whether two segments may have a text in common. No number counts as a UUID, though one of 32 digits is."""
+    if one == other:
+        return True
+    literals = [segment for segment in (one, other) if "{" not in segment]
+    kinds = {_converter(one), _converter(other)} - {""}
+    if literals:
+        return len(literals) == 1 and all(match_level(kind, literals[0]) > 0 for kind in kinds)
+    return "uuid" not in kinds or kinds == {"uuid"}
+
+
+def _converter(segment: str) -> str:
+    """Return the converter of a segment that is a parameter for a number or a UUID, else empty text."""
+    found = PARAMETER.fullmatch(segment)
+    return found[2] if found and found[2] in _TYPED else ""
 
 
 def _gaps(segments: Sequence[str]) -> Iterator[tuple[str, Gapped]]:

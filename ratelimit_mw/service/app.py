@@ -98,7 +98,7 @@ async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
 def _never_admitting(scope: Scope, send: Send) -> Send:
     """Return a `send` that changes the status 2xx of a refusal to 429.
 
-    `on_refused` may choose such a status, of which the log warns: a proxy would admit the request.
+    `on_refused` may choose such a status, with a warning in the log. A proxy would admit the request.
     """
 
     async def send_no_success(message: Message) -> None:
