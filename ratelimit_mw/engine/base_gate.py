@@ -10,7 +10,7 @@ from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.events import Hook
 from ratelimit_mw.core.log import Finding, error_summary, warn, warn_or_fail
 from ratelimit_mw.core.memo import cached_property
-from ratelimit_mw.core.processes import configured_workers, multiple_workers_finding
+from ratelimit_mw.core.processes import configured_workers, forgeable_address_findings, multiple_workers_finding
 from ratelimit_mw.core.signatures import callable_name, reject_async
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.delays import DelayCapacity
@@ -76,7 +76,9 @@ class BaseGate:
         self._is_nested: Final = is_nested
         self.rule_set: Final = rules or RuleSet(settings)
         self.compile_endpoint_limits: Final = lru_cache(_MAX_CACHED_ENDPOINTS)(self.rule_set.compile_endpoint_limits)
-        findings = [] if rules or is_nested else [*switched_off(settings), *self.rule_set.findings]
+        findings: list[Finding] = []
+        if not (rules or is_nested):
+            findings += [*switched_off(settings), *self.rule_set.findings, *forgeable_address_findings()]
         if self._sees_no_messages and not (rules or is_nested):
             findings += unseen_messages(settings, self._sees_no_messages)
         if settings.store == "memory://" and (workers := configured_workers()) > 1:
