@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from functools import cache, partial
+from inspect import isroutine
 from typing import Any, ClassVar, Final, Unpack
 
 from msgspec import json
@@ -60,6 +61,18 @@ _MADE_BY_DEPENDENCY: Final = (
     "a function made it while it served a request, so nothing enforces it; give Depends the RateLimit, not a function "
     "that returns one; for limits that depend on the client, use `tier` or a callable as `limits`"
 )
+_AS_MIDDLEWARE: Final = (
+    "got an app by position: this RateLimit is a dependency, write Depends(RateLimit('5/minute')); as middleware, use "
+    "ratelimit_mw.starlette.RateLimit"
+)
+
+
+def _explain(arguments: Sequence[object]) -> str:
+    """Return the message for an app by position, with which Starlette calls a middleware class."""
+    is_app = len(arguments) > 1 and callable(arguments[1]) and not isroutine(arguments[1])
+    return _AS_MIDDLEWARE if is_app else ""
+
+
 _DECORATED: Final[Any] = object()  # the default of `response`; FastAPI never uses it
 _Responder = Callable[[], Awaitable[Response | None]]
 
@@ -92,7 +105,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
     responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
     """Responses to document: `FastAPI(responses=RateLimit.responses)`, or the same of a router or route."""
 
-    @check_arguments(EndpointLimitOptions)
+    @check_arguments(EndpointLimitOptions, explain=_explain)
     def __init__(self, limits: LimitsValue, *, store: Any = None, **options: Unpack[EndpointLimitOptions]) -> None:
         check_parentheses(limits)
         super().__init__(limits, store=store, **options)

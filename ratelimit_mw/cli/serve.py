@@ -264,7 +264,8 @@ def _read_secret(file: str | None) -> str:
     try:
         return checked_secret(secret)
     except ConfigError as error:
-        raise error.with_prefix(f"--secret-file {file}") from None
+        problems = [problem.removeprefix("secret: ") for problem in error.problems]
+        raise ConfigError(*[f"--secret-file {file}: {problem}" for problem in problems]) from None
 
 
 def _listen(addresses: Sequence[Address], mode: int) -> list[socket.socket]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi.send import Message, Receive, Scope, Send, send_response
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.request import strip_root
 from ratelimit_mw.http.response import Response, raw_headers
@@ -27,6 +28,7 @@ _ENVOY: Final = "/v1/envoy"
 _EMPTY: Final[list[tuple[bytes, bytes]]] = [(b"content-length", b"0")]
 _ADMITTED: Final = "ratelimit_mw.admitted"  # a key in the state of a rebuilt request
 _FIRST_REDIRECT: Final = 300
+_BAD_REQUEST, _NOT_FOUND = 400, 404
 _OK: Final = {"type": "http.response.start", "status": 200, "headers": _EMPTY}
 _END: Final = {"type": "http.response.body", "body": b""}
 
@@ -158,6 +160,9 @@ class Service:
                 return
         except Rejected as error:
             response = error.response
+            # of a proxy's configuration; mistakes in the body of a call are in the answer to the program that calls
+            if response.status == _NOT_FOUND or (rebuild is not None and response.status == _BAD_REQUEST):
+                warn_throttled("service", "refused a call: %s", error, code="RL-242")
             if render is not None:
                 send = render(send)
         await send_response(response, scope, send)
