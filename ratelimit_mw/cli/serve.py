@@ -261,11 +261,7 @@ def _read_secret(file: str | None) -> str:
         raise ConfigError(f"--secret-file {file}: {error}", code="RL-059") from None
     if not secret:
         raise ConfigError(f"--secret-file {file}: is empty, expected a secret", code="RL-059")
-    try:
-        return checked_secret(secret)
-    except ConfigError as error:
-        problems = [problem.removeprefix("secret: ") for problem in error.problems]
-        raise ConfigError(*[f"--secret-file {file}: {problem}" for problem in problems]) from None
+    return checked_secret(secret, f"--secret-file {file}")
 
 
 def _listen(addresses: Sequence[Address], mode: int) -> list[socket.socket]:

@@ -557,6 +557,14 @@ def test_a_dependency_function_that_returns_a_limit_is_reported(
     assert heard(caplog) == [f"ratelimit_mw: {text}"]
 
 
+@pytest.mark.parametrize("given", [("2/minute",), ()])
+def test_the_dependency_as_middleware_is_an_error(given: tuple[str, ...]) -> None:
+    app = FastAPI()
+    app.add_middleware(RateLimit, *given, **({} if given else {"limits": "2/minute"}))  # type: ignore[arg-type]  # wrong
+    with pytest.raises(ConfigError, match=r"^got an app by position: this RateLimit is a dependency, write Depends\("):
+        talk(app, HTTP)
+
+
 OF_CLIENTS = r"RedisStore\(client\) for threads, AsyncRedisStore\(client\) with a client of redis\.asyncio for asyncio"
 
 
