@@ -595,6 +595,12 @@ TAKE_A_STORE: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.mark.parametrize("take", ["wsgi", "asgi"])
+def test_none_as_store_is_an_error_that_names_the_fix(take: str) -> None:
+    with pytest.raises(ConfigError, match=r"^store: got None, expected a URL or a store; leave it out for memory://"):
+        TAKE_A_STORE[take](None)
+
+
 @pytest.mark.parametrize("take", TAKE_A_STORE.values(), ids=TAKE_A_STORE)
 @pytest.mark.parametrize(("given", "text"), NOT_STORES, ids=["Limiter", "AsyncLimiter", "client", "class"])
 def test_an_object_that_is_no_store_is_rejected_with_a_hint(
