@@ -1,4 +1,4 @@
-"""Finds how many processes the server runs, because each has a memory store of its own, and whom uvicorn trusts."""
+"""Finds how many processes the server runs, as each has a memory store of its own, and which clients uvicorn trusts."""
 
 import os
 import re
@@ -40,7 +40,7 @@ def configured_workers() -> int:
 
 
 def forgeable_address_findings() -> Iterator[Finding]:
-    """Yield a finding if uvicorn is told to take the address in `X-Forwarded-For` from every client.
+    """Yield a finding if the options of uvicorn make it take the address in `X-Forwarded-For` from every client.
 
     Reads its command line, `GUNICORN_CMD_ARGS`, `UVICORN_FORWARDED_ALLOW_IPS` and `FORWARDED_ALLOW_IPS`.
     """
