@@ -293,7 +293,18 @@ WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
             rules=[{"path": "/n/", "exempt": True, "name": "n"}],
             routes=[Mount("/m", FILES), Mount("/n", routes=[Route("/a", home)])],
         ),
-        [EXEMPT.format("exempt", "/m", "/m"), EXEMPT.format("rules[0] (n)", "/n/", "/n")],
+        [
+            "exempt: /m does not match /m/{rest:path}, which has a route and is limited; add /m/{rest:path}, or give",
+            EXEMPT.format("rules[0] (n)", "/n/", "/n"),
+        ],
+    ),
+    "an exempt mount of files, without what is below and without limits": (
+        lambda: ruled("/m/{rest:path}", limits=[], exempt=["/m", "/m/"], routes=[Mount("/m", FILES)]),
+        [EXEMPT.format("exempt", "/m", "/m")],
+    ),
+    "an exempt mount of files, with what is below": (
+        lambda: ruled("/", exempt=["/m", "/m/{rest:path}"], routes=[Route("/", home), Mount("/m", FILES)]),
+        [],
     ),
     "a path with parameters": (
         lambda: ruled("/nobody/{name}"),
