@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from functools import cache, partial
+from inspect import isroutine
 from typing import Annotated, Any, ClassVar, Final, Unpack
 
 from msgspec import json
@@ -54,6 +55,18 @@ _ON_A_FUNCTION: Final = (
     'did you mean @limit("5/minute"), or Depends(RateLimit("5/minute")) in the dependencies of the route?'
 )
 _NO_DEPENDENCY: Final = NoDependency(f"got the class RateLimit as a dependency: {_HINT}")
+_AS_MIDDLEWARE: Final = (
+    "got an app by position: this RateLimit is a dependency, write Depends(RateLimit('5/minute')); as middleware, use "
+    "ratelimit_mw.starlette.RateLimit"
+)
+
+
+def _explain(arguments: Sequence[object]) -> str:
+    """Return the message for an app by position, with which Starlette calls a middleware class."""
+    is_app = len(arguments) > 1 and callable(arguments[1]) and not isroutine(arguments[1])
+    return _AS_MIDDLEWARE if is_app else ""
+
+
 _DECORATED: Final[Any] = object()  # the default of `response`; FastAPI never uses it
 _Responder = Callable[[], Awaitable[Response | None]]
 
@@ -86,7 +99,7 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
     responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
     """Responses to document: `FastAPI(responses=RateLimit.responses)`, or the same of a router or route."""
 
-    @check_arguments(EndpointLimitOptions)
+    @check_arguments(EndpointLimitOptions, explain=_explain)
     def __init__(
         self,
         limits: Annotated[LimitsValue, _NO_DEPENDENCY],

@@ -123,7 +123,8 @@ def test_table_of_mistakes_has_every_broken_file() -> None:
 
 def test_check_reports_a_missing_file() -> None:
     done = command("check", "nowhere.toml", folder=BROKEN)
-    assert plain(done.stdout).splitlines()[0] == "nowhere.toml: [Errno 2] No such file or directory: 'nowhere.toml'"
+    text = f"nowhere.toml: [Errno 2] No such file or directory: 'nowhere.toml', in the folder {BROKEN}"
+    assert plain(done.stdout).splitlines()[0] == text
     assert done.returncode == 1
 
 

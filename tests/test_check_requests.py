@@ -103,6 +103,10 @@ def test_check_does_not_connect_to_the_store(check: Check) -> None:
             ["--request", "/", "--header", "X"],
             "--header: got 'X', expected a name and a value such as 'X-Api-Key: ",
         ),
+        *(
+            ([option, "a: b"], f"{option}: is a part of --request, such as --request 'POST /login'")
+            for option in ("--ip", "--user", "--host", "--header")
+        ),
         (["--request", "/", "--ip", "foo"], "--ip: got 'foo', expected an address such as 192.0.2.1"),
         (["--request", "/", "--header", "X: a\tb"], "--header: got 'a\\tb', expected text without control"),
     ],

@@ -247,6 +247,10 @@ def test_store_of_the_wrong_kind_raises_an_error_with_the_fix(redis_url: str) ->
         ("/run/app/limits.db", "store: got no scheme, did you mean 'sqlite:///run/app/limits.db'?; expected"),
         ("/run/redis.sock", "store: got no scheme, did you mean 'unix:///run/redis.sock'?; expected"),
         ("memory", "store: got no scheme, did you mean 'memory://'?; expected"),
+        (
+            "valkeys://:hunter2@h",
+            "store: got the scheme 'valkeys', did you mean 'rediss', also for Valkey?; expected memory",
+        ),
         ("reddis://:hunter2@h", "store: got the scheme 'reddis', did you mean 'redis'?; expected memory://"),
         (
             "redis://:hunter2@h:port",

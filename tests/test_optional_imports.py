@@ -77,6 +77,14 @@ def test_integration_without_its_framework_names_the_package_to_install(module: 
     assert last == f"ImportError: this part of ratelimit_mw needs {module}: pip install {module}"
 
 
+@pytest.mark.parametrize(("module", "project"), [("grpc", "grpcio"), ("google", "protobuf")])
+def test_missing_module_of_grpc_names_the_project_to_install(module: str, project: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None; import ratelimit_mw.service.grpc"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last == f"ImportError: this part of ratelimit_mw needs {module}: pip install {project}"
+
+
 def test_missing_fastapi_is_reported_before_missing_starlette() -> None:
     code = "import sys; sys.modules['fastapi'] = sys.modules['starlette'] = None; import ratelimit_mw.fastapi"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -46,7 +46,7 @@ from ratelimit_mw.core.log import logger
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import custom_refusal, warn_of_failed_handler
+from ratelimit_mw.http.on_refused import custom_refusal, warn_of_failed_handler, warn_of_success
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import (
     REASONS,
@@ -150,6 +150,7 @@ async def _respond_by_app(app: App, refusal: Response, scope: Scope, receive: Re
         nonlocal started
         started = True
         if message["type"] == "http.response.start":
+            warn_of_success(app, message["status"])
             theirs = list(message.get("headers", ()))
             message = {**message, "headers": [*theirs, *raw(addable_to_refusal(fields, names_of(theirs)))]}
         await send(message)

@@ -1,5 +1,6 @@
 """Startup checks for endpoint limits and exemptions that nothing enforces."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from inspect import isfunction
 from typing import Any, Final
@@ -13,10 +14,14 @@ from ratelimit_mw.http.routes import RouteInfo, all_routes, routes_below, starle
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.endpoint_limits import WRAPPED, AsgiLimit, EndpointLimit, HonorsExempt, is_exempt, limits_on
 
-_OF_ONE_SEGMENT: Final = [  # Starlette's converters without slashes, in patterns
-    *("(?:[^/]+)", "(?:[0-9]+(\\.[0-9]+)?)", "(?:[0-9]+)"),
-    "(?:[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12})",
-]
+_OF_ONE_SEGMENT: Final = {  # Starlette's converters without slashes, by their patterns
+    "(?:[^/]+)": "",
+    "(?:[0-9]+(\\.[0-9]+)?)": ":float",
+    "(?:[0-9]+)": ":int",
+    "(?:[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12})": ":uuid",
+}
+_CONVERTED: Final = re.compile("|".join(map(re.escape, _OF_ONE_SEGMENT)))
+_PARAMETER: Final = re.compile(r"(?<=\w)\}")
 
 
 def check_routes(app: Any, settings: Settings) -> None:
@@ -83,7 +88,14 @@ def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[F
     known = {id(parent) for parent in parents}
     reachable = [info for info in infos if id(starlette_route(info.route)) not in known]
     shapes = [shape for info in reachable for shape in _shapes_of(info)]
-    yield from route_findings(settings, shapes, lambda path: any(info.pattern.match(path) for info in reachable))
+
+    def has_route(path: str) -> bool:
+        root = path.rstrip("/")
+        return any(
+            info.pattern.match(path) and (root != info.template.rstrip("/") or _has_root(info)) for info in reachable
+        )
+
+    yield from route_findings(settings, shapes, has_route)
 
 
 def _shapes_of(info: RouteInfo) -> Iterator[RouteShape]:
@@ -94,14 +106,19 @@ def _shapes_of(info: RouteInfo) -> Iterator[RouteShape]:
     """
     pattern = info.pattern.pattern.removesuffix("(?:/|$)")
     is_mount = pattern != info.pattern.pattern
-    for converter in _OF_ONE_SEGMENT:
-        pattern = pattern.replace(converter, "")
-    if "(" in pattern:
+    if "(" in _CONVERTED.sub("", pattern):
         yield RouteShape(info.template.partition("{")[0] + "{x:path}", frozenset(info.methods))
         return
-    yield RouteShape(info.template + "/{x:path}" * is_mount, frozenset(info.methods))
-    if is_mount and getattr(info.endpoint, "html", True):
-        yield from (RouteShape(info.template), RouteShape(f"{info.template}/"))
+    converters = map(_OF_ONE_SEGMENT.__getitem__, _CONVERTED.findall(pattern))
+    template = _PARAMETER.sub(lambda _: f"{next(converters, '')}}}", info.template)
+    yield RouteShape(template + "/{x:path}" * is_mount, frozenset(info.methods))
+    if is_mount and _has_root(info):
+        yield from (RouteShape(template), RouteShape(f"{template}/"))
+
+
+def _has_root(info: RouteInfo) -> bool:
+    """Return whether a mount may have a response at its own path. StaticFiles without `html` has none."""
+    return bool(getattr(info.endpoint, "html", True))
 
 
 def _enforcers(info: RouteInfo) -> Iterator[HonorsExempt]:

@@ -77,7 +77,7 @@ def _exempting_all(rules: Sequence[Rule]) -> int | None:
     for index, rule in enumerate(rules):
         is_partial = rule.methods or rule.host or rule.preflight or rule.when is not None
         if (
-            rule.exempt
+            not (rule.limits or rule.concurrent)  # `exempt`, or `limits = []`
             and rule.is_final
             and not is_partial
             and _covers(Paths("path", rule.path), every, ignore_case=False)

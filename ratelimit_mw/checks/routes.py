@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.log import Finding
-from ratelimit_mw.http.paths import Forms, Paths
+from ratelimit_mw.http.path_index import PARAMETER, match_level
+from ratelimit_mw.http.paths import Forms, Paths, merged_path, normal_path
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import Rule, placed, texts_of
 
@@ -18,7 +19,8 @@ _ANY: Final = "{}"  # a segment with a parameter
 _BELOW = re.compile(r"(/[^{}]+)/\{\w+:path\}")  # a template for all paths below one
 _BRACKETS: Final = re.compile(r"<([^<>]*)>")
 _IMPLICIT_METHODS: Final = {"HEAD", "OPTIONS"}  # Flask adds them
-_OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any", "int", "float", "uuid"}
+_OF_ONE_SEGMENT: Final = {"", "default", "string", "str", "slug", "any"}
+_TYPED: Final = {"int", "float", "uuid"}
 
 Gapped = tuple[str | None, ...]  # the segments of a template; None is the gap
 
@@ -26,7 +28,8 @@ Gapped = tuple[str | None, ...]  # the segments of a template; None is the gap
 class RouteShape(NamedTuple):
     """The shape of a route. `methods`: empty for all methods.
 
-    `path`: the template. A segment with `{x}` may have any text, and `{x:path}` matches all that follows.
+    `path`: the template. A segment with `{x}` may have any text, one with `{x:int}`, `{x:float}` or `{x:uuid}` only
+    such a text, and `{x:path}` matches all that follows.
     """
 
     path: str
@@ -38,6 +41,8 @@ def shape_of_bracket_template(template: str, methods: Iterable[str] = ()) -> Rou
 
     def shape(found: re.Match[str]) -> str:
         converter = found[1].rpartition(":")[0].partition("(")[0]  # `int` of `int(min=1):number`
+        if converter in _TYPED:
+            return f"{{x:{converter}}}"
         return "{x}" if converter in _OF_ONE_SEGMENT else "{x:path}"
 
     return RouteShape(_BRACKETS.sub(shape, template), frozenset(methods))
@@ -48,6 +53,7 @@ def route_findings(
 ) -> Iterator[Finding]:
     """Yield findings on paths that no route has, methods that no route accepts, and routes left out of `exempt`.
 
+    An exempt path has a finding only if routes are below it, so that these were probably meant.
     A rule gets one finding for each path that resembles a route, and one for all its other paths without a route. Its
     methods are checked only if all its paths have routes. `has_route`: looks up a path without parameters in the app's
     router. A path with parameters has a finding only if no route can have any such path. With `ignore_case`, rules
@@ -57,7 +63,7 @@ def route_findings(
         return
     index = _RouteIndex(routes)
     rules = placed(settings.parsed_rules())
-    yield from _left_out_findings(settings, rules, [route.path for route in routes], index)
+    yield from _exempt_findings(settings, rules, [route.path for route in routes], index, has_route)
     for place, rule in rules:
         if rule.exempt:
             continue
@@ -69,37 +75,35 @@ def route_findings(
             yield from no_effect_methods(f"{place}: it", rule, "the routes with its path", methods)
 
 
-def _left_out_findings(
-    settings: Settings, rules: Sequence[tuple[str, Rule]], routed: Iterable[str], index: "_RouteIndex"
+def _exempt_findings(
+    settings: Settings,
+    rules: Sequence[tuple[str, Rule]],
+    routed: Iterable[str],
+    index: "_RouteIndex",
+    has_route: Callable[[str], bool],
 ) -> Iterator[Finding]:
-    """Yield a finding for each exempt path that misses a route, if only the default limits apply there.
+    """Yield at most one finding for each exempt path: it misses a route, or no route has it, but routes are below it.
 
-    `/x` and `/x/{rest:path}` miss a route of `/x/`. `/x` misses what is mounted there, if it has no route of its own.
-    `/x/y` misses `/y`, if nothing has `/x/y`: paths of a mounted app lack its prefix. If a rule names `/x`, that is
-    meant. `rules`: with their places. `routed`: the templates of the routes, which `index` finds.
+    If a rule names the path, too, that is meant. `rules`: with their places. `routed`: the templates of the routes,
+    which `index` finds. `has_route`: see `route_findings`.
     """
     exempt = [("exempt", path) for path in texts_of(settings.exempt)]
     exempt += [(place, path) for place, rule in rules if rule.exempt for path in texts_of(rule.path)]
-    if not exempt or not (settings.limits or settings.app_limits):
+    if not exempt:
         return
     roots: dict[str, list[str]] = {}
     for path in dict.fromkeys(routed):
         roots.setdefault(path.strip("/"), []).append(path or "/")
-    named = {path.strip("/") for _, rule in rules for path in texts_of(rule.path) if not rule.exempt}
     paths = Paths("exempt", [path for _, path in exempt])
-    reported = set[str]()
+    seen = {path.strip("/") for _, rule in rules for path in texts_of(rule.path) if not rule.exempt}
     for place, template in sorted(exempt, key=lambda one: "{" not in one[1]):
-        below = _BELOW.fullmatch(template)
-        root = (below[1] if below else template).strip("/")
-        if root in named or root in reported or (not below and "{" in template):
+        root = _root(template)
+        if root in seen:
             continue
-        left_out = [path for path in roots.get(root, ()) if not paths.match_all(Forms.of([path]))]
-        if not (below or root in roots or paths.match_all(Forms.of([f"/{root}/x"]))):
-            mounted = any(path.startswith(f"{root}/{{") and ":path}" in path for path in roots)
-            nearest = _without_prefix(root, roots) if next(index.meeting(template), None) is None else None
-            left_out = [f"/{root}/{{rest:path}}"] if mounted else [nearest] if nearest else []
+        left_out = _left_out(template, paths, roots, index) if settings.limits or settings.app_limits else []
+        deeper = None if paths.match_all(Forms.of([f"/{root}/x"])) else index.below(template)
         if left_out:
-            reported.add(root)
+            seen.add(root)
             shown = " and ".join(left_out)
             yield Finding(
                 f"{place}: {template} does not match {shown}, which has a route and is limited; add {shown}, or "
@@ -107,6 +111,37 @@ def _left_out_findings(
                 weakens_limits=False,
                 code="RL-141",
             )
+        elif deeper is not None and not _is_routed(template, index, has_route):
+            seen.add(root)
+            yield Finding(
+                f"{place}: no route has the path {template}, so it exempts nothing; write {deeper} for the paths below "
+                "it",
+                weakens_limits=False,
+                code="RL-137",
+            )
+
+
+def _root(template: str) -> str:
+    below = _BELOW.fullmatch(template)
+    return (below[1] if below else template).strip("/")
+
+
+def _left_out(template: str, exempt: Paths, roots: Mapping[str, Sequence[str]], index: "_RouteIndex") -> Sequence[str]:
+    """Return the paths that an exempt path misses, if only the default limits apply there.
+
+    `/x` and `/x/{rest:path}` miss a route of `/x/`. `/x` misses what is mounted there, if it has no route of its own.
+    `/x/y` misses `/y`, if nothing has `/x/y`: paths of a mounted app lack its prefix. `roots`: the templates of routes,
+    by their text without slashes at the ends.
+    """
+    root, is_below = _root(template), _BELOW.fullmatch(template) is not None
+    if "{" in template and not is_below:
+        return ()
+    if is_below or root in roots or exempt.match_all(Forms.of([f"/{root}/x"])):
+        return [path for path in roots.get(root, ()) if not exempt.match_all(Forms.of([path]))]
+    if any(path.startswith(f"{root}/{{") and ":path}" in path for path in roots):
+        return [f"/{root}/{{rest:path}}"]
+    nearest = _without_prefix(root, roots) if next(index.meeting(template), None) is None else None
+    return [nearest] if nearest else []
 
 
 def _without_prefix(root: str, roots: Mapping[str, Sequence[str]]) -> str | None:
@@ -139,6 +174,11 @@ class _RouteIndex:
                 if _may_meet(segments, others):
                     yield route
 
+    def below(self, path: str) -> str | None:
+        """Return the template of all paths below this one if a route may have such a path, or None."""
+        template = f"{path.rstrip('/')}/{{rest:path}}"
+        return None if ":path}" in path or next(self.meeting(template), None) is None else template
+
     def misspelled(self, path: str) -> str | None:
         """Return the path of a route that differs by the spelling of one segment, or None."""
         for segment, others in _gaps(_segments(path)):
@@ -152,10 +192,11 @@ class _RouteIndex:
 
 
 def _is_routed(path: str, index: _RouteIndex, has_route: Callable[[str], bool]) -> bool:
-    if "{" in path:
-        return next(index.meeting(path), None) is not None
-    bare = path.rstrip("/")  # rules match with and without a slash at the end
-    return has_route(bare or "/") or has_route(f"{bare}/")
+    for form in dict.fromkeys((path, normal_path(path), merged_path(path))):  # a rule matches any of them
+        bare = form.rstrip("/")  # with and without a slash at the end
+        if next(index.meeting(form), None) if "{" in form else has_route(bare or "/") or has_route(f"{bare}/"):
+            return True
+    return False
 
 
 def _path_findings(place: str, paths: Sequence[str], index: _RouteIndex) -> Iterator[Finding]:
@@ -164,9 +205,11 @@ def _path_findings(place: str, paths: Sequence[str], index: _RouteIndex) -> Iter
         yield Finding(f"{place}: no route has the path {path}; did you mean {similar}?", code="RL-137")
     others = [path for path in paths if path not in meant]
     if others:
+        below = next(filter(None, map(index.below, others)), None)
+        fix = "correct the path" if below is None else f"write {below} for the paths below it"
         yield Finding(
             f"{place}: no route has the path {' or '.join(others)}, so the rule limits only requests that are answered "
-            "with 404; correct the path, if this is not meant",
+            f"with 404; {fix}, if this is not meant",
             weakens_limits=False,  # a limit on such requests may be meant
             code="RL-137",
         )
@@ -194,9 +237,26 @@ def _may_meet(one: Sequence[str], other: Sequence[str]) -> bool:
     for a, b in zip(first, second, strict=False):
         if ":path}" in a or ":path}" in b:
             return True
-        if a != b and "{" not in a and "{" not in b:
+        if not _segments_meet(a, b):
             return False
     return len(first) == len(second) or ":path}" in second[len(first)]
+
+
+def _segments_meet(one: str, other: str) -> bool:
+    """Return whether two segments may have a text in common. No number counts as a UUID, though one of 32 digits is."""
+    if one == other:
+        return True
+    literals = [segment for segment in (one, other) if "{" not in segment]
+    kinds = {_converter(one), _converter(other)} - {""}
+    if literals:
+        return len(literals) == 1 and all(match_level(kind, literals[0]) > 0 for kind in kinds)
+    return "uuid" not in kinds or kinds == {"uuid"}
+
+
+def _converter(segment: str) -> str:
+    """Return the converter of a segment that is a parameter for a number or a UUID, else empty text."""
+    found = PARAMETER.fullmatch(segment)
+    return found[2] if found and found[2] in _TYPED else ""
 
 
 def _gaps(segments: Sequence[str]) -> Iterator[tuple[str, Gapped]]:

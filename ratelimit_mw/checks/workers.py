@@ -1,10 +1,10 @@
-"""Finds how many processes the server runs, because each has a memory store of its own."""
+"""Finds how many processes the server runs, as each has a memory store of its own, and which clients uvicorn trusts."""
 
 import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Final
@@ -16,6 +16,8 @@ _VARIABLES: Final = {"uvicorn": "UVICORN_WORKERS", "granian": "GRANIAN_WORKERS"}
 _RELOADING: Final = ("uvicorn", "fastapi")  # servers that run one process if they reload code
 _COUNT: Final = re.compile("[0-9]{1,9}")
 _WORKERS: Final = re.compile(r"(?:--workers|-w)(?:=?([0-9]+))?")
+_TRUSTED: Final = re.compile(r"--forwarded-allow-ips(?:=(.*))?")
+_EVERY_CLIENT: Final = {"*", "0.0.0.0/0", "::/0"}
 
 
 def configured_workers() -> int:
@@ -34,18 +36,44 @@ def configured_workers() -> int:
         return 1
     count = os.environ.get(_VARIABLES.get(server, ""), "") or os.environ.get("WEB_CONCURRENCY", "")
     if server == "gunicorn":
-        with suppress(ValueError):  # an unclosed quote: gunicorn reports it
-            count = _workers_option(shlex.split(os.environ.get("GUNICORN_CMD_ARGS", ""))) or count
+        count = _option(_WORKERS, _gunicorn_arguments()) or count
     if server:
-        count = _workers_option(sys.argv) or count
+        count = _option(_WORKERS, sys.argv) or count
     return max(1, int(count)) if _COUNT.fullmatch(count) else 1
 
 
-def _workers_option(arguments: Sequence[str]) -> str:
-    """Return the last value of `-w` or `--workers` on a command line, or empty text."""
+def forgeable_address_findings() -> Iterator[Finding]:
+    """Yield a finding if the options of uvicorn make it take the address in `X-Forwarded-For` from every client.
+
+    Reads its command line, `GUNICORN_CMD_ARGS`, `UVICORN_FORWARDED_ALLOW_IPS` and `FORWARDED_ALLOW_IPS`.
+    """
+    environ = os.environ
+    trusted = (
+        _option(_TRUSTED, [*_gunicorn_arguments(), *sys.argv])
+        or environ.get("UVICORN_FORWARDED_ALLOW_IPS")
+        or environ.get("FORWARDED_ALLOW_IPS", "")
+    )
+    if "uvicorn" in sys.modules and "--no-proxy-headers" not in sys.argv:
+        for every in _EVERY_CLIENT.intersection(map(str.strip, trusted.split(","))):
+            yield Finding(
+                f"forwarded-allow-ips: with {every!r}, uvicorn takes the address in X-Forwarded-For from every client, "
+                "so a client can claim any address, and a new one for each request; list the addresses of your proxies "
+                "there, or leave it out, and set trusted_proxies",
+                code="RL-142",
+            )
+
+
+def _gunicorn_arguments() -> Sequence[str]:
+    with suppress(ValueError):  # an unclosed quote: gunicorn reports it
+        return shlex.split(os.environ.get("GUNICORN_CMD_ARGS", ""))
+    return ()
+
+
+def _option(option: re.Pattern[str], arguments: Sequence[str]) -> str:
+    """Return the last value of an option on a command line, or empty text."""
     value = ""
-    for argument, next_argument in zip(arguments, [*arguments[1:], ""], strict=True):
-        if found := _WORKERS.fullmatch(argument):
+    for argument, next_argument in zip(arguments, [*arguments, ""][1:], strict=True):
+        if found := option.fullmatch(argument):
             value = found[1] or next_argument
     return value
 

@@ -39,9 +39,7 @@ def add_to(commands: Any) -> None:
         help="connect to the store; exit with 1 if it rejects this app, 2 if it is unreachable",
     )
     parser.add_argument("--request", metavar="'POST /login'", help="explain what applies to this request")
-    parser.add_argument(
-        "--ip", default=_EXAMPLE_IP, help="address of the socket's peer; '' for none (default: %(default)s)"
-    )
+    parser.add_argument("--ip", help=f"address of the socket's peer; '' for none (default: {_EXAMPLE_IP})")
     parser.add_argument("--user", help="name of the logged-in user")
     parser.add_argument("--host", help="the same as --header 'Host: ...'")
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="may be repeated")
@@ -55,8 +53,12 @@ def run(args: argparse.Namespace) -> int:
     """
     import_from_working_folder()
     described = None
+    parts = {"--ip": args.ip, "--user": args.user, "--host": args.host, "--header": args.header or None}
     if args.request is not None:  # report an invalid request before mistakes in the file
-        described = DescribedRequest(args.request, args.ip, args.user, args.header, args.host)
+        ip = _EXAMPLE_IP if args.ip is None else args.ip
+        described = DescribedRequest(args.request, ip, args.user, args.header, args.host)
+    elif given := [option for option, value in parts.items() if value is not None]:
+        raise ConfigError(f"{given[0]}: is a part of --request, such as --request 'POST /login'", code="RL-051")
     try:
         with capture_warnings() as warnings:
             settings = _settings_at_start(args.file, wsgi=args.wsgi)

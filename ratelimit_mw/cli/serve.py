@@ -261,10 +261,7 @@ def _read_secret(file: str | None) -> str:
         raise ConfigError(f"--secret-file {file}: {error}", code="RL-059") from None
     if not secret:
         raise ConfigError(f"--secret-file {file}: is empty, expected a secret", code="RL-059")
-    try:
-        return checked_secret(secret)
-    except ConfigError as error:
-        raise error.with_prefix(f"--secret-file {file}") from None
+    return checked_secret(secret, f"--secret-file {file}")
 
 
 def _listen(addresses: Sequence[Address], mode: int) -> list[socket.socket]:

@@ -236,8 +236,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def closest_match(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that is closest to a misspelled one, or None."""
-    return next(iter(get_close_matches(word, list(known), n=1)), None)
+    """Return the known word that is closest to a misspelled one, whatever its case, or None."""
+    by_spelling = {one.lower(): one for one in known}
+    near = get_close_matches(word.lower(), list(by_spelling), n=1)
+    return by_spelling[near[0]] if near else None
 
 
 # equivalents of the options of slowapi, flask-limiter, django-ratelimit, express-rate-limit and others

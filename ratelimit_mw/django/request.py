@@ -17,7 +17,7 @@ from django.utils.translation import override
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.entrance import enter_wsgi
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.request import Request, user_id
+from ratelimit_mw.http.request import Headers, Request, user_id
 from ratelimit_mw.http.views import is_peer_lost, is_wsgi_peer_lost, joined_values, wsgi_lines
 from ratelimit_mw.rules.rule_set import UNDECIDED, RuleSet, ShortWay
 from ratelimit_mw.rules.rule_table import EndpointRules
@@ -58,8 +58,8 @@ class DjangoRequest(Request):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers, names in lower case."""
-        return {name.lower(): value for name, value in self.raw.headers.items()}
+        """All headers, found in any case of their names."""
+        return Headers({name.lower(): value for name, value in self.raw.headers.items()})
 
     def header_lines(self, name: str) -> Sequence[str]:
         """Return at most one value, because Django joins several lines with commas."""

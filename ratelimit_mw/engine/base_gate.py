@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.checks.deployment import switched_off
 from ratelimit_mw.checks.rules import unseen_messages, unused_slot_options
-from ratelimit_mw.checks.workers import configured_workers, multiple_workers_finding
+from ratelimit_mw.checks.workers import configured_workers, forgeable_address_findings, multiple_workers_finding
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.events import Hook
 from ratelimit_mw.core.log import Finding, error_summary, warn, warn_or_fail
@@ -97,7 +97,10 @@ class BaseGate:
         self._is_nested: Final = is_nested
         self.rule_set: Final = rules or RuleSet(settings)
         self.compiled: Final = Memo[tuple[Any, ...], Any](_compile, Budget(_MAX_CACHED_ENDPOINTS))
-        findings = [] if rules or is_nested else [*switched_off(settings), *unread_variables(), *self.rule_set.findings]
+        findings: list[Finding] = []
+        if not (rules or is_nested):
+            findings += [*switched_off(settings), *unread_variables(), *self.rule_set.findings]
+            findings += forgeable_address_findings()
         if face.sees_no_messages and not (rules or is_nested):
             findings += unseen_messages(settings, face.sees_no_messages)
         if settings.store == "memory://" and (workers := configured_workers()) > 1:

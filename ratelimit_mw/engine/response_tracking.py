@@ -16,6 +16,7 @@ from ratelimit_mw.core.runtime import CALLBACK_RAISED, spawn_task
 from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.callables import FAILED, close_unawaited, whole_units
+from ratelimit_mw.http.request import Headers
 from ratelimit_mw.http.response import Policy
 from ratelimit_mw.settings.features import SettleCall, SettlePolicy
 
@@ -48,12 +49,12 @@ class ResponseInfo:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers, with names in lower case. Several values of one name are joined with `, `."""
+        """All headers, found in any case of their names. Values of one name are joined by `, `."""
         headers: dict[str, str] = {}
         for name, value in self._fields:
             key, text = _text(name).lower(), _text(value)
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
-        return headers
+        return Headers(headers)
 
     def started(self, status: int | None, fields: Fields) -> None:
         """Record the start of the response."""

@@ -42,6 +42,8 @@ _PREFIXES: Final = ("header", "cookie", "call")
 _OR: Final = re.compile(r"\s*,\s*|_or_|\s+or\s+")
 _AND: Final = re.compile(r"\s*[,&]\s*|_and_|\s+and\s+")
 _FIELD: Final = re.compile(r"(?:post|get|form|json|body|query|param|params|field):(.+)", re.IGNORECASE)
+_FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]\w*")  # of a module, without `call:`
+_ADDRESS_NAMES: Final = ("remote_addr", "remote_address", "client_ip", "ip_address", "address", "client", "host")
 _SYNTAX: Final = (
     "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
 )
@@ -240,6 +242,10 @@ def _hint(part_name: str) -> str:
             f", and a key cannot read {field[1]!r} from a form or query; give a callable of the request that returns "
             "it, or a key such as 'ip';"
         )
+    if _FUNCTION.fullmatch(part_name):
+        return f", did you mean 'call:{part_name}'?;"
+    if part_name.lower() in _ADDRESS_NAMES:
+        return ", did you mean 'ip'?;"
     is_header = _HEADER.fullmatch(part_name)
     hint = f", did you mean 'header:{part_name}'?" if is_header else _did_you_mean_part(part_name)
     return f"{hint};" if hint else ","

@@ -75,12 +75,26 @@ async def custom_refusal(
     call = handler.call
     try:
         value = call(request, verdict)
-        return _checked_response(
+        response = _checked_response(
             call, await wait_for(value) if wait_for is not None and isawaitable(value) else value, default
         )
     except Exception as error:  # noqa: BLE001  # a refused request always gets a response
         warn_of_failed_handler(call, error)
         return default
+    warn_of_success(call, response.status)
+    return response
+
+
+def warn_of_success(call: Any, status: int | str) -> None:
+    """Log that the callable or app in `on_refused` chose a status 2xx. `status`: the status, or the status line."""
+    if (code := str(status)[:3]).startswith("2"):
+        warn_throttled(
+            f"on_refused {callable_place(call)}",
+            "answered a refused request with %s, which looks like an admission; answer with a status such as 429",
+            code,
+            code="RL-243",
+            call=call,
+        )
 
 
 def warn_of_failed_handler(call: Any, error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
@@ -12,6 +12,27 @@ from ratelimit_mw.http.cookies import Cookies
 
 _LARGEST: Final = 10**100  # no real id is larger, and converting a much larger integer to text is slow or fails
 USER_NAMES: Final = ("identity", "pk", "id", "username", "display_name")
+
+
+class Headers(Mapping[str, str]):
+    """Headers that are found in any case of their names. `values`: with names in lower case, which iteration yields."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name if name in self._values else name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Headers({self._values!r})"
 
 
 class Request(ABC):
@@ -54,11 +75,11 @@ class Request(ABC):
     @property
     @abstractmethod
     def headers(self) -> Mapping[str, str]:
-        """All headers, with names in lower case. Several lines of one name are joined by `, `."""
+        """All headers, found in any case of their names. Lines of one name are joined by `, `."""
 
     @abstractmethod
     def header_lines(self, name: str) -> Sequence[str]:
-        """Return all lines of a header, in order; `name` is in lower case. WSGI servers join several with commas."""
+        """Return all lines of a header, in order; `name` is in any case. WSGI servers join several with commas."""
 
     @property
     def joined_values(self) -> re.Pattern[str] | None:
@@ -84,7 +105,7 @@ class Request(ABC):
         return SimpleNamespace()
 
     def header(self, name: str) -> str | None:
-        """Return a header that the request has once, else None; `name` is in lower case.
+        """Return a header that the request has once, else None; `name` is in any case.
 
         Of several lines an app may read the first, the last or all, so none of them can identify the client.
         """

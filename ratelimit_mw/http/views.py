@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from ratelimit_mw.core.log import Finding, warn_throttled
-from ratelimit_mw.http.request import Request, as_text, strip_root, user_id
+from ratelimit_mw.http.request import Headers, Request, as_text, strip_root, user_id
 from ratelimit_mw.http.targets import decoded, paths_of_target, readings
 
 _MERGING_SERVERS: Final = re.compile(r"Granian|WSGIServer/|gunicorn/(?:1?\d|2[01])\.", re.IGNORECASE)
@@ -83,10 +83,10 @@ class AsgiRequest(Request):
     @property
     def headers(self) -> Mapping[str, str]:
         lines = self._lines_by_name()
-        return {name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in lines.items()}
+        return Headers({name.decode("latin-1"): b", ".join(values).decode("latin-1") for name, values in lines.items()})
 
     def header_lines(self, name: str) -> Sequence[str]:
-        return [value.decode("latin-1") for value in self._lines_by_name().get(name.encode("latin-1"), ())]
+        return [value.decode("latin-1") for value in self._lines_by_name().get(name.encode("latin-1").lower(), ())]
 
     def _lines_by_name(self) -> Mapping[bytes, Sequence[bytes]]:
         """Return all lines, which are sorted by name once: a client can send 16,000, and each rule reads the host."""
@@ -156,7 +156,7 @@ class WsgiRequest(Request):
         for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
             if self.raw.get(name):
                 values_by_name[name.replace("_", "-").lower()] = self.raw[name]
-        return values_by_name
+        return Headers(values_by_name)
 
     def header_lines(self, name: str) -> Sequence[str]:
         return wsgi_lines(self.raw, name)

@@ -62,8 +62,7 @@ def run(job: Job, jobs: int, watch: Watch | None = None, progress: Progress | No
     check_int("--jobs", jobs, 1)
     if jobs > _MAX_JOBS:
         raise ConfigError(f"--jobs: got {jobs}, expected at most {_MAX_JOBS}", code="RL-051")
-    if not job.logs:
-        raise ConfigError("logs: expected at least one file, or - for standard input", code="RL-051")
+    _check_logs(job.logs)
     if jobs > 1:
         _check_parts(job, watch)
     parts = [replace(job, part=(number, jobs)) for number in range(jobs)]
@@ -145,6 +144,16 @@ def _without_collector() -> Iterator[None]:
 def _settings_of(value: Any) -> Settings:
     """Return the settings that `value` is or contains, or that the file with this path contains."""
     return Settings.load(value) if isinstance(value, (str, Path)) else Settings.of(value, {})
+
+
+def _check_logs(logs: Sequence[str | Path]) -> None:
+    if not logs:
+        raise ConfigError("logs: expected at least one file, or - for standard input", code="RL-051")
+    seen: set[str | Path] = set()
+    for log in logs:
+        if (place := log if log == STDIN else Path(log).resolve()) in seen:
+            raise ConfigError(f"logs: {log} is given twice, so each of its requests would count twice", code="RL-051")
+        seen.add(place)
 
 
 def _check_parts(job: Job, watch: Watch | None) -> None:

@@ -33,12 +33,12 @@ def is_loopback(host: str) -> bool:
     return address is not None and address.is_loopback
 
 
-def checked_secret(secret: str) -> str:
+def checked_secret(secret: str, place: str = "secret") -> str:
     """Return the secret. Raises `ConfigError` if it is too short, or if a header cannot contain it."""
     if not isinstance(secret, str):
-        raise ConfigError(f"secret: got {type(secret).__name__}, expected text", code="RL-059")
+        raise ConfigError(f"{place}: got {type(secret).__name__}, expected text", code="RL-059")
     if secret and (len(secret) < _MIN_LENGTH or not secret.isascii() or not secret.isprintable() or " " in secret):
-        raise ConfigError(f"secret: expected at least {_MIN_LENGTH} ASCII characters without spaces", code="RL-059")
+        raise ConfigError(f"{place}: expected at least {_MIN_LENGTH} ASCII characters without spaces", code="RL-059")
     return secret
 
 

@@ -29,6 +29,7 @@ _ENVOY: Final = "/v1/envoy"
 _EMPTY: Final[list[tuple[bytes, bytes]]] = [(b"content-length", b"0")]
 _ADMITTED: Final = "ratelimit_mw.admitted"  # a key in the state of a rebuilt request
 _FIRST_REDIRECT: Final = 300
+_BAD_REQUEST, _NOT_FOUND = 400, 404
 _OK: Final = {"type": "http.response.start", "status": 200, "headers": _EMPTY}
 _END: Final = {"type": "http.response.body", "body": b""}
 
@@ -96,7 +97,7 @@ async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
 def _never_admitting(scope: Scope, send: Send) -> Send:
     """Return a `send` that changes the status 2xx of a refusal to 429.
 
-    `on_refused` may choose such a status, with which a proxy would admit the request.
+    `on_refused` may choose such a status, with a warning in the log. A proxy would admit the request.
     """
 
     async def send_no_success(message: Message) -> None:
@@ -105,12 +106,6 @@ def _never_admitting(scope: Scope, send: Send) -> Send:
             and message["status"] < _FIRST_REDIRECT
             and _ADMITTED not in scope["state"]
         ):
-            warn_throttled(
-                "on_refused",
-                "chose status %d, which admits in a proxy, so 429 is sent",
-                message["status"],
-                code="RL-243",
-            )
             message = {**message, "status": 429}
         await send(message)
 
@@ -162,6 +157,9 @@ class Service:
                 return
         except Rejected as error:
             response = error.response
+            # of a proxy's configuration; mistakes in the body of a call are in the answer to the program that calls
+            if response.status == _NOT_FOUND or (rebuild is not None and response.status == _BAD_REQUEST):
+                warn_throttled("service", "refused a call: %s", error, code="RL-242")
             if render is not None:
                 send = render(send)
         await send_response(response, scope, send)

@@ -24,11 +24,11 @@ from ratelimit_mw.service.forwarded import MAX_TARGET, too_long
 from ratelimit_mw.service.requests import Requests, request_of
 from ratelimit_mw.stores.group import stored_bucket
 
-with require("grpc"):
+with require("grpc", install="grpcio"):
     import grpc
     from grpc import aio
 
-with require("google"):
+with require("google", install="protobuf"):
     from google.protobuf.message import DecodeError
 
     from ratelimit_mw.service.grpc_messages import MESSAGES, OK, OVER_LIMIT, SERVICE, UNITS

@@ -46,14 +46,31 @@ def read_file(path: Path) -> dict[str, Any]:
         text = path.read_text("utf-8-sig")  # editors of Windows may write a byte order mark
         table = json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
-        raise ConfigError(f"{path}: {error}", code="RL-006") from None
+        folder = "" if path.is_absolute() else f", in the folder {Path.cwd()}"
+        raise ConfigError(f"{path}: {error}{folder}", code="RL-006") from None
     except (ValueError, DecodeError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         raise ConfigError(
             f"{path}: invalid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}", code="RL-006"
         ) from None
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: got {type(table).__name__}, expected a table of settings", code="RL-006")
+    if header := _table_around(table):
+        raise ConfigError(
+            f"{path}: got the settings in the table [{header}], expected them at the top; remove this table header",
+            code="RL-006",
+        )
     return {option: value for option, value in table.items() if option != _SCHEMA}
+
+
+def _table_around(table: Mapping[str, Any], above: str = "") -> str | None:
+    """Return the name of a table that contains settings instead of the file itself, such as `tool.ratelimit_mw`."""
+    for name, value in table.items():
+        if isinstance(value, dict) and name not in Options.__annotations__:
+            if not value.keys().isdisjoint(Options.__annotations__):
+                return above + name
+            if (found := _table_around(value, f"{above}{name}.")) is not None:
+                return found
+    return None
 
 
 def read_environment(

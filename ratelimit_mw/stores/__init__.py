@@ -71,6 +71,8 @@ def check_is_store(store: object) -> None:
     These have methods of the same names as a store, but are not stores.
     """
     name = type(store).__name__
+    if store is None:
+        raise ConfigError("store: got None, expected a URL or a store; leave it out for memory://", code="RL-040")
     if isinstance(store, type):
         raise ConfigError(
             f"store: got the class {store.__name__}, expected a store: {store.__name__}(...)", code="RL-040"

@@ -92,7 +92,10 @@ def _scheme_of(url: str) -> str:
     if not separator or scheme not in (*_LOCAL, *_REDIS) or (scheme == "memory" and rest):
         got = f"the scheme {scheme!r}" if separator else "no scheme"  # not the whole URL, which may contain a password
         allowed = ", ".join(f"{one}://" for one in (*_LOCAL, *_REDIS))
-        hint = did_you_mean(scheme, ("sqlite", *_REDIS)) if separator else _guess(url)
+        if scheme.startswith("valkey"):
+            hint = f", did you mean '{scheme.replace('valkey', 'redis', 1)}', also for Valkey?"
+        else:
+            hint = did_you_mean(scheme, ("sqlite", *_REDIS)) if separator else _guess(url)
         raise ConfigError(f"store: got {got}{hint}; expected {allowed}", code="RL-038")
     return scheme
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import RefusalHandler, custom_refusal, warn_of_failed_handler
+from ratelimit_mw.http.on_refused import RefusalHandler, custom_refusal, warn_of_failed_handler, warn_of_success
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import (
     REASONS,
@@ -67,6 +67,7 @@ def _app_response(
     def start(status: str, theirs: HeaderList, *more: Any) -> Callable[[bytes], object]:
         nonlocal started
         started = True
+        warn_of_success(app, status)
         added = addable_to_refusal(fields, (name for name, _ in theirs))
         return start_response(status, [*theirs, *added], *more)
 

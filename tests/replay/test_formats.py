@@ -485,6 +485,13 @@ def test_error_names_the_unreadable_log(tmp_path: Path) -> None:
         replay({"limits": "5/minute"}, tmp_path / "none.log")
 
 
+def test_a_log_given_twice_is_an_error(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_text(combined(0, "192.0.2.1"))
+    with pytest.raises(ConfigError, match=r"^logs: .*/access.log is given twice, so each of its requests would count"):
+        replay({"limits": "5/minute"}, log, tmp_path / "." / ".." / tmp_path.name / "access.log")
+
+
 def test_requests_are_sorted_by_their_computed_starts(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text(

@@ -45,12 +45,26 @@ class Away(MemoryStore):
         ("/v1/envoy/a", {"X-Forwarded-For": "::1", "script_name": ""}, "a header SCRIPT_NAME or PATH_INFO, with an"),
     ],
 )
-def test_call_without_a_full_request_description_is_refused(path: str, headers: Any, detail: str) -> None:
+def test_call_without_a_full_request_description_is_refused(
+    path: str, headers: Any, detail: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
     (answer,) = calls(made(), ("GET", path, {"headers": headers}))
     status = 403 if path == "/v1/nginx" else 400
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert answer.headers.get("x-ratelimit-status") == ("400" if path == "/v1/nginx" else None)
     assert answer.json()["detail"].startswith(detail)
+    assert [text for text in caplog.messages if text.startswith(f"ratelimit_mw: service: refused a call: {detail}")]
+
+
+def test_a_call_of_an_unknown_path_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
+    answers = calls(made(), *[("GET", "/v1/forwards", {})] * 2, ("POST", "/v1/hit", {"json": {"limits": "1/s"}}))
+    assert [answer.status_code for answer in answers] == [404, 404, 400]
+    (logged,) = [text for text in caplog.messages if "refused a call" in text]
+    assert logged.startswith("ratelimit_mw: service: refused a call: path: got '/v1/forwards', expected one of /v1/f")
 
 
 def test_every_proxy_uses_the_same_bucket(ratelimit_clock: None) -> None:
@@ -221,8 +235,8 @@ def test_custom_refusal_never_sends_a_status_that_admits(
     assert refused[2].headers["x-ratelimit-status"] == str(sent)
     assert [answer.headers["x-own"] for answer in refused] == ["1"] * 3
     logged = [record.getMessage() for record in caplog.records if "on_refused" in record.getMessage()]
-    text = f"ratelimit_mw: on_refused: chose status {chosen}, which admits in a proxy, so 429 is sent"
-    assert logged == ([] if chosen == sent else [text])
+    text = f"answered a refused request with {chosen}, which looks like an admission; answer with a status such as 429"
+    assert [line.partition(": ")[2].partition(": ")[2] for line in logged] == ([] if chosen == sent else [text])
 
 
 def test_path_with_escapes_is_admitted(ratelimit_clock: None) -> None:

@@ -385,7 +385,7 @@ def test_unix_sockets_have_restricted_permissions(tmp_path: Path, options: list[
         (["--workers", "0"], "--workers: got 0, expected 1 to 512"),
         (["--secret-file", "none.txt"], "--secret-file none.txt: "),
         (["--secret-file", "empty.txt"], "--secret-file empty.txt: is empty, expected a secret"),
-        (["--secret-file", "short.txt"], "--secret-file short.txt.secret: expected at least 16"),
+        (["--secret-file", "short.txt"], "--secret-file short.txt: expected at least 16"),
     ],
 )
 def test_invalid_option_is_an_error_that_names_the_option(

@@ -56,6 +56,11 @@ def raising_plan(request: Request) -> str:
     raise LookupError(request.path)
 
 
+ANY_CASE: dict[str, Any] = {
+    "header": lambda request: request.header("X-Evil") == "1",
+    "header_lines": lambda request: list(request.header_lines("X-EVIL")) == ["1"],
+    "headers": lambda request: request.headers.get("X-Evil") == "1",
+}
 NOT_HEARD = {
     "says False": says_false,
     "raises": raises,
@@ -223,6 +228,14 @@ LISTS = (
             blocked(headers={"X-Evil": "1"}),
             blocked(headers={"X-Evil": "1", "X-Vip": "1"}),
         ),
+    ),
+    *(
+        Scenario(
+            name=f"a callable of the blocklist that reads {name} finds it in any case of its name",
+            settings={"limits": "9/hour", "blocklist": [call]},
+            steps=(blocked(headers={"X-evil": "1"}), Step(headers={"X-Evil": "0"}, state=left(8))),
+        )
+        for name, call in ANY_CASE.items()
     ),
     *(
         Scenario(

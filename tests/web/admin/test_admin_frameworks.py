@@ -305,10 +305,18 @@ def test_flask_check_compares_rules_with_routes() -> None:
     known = ["/login", "/login/", "/users/7", "/users/7/", "/files/a/b", "/static/app.css"]
     known += ["/users/{name}", "/{a}/{b}", "/files/{a}/{b}", "/{rest:path}"]
     assert warnings([{"path": path, "name": f"r{number}"} for number, path in enumerate(known)]) == []
-    assert warnings([{"path": ["/log-in", "/login"]}, {"path": "/lost/{rest:path}"}, {"path": "/user/{name}"}]) == [
+    assert warnings(
+        [
+            {"path": ["/log-in", "/login"]},
+            {"path": "/lost/{rest:path}"},
+            {"path": "/user/{name}"},
+            {"path": "/users/{id:uuid}"},
+        ]
+    ) == [
         MISSPELLED.format(0, "log-in_login", "/log-in", "/login"),
         NO_ROUTE.format(1, "lost_rest_path", "/lost/{rest:path}"),
-        MISSPELLED.format(2, "user_name", "/user/{name}", "/users/{x}"),
+        MISSPELLED.format(2, "user_name", "/user/{name}", "/users/{x:int}"),
+        MISSPELLED.format(3, "users_id_uuid", "/users/{id:uuid}", "/users/{x:int}"),
     ]
     assert warnings([{"path": "/log-in"}], ignore_case=True) == []
     assert warnings(

@@ -177,6 +177,7 @@ def test_response_headers_are_text_with_repeated_fields_joined() -> None:
     assert one.response.headers == {"x-one": "1, 2", "set-cookie": "a=b"}
     one.response.started(201, [("X-Two", "\xe9")])
     assert (one.response.status, one.response.headers) == (201, {"x-two": "\xe9"})
+    assert (one.response.headers["X-Two"], one.response.headers.get("X-One")) == ("\xe9", None)
 
 
 def test_a_raising_callback_is_logged_and_the_others_run_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 
 from ratelimit_mw import ConfigError, MemoryStore, Verdict, asgi, wsgi
 from ratelimit_mw.core import log as notices
-from ratelimit_mw.http import response
+from ratelimit_mw.http import on_refused, response
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
@@ -123,6 +123,34 @@ def test_a_callable_sets_the_response_and_the_middleware_adds_its_fields(face: s
     assert (answer.status, answer.body) == (418, b"no tea")
     own = [TEXT, ("content-length", "6"), ("x-client", "192.0.2.1"), ("x-rule", "default")]
     assert fields(answer) == sorted([*own, *OWN])
+
+
+def sends_200(environ: Any, start_response: Any) -> Iterable[bytes]:
+    start_response("200 OK", [])
+    return [b"slow"]
+
+
+@pytest.mark.parametrize(
+    ("face", "handler"),
+    [
+        *((face, lambda _, __: (200, {}, "slow")) for face in FACES),
+        *((face, JSONResponse("slow")) for face in ASYNC),
+        *((face, sends_200) for face in SYNC),
+    ],
+)
+def test_a_refusal_with_a_2xx_is_logged_once(face: str, handler: Any, caplog: pytest.LogCaptureFixture) -> None:
+    send = FACES[face]({"store": RecordingStore(clock=Clock()), **LIMITED, "on_refused": handler})
+    assert [send(Step()).status for _ in range(3)] == [200] * 3
+    (logged,) = [record.getMessage() for record in caplog.records if "on_refused" in record.getMessage()]
+    assert logged.endswith(
+        ": answered a refused request with 200, which looks like an admission; answer with a status such as 429"
+    )
+
+
+@pytest.mark.parametrize("status", [199, 300, 302, 429])
+def test_a_refusal_with_another_status_is_not_logged(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    on_refused.warn_of_success(teapot, status)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("face", ASYNC)

@@ -36,10 +36,22 @@ def test_repeated_headers_are_joined_and_names_are_lower_case() -> None:
     }
 
 
+@pytest.mark.parametrize("request_", [asgi((b"X-Key", b"a")), wsgi(HTTP_X_KEY="a")], ids=["asgi", "wsgi"])
+def test_headers_are_found_in_any_case_of_their_names(request_: Request) -> None:
+    for name in ("x-key", "X-Key", "X-KEY"):
+        assert (request_.header(name), list(request_.header_lines(name))) == ("a", ["a"])
+        assert (request_.headers[name], request_.headers.get(name), name in request_.headers) == ("a", "a", True)
+    assert (request_.header("X-Other"), request_.headers.get("X-Other"), "X-Other" in request_.headers) == (
+        *(None, None, False),
+    )
+    assert (dict(request_.headers), repr(request_.headers)) == ({"x-key": "a"}, "Headers({'x-key': 'a'})")
+
+
 def test_headers_may_contain_any_bytes() -> None:
     every = bytes(range(256))
     assert asgi((b"x", every)).headers == {"x": every.decode("latin-1")}
-    assert asgi((every, b"x")).headers == {every.lower().decode("latin-1"): "x"}
+    headers = asgi((every, b"x")).headers
+    assert dict(headers) == {every.lower().decode("latin-1"): "x"}
 
 
 @pytest.mark.promise(10)

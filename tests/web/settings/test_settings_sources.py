@@ -165,6 +165,9 @@ def test_a_toml_file_gives_the_same_settings_as_arguments(tmp_path: Path) -> Non
     assert Settings.load(str(file)).parsed_rules() == [Rule(**login)]
 
 
+IN_A_TABLE = "got the settings in the table [{}], expected them at the top; remove this table header"
+
+
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -173,6 +176,8 @@ def test_a_toml_file_gives_the_same_settings_as_arguments(tmp_path: Path) -> Non
         (b'limits = []\nenabled = "no"', "2: enabled: got 'no', expected true or false"),
         (b"", "limits: required, such as '100/minute'; [] means no limits"),
         (b"\xff", "invalid TOML: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b'[ratelimit]\nlimits = "1/minute"', IN_A_TABLE.format("ratelimit")),
+        (b'[tool.ratelimit_mw]\nlimits = "1/minute"\n[[rules]]', IN_A_TABLE.format("tool.ratelimit_mw")),
         (None, "[Errno 2] No such file or directory: {file!r}"),
     ],
 )

@@ -238,6 +238,10 @@ def of_litestar() -> Any:
 
 NO_ROUTE = "no route has the path {}, so the rule limits only requests that are answered with 404; correct the path"
 MISSPELLED = "no route has the path {}; did you mean {}?"
+BELOW = "no route has the path {}, so the rule limits only requests that are answered with 404; write {} for the paths"
+EXEMPT = "{}: no route has the path {}, so it exempts nothing; write {}/{{rest:path}} for the paths below it"
+FILES = StaticFiles(directory=".")
+IDS = [Route("/ids/{key:uuid}", home)]
 USERS = [Route("/users/{id:int}", home), Route("/files/{rest:path}", home), Route("/v1/{name}/edit", home)]
 WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a slip": (lambda: ruled("/login", "/logni"), ["rules[1] (logni): " + MISSPELLED.format("/logni", "/login")]),
@@ -246,7 +250,61 @@ WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a route with parameters": (lambda: ruled("/users/me", routes=[Route("/users/{name}", home)]), []),
     "a route with one segment more": (
         lambda: ruled("/users", routes=[Route("/users/{name}", home)]),
-        ["rules[0] (users): " + NO_ROUTE.format("/users")],
+        ["rules[0] (users): " + BELOW.format("/users", "/users/{rest:path}")],
+    ),
+    "several slashes": (
+        lambda: ruled("//login", "//users/{id}", "//files//{a}", routes=[*USERS, Route("/login", home)]),
+        [],
+    ),
+    "another type of parameter": (
+        lambda: ruled("/users/{id:uuid}", "/ids/{id:int}", "/ids/{id:float}", routes=[*USERS, *IDS]),
+        [
+            "rules[0] (users_id_uuid): " + MISSPELLED.format("/users/{id:uuid}", "/users/{id:int}"),
+            "rules[1] (ids_id_int): " + MISSPELLED.format("/ids/{id:int}", "/ids/{key:uuid}"),
+            "rules[2] (ids_id_float): " + MISSPELLED.format("/ids/{id:float}", "/ids/{key:uuid}"),
+        ],
+    ),
+    "a type that no text of a route has": (
+        lambda: ruled("/me/{id:int}", routes=[Route("/me/orders", home)]),
+        ["rules[0] (me_id_int): " + NO_ROUTE.format("/me/{id:int}")],
+    ),
+    "a narrower or wider type": (
+        lambda: ruled(
+            *("/ids/{id}", "/users/{id:float}", "/v1/{id:int}/edit", "/{id:uuid}/x", "/pages/{id:int}"),
+            routes=[*USERS, *IDS, Route("/{rest}/x", home), Route("/pages/12", home)],
+        ),
+        [],
+    ),
+    "a mount of files": (
+        lambda: ruled("/m", "/n/", "/m/a.css", routes=[Mount("/m", FILES), Mount("/n", FILES)]),
+        [
+            "rules[0] (m): " + BELOW.format("/m", "/m/{rest:path}"),
+            "rules[1] (n): " + BELOW.format("/n/", "/n/{rest:path}"),
+        ],
+    ),
+    "mounts with a response at their root": (
+        lambda: ruled("/m", "/n/", routes=[Mount("/m", App200()), Mount("/n", StaticFiles(directory=".", html=True))]),
+        [],
+    ),
+    "an exempt mount of files, without what is below": (
+        lambda: ruled(
+            "/",
+            exempt=["/m", "/none"],
+            rules=[{"path": "/n/", "exempt": True, "name": "n"}],
+            routes=[Mount("/m", FILES), Mount("/n", routes=[Route("/a", home)])],
+        ),
+        [
+            "exempt: /m does not match /m/{rest:path}, which has a route and is limited; add /m/{rest:path}, or give",
+            EXEMPT.format("rules[0] (n)", "/n/", "/n"),
+        ],
+    ),
+    "an exempt mount of files, without what is below and without limits": (
+        lambda: ruled("/m/{rest:path}", limits=[], exempt=["/m", "/m/"], routes=[Mount("/m", FILES)]),
+        [EXEMPT.format("exempt", "/m", "/m")],
+    ),
+    "an exempt mount of files, with what is below": (
+        lambda: ruled("/", exempt=["/m", "/m/{rest:path}"], routes=[Route("/", home), Mount("/m", FILES)]),
+        [],
     ),
     "a path with parameters": (
         lambda: ruled("/nobody/{name}"),
@@ -254,7 +312,7 @@ WITHOUT_A_ROUTE: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "a slip before a parameter": (
         lambda: ruled("/user/{id}", routes=USERS),
-        ["rules[0] (user_id): " + MISSPELLED.format("/user/{id}", "/users/{id}")],
+        ["rules[0] (user_id): " + MISSPELLED.format("/user/{id}", "/users/{id:int}")],
     ),
     "a slip after a parameter": (
         lambda: ruled("/v1/{other}/edit_", routes=USERS),
@@ -461,6 +519,14 @@ def test_a_decorator_for_another_framework_is_an_error(foreign: Any, lifespan: b
             talk(app, scope, *([STARTUP] if scope is LIFESPAN else []))
 
 
+@pytest.mark.parametrize("given", [("2/minute",), ()])
+def test_the_dependency_as_middleware_is_an_error(given: tuple[str, ...]) -> None:
+    app = FastAPI()
+    app.add_middleware(RateLimit, *given, **({} if given else {"limits": "2/minute"}))  # type: ignore[arg-type]  # wrong
+    with pytest.raises(ConfigError, match=r"^got an app by position: this RateLimit is a dependency, write Depends\("):
+        talk(app, HTTP)
+
+
 OF_CLIENTS = r"RedisStore\(client\) for threads, AsyncRedisStore\(client\) with a client of redis\.asyncio for asyncio"
 
 
@@ -478,6 +544,12 @@ TAKE_A_STORE: dict[str, Callable[[Any], object]] = {
     "Limiter": Limiter,
     "AsyncLimiter": AsyncLimiter,
 }
+
+
+@pytest.mark.parametrize("take", ["wsgi", "asgi"])
+def test_none_as_store_is_an_error_that_names_the_fix(take: str) -> None:
+    with pytest.raises(ConfigError, match=r"^store: got None, expected a URL or a store; leave it out for memory://"):
+        TAKE_A_STORE[take](None)
 
 
 @pytest.mark.parametrize("take", TAKE_A_STORE.values(), ids=TAKE_A_STORE)

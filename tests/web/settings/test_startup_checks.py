@@ -2,7 +2,9 @@
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -737,6 +739,47 @@ def test_the_memory_store_with_several_workers_is_reported(
     app = hello if middleware is wsgi.RateLimitMiddleware else App200()
     _ = middleware(app, limits="9/hour", store=store or MemoryStore())
     check(caplog, *warned)
+
+
+FORGEABLE = (
+    "forwarded-allow-ips: with {!r}, uvicorn takes the address in X-Forwarded-For from every client, so a client can "
+    "claim any address, and a new one for each request; list the addresses of your proxies there, or leave it out, and "
+    "set trusted_proxies"
+)
+
+
+@pytest.mark.parametrize(
+    ("environ", "arguments", "trusted"),
+    [
+        ({}, ["uvicorn", "app:app", "--forwarded-allow-ips", "*"], "*"),
+        ({}, ["uvicorn", "app:app", "--forwarded-allow-ips=10.0.0.1, 0.0.0.0/0"], "0.0.0.0/0"),
+        ({"FORWARDED_ALLOW_IPS": "*"}, ["uvicorn", "app:app"], "*"),
+        ({"UVICORN_FORWARDED_ALLOW_IPS": "::/0"}, ["uvicorn", "app:app"], "::/0"),
+        ({"GUNICORN_CMD_ARGS": "--forwarded-allow-ips '*'"}, ["gunicorn", "app:app"], "*"),
+        ({}, ["uvicorn", "app:app"], None),
+        ({}, ["uvicorn", "app:app", "--forwarded-allow-ips", "10.0.0.1,10.1.0.0/16"], None),
+        ({"FORWARDED_ALLOW_IPS": "*"}, ["uvicorn", "app:app", "--forwarded-allow-ips", "10.0.0.1"], None),
+        ({"FORWARDED_ALLOW_IPS": "*"}, ["uvicorn", "app:app", "--no-proxy-headers"], None),
+    ],
+)
+def test_a_uvicorn_that_trusts_every_client_is_reported(
+    environ: Mapping[str, str],
+    arguments: list[str],
+    trusted: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("os.environ", dict(environ))
+    monkeypatch.setattr("sys.argv", arguments)
+    given: dict[str, Any] = {"limits": "9/hour", "store": MemoryStore()}
+    monkeypatch.delitem(sys.modules, "uvicorn", raising=False)  # such as under gunicorn without uvicorn's workers
+    _ = asgi.RateLimitMiddleware(App200(), **given, strict=True)
+    monkeypatch.setitem(sys.modules, "uvicorn", ModuleType("uvicorn"))
+    _ = asgi.RateLimitMiddleware(App200(), **given)
+    check(caplog, *([] if trusted is None else [FORGEABLE.format(trusted)]))
+    if trusted is not None:
+        with pytest.raises(ConfigError, match=r"^forwarded-allow-ips: with "):
+            asgi.RateLimitMiddleware(App200(), **given, strict=True)
 
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])

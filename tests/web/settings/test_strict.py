@@ -48,6 +48,8 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"default_tier": "pro", "rules": [ONE]}, "default_tier: there are no limits by tier"),
     ({"rules": [ONE, {"path": "/{rest:path}", "exempt": True, "name": "free"}]},
      "limits: rules[1] (free) exempts every path, so the default limits never apply; give that rule"),
+    ({"rules": [{"path": "/{rest:path}", "limits": [], "name": "free"}]},
+     "limits: rules[0] (free) exempts every path, so the default limits never apply; give that rule"),
     ({"queue": 5}, "queue: no limit here has concurrency slots"),
 ]  # fmt: skip
 FREE: dict[str, Any] = {"path": "/{rest:path}", "exempt": True}
@@ -132,6 +134,7 @@ def test_one_error_lists_all_findings(serve: Any, monkeypatch: pytest.MonkeyPatc
         {"rules": [{**FREE, "preflight": True}]},
         {"rules": [{**FREE, "when": lambda request: request.method == "GET"}]},
         {"rules": [{**FREE, "final": False}]},
+        {"rules": [{"path": "/{rest:path}", "limits": [], "concurrent": 5}]},
         {"rules": [{**FREE, "path": "/static/{rest:path}"}]},
     ],
 )
