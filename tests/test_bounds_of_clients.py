@@ -14,6 +14,7 @@ from function_calls import function_calls
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, MemoryStore, parse
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.core.identity import bucket_key, encode_part, identity_hash, key_tagger
+from ratelimit_mw.core.memo import Memo
 from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.engine import refusal_log as refusals_log
 from ratelimit_mw.http.callables import cost_result
@@ -26,6 +27,7 @@ from ratelimit_mw.http.paths import Forms, normal_path
 from ratelimit_mw.http.request import as_text
 from ratelimit_mw.http.response import headers
 from ratelimit_mw.rules.rule_set import RuleSet
+from ratelimit_mw.rules.way import _tags_of_addresses
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import deny_cache, lease
 from ratelimit_mw.stores.redis import async_transport, sync_transport
@@ -75,26 +77,26 @@ def remembered_peers(bound: int) -> None:
     assert ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")._read_peer.cache_info().maxsize == bound
 
 
-def tags_for(secret: str) -> dict[str, str]:
+def tags_for(secret: str) -> Memo[str, str | None]:
     """Return the remembered tags of a secret that no other test uses."""
-    tags: dict[str, str] = key_tagger(secret, plain=False).__self__  # type: ignore[attr-defined]  # a bound method
-    return tags
+    return _tags_of_addresses(64, key_tagger(secret, plain=False))
 
 
-def a_remembered_identity(bound: int) -> None:
-    tags = tags_for("of the length of an identity")
+def a_remembered_address(bound: int) -> None:
+    tags, client = tags_for("of the length of an address"), "192.0.2.1"
     for length, kept in ((bound + 1, 0), (bound, 1)):
-        assert tags["x" * length] == f"{{{identity_hash('of the length of an identity')('x' * length)}}}"
+        tag = f"{{{identity_hash('of the length of an address')(f'ip={client}')}}}"
+        assert tags[client.rjust(length)] == (tag if kept else None)
         assert len(tags) == kept
 
 
-def remembered_identities(bound: int) -> None:
-    tags = tags_for("of the number of identities")
+def remembered_addresses(bound: int) -> None:
+    tags = tags_for("of the number of addresses")
     for number in range(bound):
-        tags[f"{number}"]
+        tags[f"10.0.{number >> 8}.{number & 255}"]
     assert len(tags) == bound
-    tags["x"]
-    assert [*tags] == ["x"]
+    tags["192.0.2.1"]
+    assert [*tags] == ["192.0.2.1"]
 
 
 def cookies(bound: int) -> None:
@@ -187,8 +189,8 @@ ROWS: dict[str, Callable[[int], None]] = {
     "entry of such a list": an_entry,
     "proxies in a row": proxies,
     "peers that are remembered": remembered_peers,
-    "identity whose hash is remembered": a_remembered_identity,
-    "identities whose hashes a process remembers": remembered_identities,
+    "text of an address whose hash is remembered": a_remembered_address,
+    "addresses whose hashes a process remembers": remembered_addresses,
     "all `Cookie` headers": cookies,
     "value of a key, unhashed": a_value,
     "identity in the store": an_identity,
