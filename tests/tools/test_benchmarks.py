@@ -18,7 +18,7 @@ from benchmarks import __main__ as program
 from benchmarks.runner import Batch, Race
 
 program.ROWS[:] = [Race(name="liar", what="", ours=lambda lab: lambda calls: Batch(1, calls - 1, 1))]
-sys.exit(program.main(["--rounds", "1", "--calls", "5"]))
+sys.exit(program.main(["--only", "liar", "--rounds", "1", "--calls", "5"]))
 """
 COUNTS = """
 import sys
@@ -54,7 +54,7 @@ program.ROWS[:] = [
     Race(name="wanting", target=4.1, **given),
     Race(name="absent", target=4.1, **{**given, "ours": nobody}),
 ]
-program.main(["--rounds", "3", "--calls", "5", "--json", "it.json"])
+program.main(["--only", "enough", "wanting", "absent", "--rounds", "3", "--calls", "5", "--json", "it.json"])
 """
 LEAKS = """
 import sys
