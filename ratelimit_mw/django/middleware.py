@@ -115,6 +115,7 @@ class RateLimitMiddleware:
         if comes_before_authentication(self._gate.rule_set.keys):
             findings.append(Finding(f"{USER_UNKNOWN}; {FIX_ORDER[0].lower()}{FIX_ORDER[1:]}", code="RL-115"))
         warn_or_fail(findings, strict=self._gate.settings.strict)
+        self._has_short_way: Final = self._gate.has_short_way
         self._style: Final = self._gate.settings.headers
         self._processes: Final = ProcessCountCheck(self._gate.settings.store)
         # An async middleware needs an async hook: Django would run a plain function in a thread.
@@ -162,33 +163,33 @@ class RateLimitMiddleware:
         return response
 
     def _decide_in_thread(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
-        way, charges, client = self._enter(request)
-        if way is not None and self._admits(request, self._gate.take(way, charges), client):
+        context = self._context(request)
+        way, charges, client = self._enter(request, context)
+        if way is not None and self._admits(context, self._gate.take(way, charges), client):
             return None
         return run(self._decide_generally(request))
 
     async def _decide(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         """Return the response to a refused request, None for an admitted one. Decides once per request."""
-        way, charges, client = self._enter(request)
+        context = self._context(request)
+        way, charges, client = self._enter(request, context)
         if way is not None:
             gate = self._sync_gate
             verdict = await self._gate.take(way, charges) if gate is None else gate.take(way, charges)
-            if self._admits(request, verdict, client):
+            if self._admits(context, verdict, client):
                 return None
         return await self._decide_generally(request)
 
-    def _enter(self, request: HttpRequest) -> ShortWay:
+    def _enter(self, request: HttpRequest, context: RequestContext) -> ShortWay:
         """Return the short way of a request that is undecided and has no user."""
-        context = self._context(request)
-        if not self._gate.has_short_way or context.is_decided or context.state.verdict is not None:
+        if not self._has_short_way or context.is_decided or context.state.verdict is not None:
             return UNDECIDED
         if getattr(request, "user", None) is not None and may_have_user(request):
             return UNDECIDED
         return enter(self._gate.rule_set, request, self.limits_of(request)[0])
 
-    def _admits(self, request: HttpRequest, verdict: Verdict | None, client: str | None) -> bool:
+    def _admits(self, context: RequestContext, verdict: Verdict | None, client: str | None) -> bool:
         """Record the short way's verdict, and return whether it admits. `_decide_generally` responds to a refusal."""
-        context = self._context(request)
         if verdict is not None and not verdict.allowed:
             context.verdict, context.client = verdict, client
             return False

@@ -108,7 +108,9 @@ class AsyncDjangoRequest(DjangoRequest):
 
 def enter(rules: RuleSet, raw: HttpRequest, endpoint_rules: EndpointRules) -> ShortWay:
     """Return what `RuleSet.short_way` finds for a request without a user."""
-    method, path = raw.method or "GET", "" if _format_of(raw) else raw.path_info or "/"  # middleware may have set both
+    method, path = raw.method or "GET", raw.path_info or "/"  # middleware may have set both
+    if "." in path and _format_of(raw):
+        path = ""
     if (scope := getattr(raw, "scope", None)) is None:
         return enter_wsgi(rules, raw.META, endpoint_rules, method, path)
     peer = raw.META.get("REMOTE_ADDR") or None
