@@ -88,7 +88,7 @@ NAMES = {
     ".settings": ["Settings"],
     ".starlette": ["RateLimit", "RateLimitMiddleware", "exempt", "limit"],
     ".stores": ["Answer", "AsyncStore", "Store"],
-    ".stores.contract": ["BaseStore"],
+    ".stores.contract": ["BaseStore", "InPlace"],
     ".stores.group": ["Group", "Outcome", "committed", "cost_to_decide", "decide_group"],
     ".stores.inventory": ["AsyncInventory", "Inventory", "KeyPage", "NumberedRefusal", "Refusal", "RefusalFinder"],
     ".stores.memory": ["MemoryStore"],

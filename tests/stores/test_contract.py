@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import Charge, Decision, FixedWindow, MemoryStore
+from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, MemoryStore
 from ratelimit_mw.core.events import StoreEvent
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.metrics.registry import COUNTS
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores.contract import BaseStore, declared
+from ratelimit_mw.stores.contract import BaseStore, InPlace, declared
 from ratelimit_mw.stores.inventory import KeyPage
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import RecordingStore
@@ -158,6 +158,16 @@ def test_a_store_that_may_suspend_is_awaited(make: Any) -> None:
     assert made.sync_gate is None
     assert made.store_awaits
     assert made.runtime.take_cancel_safe != made.runtime.take
+
+
+def test_five_methods_that_never_wait_suffice_for_asyncio() -> None:
+    class Own(FiveMethods, InPlace):
+        pass
+
+    gate = AsyncGate(Settings(limits="1/minute", store=Own()))
+    assert gate.sync_gate is not None
+    with pytest.raises(ConfigError, match="expected a URL or an AsyncStore with atake"):
+        AsyncGate(Settings(limits="1/minute", store=FiveMethods()))
 
 
 def test_states_of_a_store_of_ones_own_are_counted() -> None:
