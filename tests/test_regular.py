@@ -10,6 +10,7 @@ import pytest
 
 import ratelimit_mw
 from ratelimit_mw.algorithms import notation
+from ratelimit_mw.checks import endpoints
 from ratelimit_mw.checks import routes as route_checks
 from ratelimit_mw.http import hosts, path_index, paths, routes
 from ratelimit_mw.http import networks as addresses
@@ -28,6 +29,7 @@ MADE = {  # modules that build patterns at run time, and examples of these; "a" 
     failures: [pattern for pattern, *_ in failures._EXPLANATIONS],
     loading: [r"(\w+?)(?:_(a|b))?"],
     log_patterns: [],  # built from formats of logs, which test_formats.py tests
+    endpoints: ["a|b"],  # texts of converters
     routes: [],  # built from the app's routes, which the app's router matches in the same way
 }
 MADE_IN = {module.__file__: patterns for module, patterns in MADE.items()}
