@@ -94,8 +94,9 @@ class Forms(NamedTuple):
         for path in readings:
             merged = merged_path(path)
             one_slash = "/" + path.lstrip("/") if path[:2] == "//" or path[:1] != "/" else path
-            if path[-1:] == "/" and "//" in path:  # Falcon can be set to drop the last slash; see `PathTree`
-                received[path[:-1]] = None
+            for form in (path, one_slash):
+                if form[-1:] == "/" and "//" in form:  # Falcon can be set to drop the last slash; see `PathTree`
+                    received[form[:-1]] = None
             # the `$` of many routers matches before a final newline
             received |= dict.fromkeys((one_slash, path.rstrip("\n"), one_slash.rstrip("\n")))
             normal |= dict.fromkeys((normal_path(path), merged, merged.rstrip("/\n") or "/"))
