@@ -70,16 +70,26 @@ def test_example_refuses_and_admits_again_after_exactly_retry_after(
             client.get("/")
             redis.ask("FLUSHALL")
         method, path, retry_after = STRICTER[app]
+        started = time.monotonic()
         assert statuses(client, method, path, 2) == [200] * 2
         refused_first = client.request(method, path)
-        assert (refused_first.status_code, refused_first.headers["retry-after"]) == (429, retry_after)
+        assert (refused_first.status_code, refused_first.headers["retry-after"] in waits(retry_after, started)) == (
+            429,
+            True,
+        )
         assert statuses(client, "GET", "/", 5) == [200] * 5
         refused = client.get("/")
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "3")
+        assert (refused.status_code, refused.headers["retry-after"] in waits("3", started)) == (429, True)
         assert refused.headers["content-type"] == "application/problem+json"
         time.sleep(int(refused.headers["retry-after"]))
         assert client.get("/").status_code == 200
         assert client.request(method, path).status_code == 200
+
+
+def waits(retry_after: str, started: float) -> list[str]:
+    """Return what `Retry-After` may be: exactly `retry_after`, or less if the requests took long on a busy machine."""
+    passed = int(time.monotonic() - started + 0.6)  # a wait of 1.5 seconds is shown as 2
+    return [str(wait) for wait in range(max(1, int(retry_after) - passed), int(retry_after) + 1)]
 
 
 def test_websocket_example_closes_after_too_many_messages() -> None:
