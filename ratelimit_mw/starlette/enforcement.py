@@ -19,6 +19,7 @@ from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import HeaderList, RawFields, headers, raw, raw_headers
 from ratelimit_mw.http.routes import RouteInfo, app_cache, route_info
 from ratelimit_mw.http.views import AsgiRequest, peer_of
+from ratelimit_mw.rules.rule_set import UNDECIDED
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.rules.way import Way
 from ratelimit_mw.settings import Settings
@@ -95,11 +96,16 @@ def display_name(info: RouteInfo | None, endpoint: Any) -> str:
 
 
 class CompiledCheck(Struct):
-    """The gate and rules of a check. `sync_gate`: decides the same without an await; None if an await is needed."""
+    """The gate and rules of a check.
+
+    `sync_gate`: decides the same without an await; None if an await is needed. `takes_short_way`: whether `enter` may
+    decide.
+    """
 
     gate: AsyncGate
     endpoint_rules: EndpointRules
     sync_gate: Gate | None
+    takes_short_way: bool
 
 
 class EndpointCheck:
@@ -130,10 +136,10 @@ class EndpointCheck:
         if (last := self._last) is not None and last[0]() is owner:
             return last[1]
         gate = _gate_for(scope, outer, self.endpoint_limits[0])
-        compiled = CompiledCheck(
-            gate,
-            *gate.compiled[gate.compile_for_endpoint, self.endpoint_limits, self.all_limits, self.name, self.shown],
-        )
+        place = self.endpoint_limits, self.all_limits, self.name, self.shown
+        endpoint_rules, sync_gate = gate.compiled[gate.compile_for_endpoint, *place]
+        takes_short_way = gate.has_short_way and gate.settings.headers == "ietf"
+        compiled = CompiledCheck(gate, endpoint_rules, sync_gate, takes_short_way)
         if owner is not None:
             self._last = (ref(owner, self._forget), compiled)
         return compiled
@@ -305,9 +311,9 @@ async def enter(scope: Scope, checks: Sequence[EndpointCheck]) -> tuple[Way | No
     if len(checks) != 1 or STATE_KEY in scope or "user" in scope or scope["type"] != "http" or _ENFORCED in scope:
         return None, None, None
     compiled = checks[0].compiled_for(scope, None)
-    if not compiled.gate.has_short_way or compiled.gate.settings.headers != "ietf":
-        return None, None, None
-    way, charges, client = enter_asgi(compiled.gate.rule_set, scope, compiled.endpoint_rules)
+    way, charges, client = UNDECIDED
+    if compiled.takes_short_way:
+        way, charges, client = enter_asgi(compiled.gate.rule_set, scope, compiled.endpoint_rules)
     if way is None:
         return None, None, None
     gate = compiled.sync_gate
