@@ -23,9 +23,9 @@ from math import ceil, inf, isinf
 from random import uniform
 from typing import Any, Final, Literal, NamedTuple
 
-from msgspec import Struct, json
+from msgspec import json
 
-from ratelimit_mw.core.limit import Decision, Limit
+from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.verdict import Verdict
 
 _MAX_FIELD_INT: Final = 999_999_999_999_999  # the largest integer of a structured field (RFC 9651, 3.3.1)
@@ -67,19 +67,11 @@ HeaderList = list[tuple[str, str]]
 RawFields = list[tuple[bytes, bytes]]
 
 
-class PolicyFields(Struct, frozen=True, gc=False):
-    """The constant parts of a policy in the fields RateLimit-Policy and RateLimit."""
-
-    policy: bytes
-    rate_limit_format: bytes  # the format of the RateLimit field, of two numbers: units left, seconds
-
-
 class Policy:
     """How headers and bodies show one limit: its name and numbers. Made once per limit; compared by identity."""
 
     __slots__ = (
         "burst",
-        "fields",
         "label",
         "limit",
         "max_wait_seconds",
@@ -87,8 +79,10 @@ class Policy:
         "name",
         "only_in_refusals",
         "quota",
+        "rate_limit_format",
         "settle_policy",
         "settles",
+        "text",
     )
 
     def __init__(
@@ -113,9 +107,25 @@ class Policy:
         # others, and those of a penalty count refusals.
         self.only_in_refusals = only_in_refusals
         self.may_be_hidden = only_in_refusals or shadow  # whether the headers of an admitted request leave it out
-        self.fields: PolicyFields | None = None  # cache of `_fields_of`
         self.settles = settles  # whether the charge is settled when the true cost is known
         self.settle_policy = settle_policy  # the SettlePolicy of its rule, if any
+        self.text = self._text().encode()  # in the field RateLimit-Policy, such as `"default";q=100;w=60`
+        # In the field RateLimit: a format of units left and seconds. A name never contains %. A quota of 0 has no `t`,
+        # because waiting does not help: `%.0a` shows nothing.
+        self.rate_limit_format = f'"{name}";r=%d'.encode() + (b";t=%d" if self.quota else b"%.0a")
+
+    def _text(self) -> str:
+        """Return the policy as a member of the field RateLimit-Policy.
+
+        A burst is included only if it differs from the quota. A window is included only if it is a whole number of
+        seconds, because the field has no fractions.
+        """
+        window = self.limit.window
+        length = f";w={int(window)}" if window == int(window) else ""
+        if self.limit.is_concurrency:
+            length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
+        burst = f";{_BURST}={self.burst}" if self.burst != self.quota else ""
+        return f'"{self.name}";q={self.quota}{length}{burst}'
 
 
 class Response(NamedTuple):
@@ -169,10 +179,11 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     if style != "legacy" and (values := _rate_limit_values(verdict)):
         policy, rate_limit = values
         fields = [("RateLimit-Policy", policy.decode("ascii")), ("RateLimit", rate_limit.decode("ascii"))]
-    if style != "ietf" and (visible := _visible_policies(verdict)):
-        binding = visible[0][1]
+    policies = _policies(verdict)
+    if style != "ietf" and (visible := _visible(verdict, policies)):
+        binding = verdict.decisions[visible[0]]
         fields += [("X-RateLimit-Limit", str(binding.limit)), ("X-RateLimit-Remaining", str(binding.remaining))]
-        if visible[0][0].quota:  # a quota of 0 is never full again
+        if policies[visible[0]].quota:  # a quota of 0 is never full again
             fields.append(("X-RateLimit-Reset", str(ceil(time.time() + binding.reset_after))))
     return fields
 
@@ -193,20 +204,22 @@ def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = (
 def _rate_limit_values(verdict: Verdict) -> tuple[bytes, bytes] | None:
     """Return the values of RateLimit-Policy and RateLimit; None without a policy to show."""
     policies, decisions = verdict.policies, verdict.decisions
-    if len(policies) == 1 and decisions and not (policy := policies[0]).may_be_hidden:  # most requests
-        decision, cached = decisions[0], policy.fields or _fields_of(policy)
+    if len(policies) == 1 and decisions and not policies[0].may_be_hidden:  # most requests
+        (policy,), (decision,) = policies, decisions
         units, wait = decision.remaining, ceil(decision.next_after)
         if units > policy.quota or wait > policy.max_wait_seconds:
             units, wait = _capped(policy, units, wait)
-        return cached.policy, cached.rate_limit_format % (units, wait)
+        return policy.text, policy.rate_limit_format % (units, wait)
     shown, members = [], []
-    for policy, decision in _visible_policies(verdict):
+    policies = policies or _policies(verdict)
+    for index in _visible(verdict, policies):
+        policy, decision = policies[index], decisions[index]
         units, wait = decision.remaining, ceil(decision.next_after)
         if units > policy.quota or wait > policy.max_wait_seconds:
             units, wait = _capped(policy, units, wait)
-        shown.append(policy)
-        members.append((policy.fields or _fields_of(policy)).rate_limit_format % (units, wait))
-    return (_policy_list(tuple(shown)), b", ".join(members)) if shown else None
+        shown.append(policy.text)
+        members.append(policy.rate_limit_format % (units, wait))
+    return (b", ".join(shown), b", ".join(members)) if shown else None
 
 
 def _capped(policy: Policy, units: int, wait: int) -> tuple[int, int]:
@@ -318,69 +331,44 @@ def problem_response(
     return Response(status, [*base_fields, *(fields or ())], body)
 
 
-def _visible_policies(verdict: Verdict) -> Sequence[tuple[Policy, Decision]]:
-    """Return the policies that the client may see, with their decisions: the binding one first, the rest in order."""
-    charges, decisions, policies = verdict.charges, verdict.decisions, verdict.policies or _policies(verdict)
+def _visible(verdict: Verdict, policies: Sequence[Policy]) -> Sequence[int]:
+    """Return the indices of the policies that the client may see: the binding one first, the rest in order."""
+    visible: list[int] = []
+    decisions, first = verdict.decisions, 0
     if verdict.allowed:
         # the same as below, in a third of the time; see `Verdict` for which one binds
-        visible: list[tuple[Policy, Decision]] = []
-        first, least, latest = 0, inf, 0.0
-        for charge, policy, decision in zip(charges, policies, decisions, strict=True):
-            if charge.role == "shadow" or policy.only_in_refusals:
-                continue
-            share, wait = decision.remaining / (decision.limit or 1), decision.next_after
-            if share < least or (share == least and wait > latest):
-                first, least, latest = len(visible), share, wait
-            visible.append((policy, decision))
+        index, least, latest = 0, inf, 0.0
+        for decision in decisions:
+            if not policies[index].may_be_hidden:
+                share = decision.remaining / (decision.limit or 1)
+                if share < least or (share == least and decision.next_after > latest):
+                    first, least, latest = len(visible), share, decision.next_after
+                visible.append(index)
+            index += 1  # noqa: SIM113  # enumerate() or zip() would take a third of the time of the loop
     else:
-        refusing = verdict.refusing
-        indices = [
+        charges, refusing = verdict.charges, verdict.refusing
+        visible = [
             index
             for index, policy in enumerate(policies)
             if charges[index].role != "shadow" and not (policy.only_in_refusals and index not in refusing)
         ]
-        visible = [(policies[index], decisions[index]) for index in indices]
-        binding = verdict.binding_of(indices)
-        first = 0 if binding is None else indices.index(binding)
+        binding = verdict.binding_of(visible)
+        first = 0 if binding is None else visible.index(binding)
     if first:
         visible.insert(0, visible.pop(first))
-    return visible[:_MAX_POLICIES]
-
-
-@lru_cache(maxsize=1024)
-def _policy_list(policies: tuple[Policy, ...]) -> bytes:
-    """Return the value of `RateLimit-Policy`."""
-    return b", ".join([(policy.fields or _fields_of(policy)).policy for policy in policies])
-
-
-def _fields_of(policy: Policy) -> PolicyFields:
-    """Render a policy's fields, such as `"default";q=100;w=60`, and cache them on the policy.
-
-    A burst is included only if it differs from the quota. A window is included only if it is a whole number of seconds,
-    because the field has no fractions.
-    """
-    window, name = policy.limit.window, f'"{policy.name}"'
-    length = f";w={int(window)}" if window == int(window) else ""
-    if policy.limit.is_concurrency:
-        length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
-    burst = f";{_BURST}={policy.burst}" if policy.burst != policy.quota else ""
-    text = f"{name};q={policy.quota}{length}{burst}"
-    # A name never contains %. A quota of 0 has no `t`, because waiting does not help: `%.0a` shows nothing.
-    rate_limit = f"{name};r=%d" + (";t=%d" if policy.quota else "%.0a")
-    policy.fields = PolicyFields(text.encode(), rate_limit.encode())
-    return policy.fields
+    return visible if len(visible) <= _MAX_POLICIES else visible[:_MAX_POLICIES]
 
 
 def _policies(verdict: Verdict) -> Sequence[Policy]:
     """Return the policies of the charges. If the middleware did not make the verdict, derives them from the keys."""
     return verdict.policies or _policies_of_charges(
-        tuple([(charge.key.rpartition(":")[2], charge.limit) for charge in verdict.charges])
+        tuple([(charge.key.rpartition(":")[2], charge.limit, charge.role == "shadow") for charge in verdict.charges])
     )
 
 
 @lru_cache(maxsize=1024)
-def _policies_of_charges(charges: tuple[tuple[str, Limit], ...]) -> tuple[Policy, ...]:
+def _policies_of_charges(charges: tuple[tuple[str, Limit, bool], ...]) -> tuple[Policy, ...]:
     return tuple(
-        Policy(limit.name or (rule if index == 0 else f"{rule}-{index + 1}"), limit)
-        for index, (rule, limit) in enumerate(charges)
+        Policy(limit.name or (rule if index == 0 else f"{rule}-{index + 1}"), limit, shadow=shadow)
+        for index, (rule, limit, shadow) in enumerate(charges)
     )
