@@ -27,7 +27,7 @@ from ratelimit_mw.http.paths import Forms, normal_path
 from ratelimit_mw.http.request import as_text
 from ratelimit_mw.http.response import headers
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.way import _tags_of_addresses
+from ratelimit_mw.rules.way import _GROUPS, _tags_of_addresses
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import deny_cache, lease
 from ratelimit_mw.stores.redis import async_transport, sync_transport
@@ -97,6 +97,16 @@ def remembered_addresses(bound: int) -> None:
     assert len(tags) == bound
     tags["192.0.2.1"]
     assert [*tags] == ["192.0.2.1"]
+
+
+def remembered_charges(bound: int) -> None:
+    compiled = RuleSet(Settings(limits="5/minute"))
+    _GROUPS.clear()
+    for number in range(bound):
+        compiled.short_way("GET", "/", f"10.0.{number >> 8}.{number & 255}", lambda _: ())
+    assert _GROUPS.count == bound
+    compiled.short_way("GET", "/", "192.0.2.1", lambda _: ())
+    assert _GROUPS.count == 1
 
 
 def cookies(bound: int) -> None:
@@ -191,6 +201,7 @@ ROWS: dict[str, Callable[[int], None]] = {
     "peers that are remembered": remembered_peers,
     "text of an address whose hash is remembered": a_remembered_address,
     "addresses whose hashes a process remembers": remembered_addresses,
+    "addresses whose charges a process remembers": remembered_charges,
     "all `Cookie` headers": cookies,
     "value of a key, unhashed": a_value,
     "identity in the store": an_identity,

@@ -1,10 +1,10 @@
 """Caches of computed values for the request path."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-K = TypeVar("K")
+K = TypeVar("K", bound=Sized)
 V = TypeVar("V")
 
 
@@ -13,49 +13,42 @@ class Budget:
 
     def __init__(self, maxsize: int) -> None:
         self.maxsize: Final = maxsize
-        self._count = 0
+        self.count = 0
         self._memos: Final[WeakValueDictionary[int, Memo[Any, Any]]] = WeakValueDictionary()
 
     def register(self, memo: "Memo[Any, Any]") -> None:
         """Count the entries of `memo` too."""
         self._memos[id(memo)] = memo
 
-    def reserve(self) -> None:
-        """Count one more entry. Clears all memos first if the maximum is reached."""
-        if self._count >= self.maxsize:
-            self.clear()
-        self._count += 1
-
     def clear(self) -> None:
         """Clear all memos."""
-        self._count = 0
+        self.count = 0
         for reference in self._memos.valuerefs():
             if (memo := reference()) is not None:
                 memo.clear()
-
-
-def _always(_: object) -> bool:
-    return True
 
 
 class Memo(dict[K, V], Generic[K, V]):
     """A dict that computes missing values with `make`.
 
     A hit is faster than one in `lru_cache`, so the request path uses this. `budget`: bounds the number of entries.
-    `should_cache`: keys for which it returns False are computed each time.
+    `max_length`: values for longer keys are computed each time.
     """
 
-    def __init__(self, make: Callable[[K], V], budget: Budget, should_cache: Callable[[K], bool] = _always) -> None:
+    def __init__(self, make: Callable[[K], V], budget: Budget, max_length: int | None = None) -> None:
         super().__init__()
         self._make: Final = make
         self._budget: Final = budget
-        self._should_cache: Final = should_cache
+        self._max_length: Final = max_length
         budget.register(self)
 
     def __missing__(self, key: K) -> V:
         value = self._make(key)
-        if self._should_cache(key):
-            self._budget.reserve()
+        if self._max_length is None or len(key) <= self._max_length:
+            budget = self._budget
+            if budget.count >= budget.maxsize:
+                budget.clear()
+            budget.count += 1
             self[key] = value
         return value
 

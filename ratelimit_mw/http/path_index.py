@@ -89,17 +89,7 @@ class Leaf:
 class _Node:
     """A node of the tree. There are at most as many nodes as segments. A walk visits each node at most once."""
 
-    __slots__ = (
-        "any_child",
-        "catch_all_ends",
-        "catch_all_root",
-        "end",
-        "ends",
-        "is_simple",
-        "literals",
-        "parameters",
-        "through",
-    )
+    __slots__ = ("catch_all_ends", "catch_all_root", "ends", "leaf", "literals", "other", "parameters", "steps")
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
@@ -109,23 +99,33 @@ class _Node:
         self.catch_all_root: _Node | None = None
         # in that second tree: the text before and after {x:path}, and the number of the template
         self.catch_all_ends: list[tuple[str, str, int]] = []
-        self.any_child: _Node | None = None  # the child of `{x}`, if that is the only parameter
-        self.is_simple = True  # see `PathTree.leaf`
-        self.end = self.through = Leaf()  # of a path that ends here, and of a path that goes on where no child matches
+        # The way of `PathTree.leaf`: where a path that ends here ends, the next node by segment, and that of all other
+        # segments. By itself, a node is the end of all paths that go through it.
+        self.leaf: Leaf | None = None
+        self.steps: dict[str, _Node] = {}
+        self.other = self
 
-    def prepare(self, before: Sequence[int]) -> None:
-        """Set what `PathTree.leaf` reads, once all templates are in the tree.
+    def prepare(self, before: Sequence[int]) -> Sequence[int]:
+        """Set the way of `PathTree.leaf`, once all templates are in the tree.
 
-        `before`: the templates whose `{x:path}` begins above this node, and matches all paths through it.
+        `before`: the templates whose `{x:path}` begins above this node, and matches all paths through it. Returns those
+        of the nodes below.
         """
-        self.end = Leaf((*before, *self.ends))
-        self.any_child = self.parameters.get(_ANY)
-        self.is_simple = len(self.parameters) == (self.any_child is not None)
+        self.leaf = Leaf((*before, *self.ends))
+        child = self.parameters.get(_ANY)
+        is_simple = len(self.parameters) == (child is not None)
         if (root := self.catch_all_root) is not None:
             is_whole = all(not text and not after for text, after, _ in root.catch_all_ends)
-            self.is_simple &= is_whole and not root.literals and not root.parameters
+            is_simple &= is_whole and not root.literals and not root.parameters
             before = (*before, *[number for _, _, number in root.catch_all_ends])
-        self.through = Leaf(before)
+        if not is_simple:
+            self.other = _UNDECIDED
+        elif child is not None:
+            self.steps, self.other = dict.fromkeys(("", *self.literals), _UNDECIDED), child
+        else:
+            self.steps, self.other = self.literals, _Node()
+            self.other.leaf = Leaf(before)
+        return before
 
     def descend(self, segments: Iterable[Segment]) -> "_Node":
         """Return the node that these segments lead to, and create missing nodes on the way."""
@@ -136,6 +136,9 @@ class _Node:
             else:
                 node = node.parameters.setdefault(segment, _Node())
         return node
+
+
+_UNDECIDED: Final = _Node()
 
 
 class _Positions:
@@ -189,7 +192,7 @@ class PathTree:
     loosely matches an empty segment.
     """
 
-    __slots__ = ("_ignore_case", "_root", "empty")
+    __slots__ = ("_depth", "_ignore_case", "_root", "empty")
 
     def __init__(self, templates: Iterable[tuple[str, int]], *, ignore_case: bool = False) -> None:
         self._ignore_case = ignore_case
@@ -197,13 +200,16 @@ class PathTree:
         if ignore_case:
             _odd_letters()  # fill the cache at start-up, not during a request
         self._root = _Node()
+        self._depth = 0  # the most segments of a template
         for template, number in templates:
-            _add(self._root, segments_of(template, ignore_case=ignore_case), number)
-        nodes = [(self._root, Leaf())]
+            segments = segments_of(template, ignore_case=ignore_case)
+            self._depth = max(self._depth, len(segments))
+            _add(self._root, segments, number)
+        nodes: list[tuple[_Node, Sequence[int]]] = [(self._root, ())]
         while nodes:
-            node, above = nodes.pop()
-            node.prepare(above.rules)
-            nodes += [(child, node.through) for child in (*node.literals.values(), *node.parameters.values())]
+            node, before = nodes.pop()
+            below = node.prepare(before)
+            nodes += [(child, below) for child in (*node.literals.values(), *node.parameters.values())]
 
     @classmethod
     def from_rules(cls, templates: Iterable[Iterable[str]], *, ignore_case: bool = False) -> "PathTree":
@@ -243,18 +249,9 @@ class PathTree:
         nor a last `{x:path}`.
         """
         node = self._root
-        for segment in (fold(path) if self._ignore_case else path).split("/"):
-            if not node.is_simple:
-                return None
-            child = node.literals.get(segment)
-            if node.any_child is not None:
-                if child is not None or not segment:
-                    return None
-                child = node.any_child
-            elif child is None:
-                return node.through
-            node = child
-        return node.end
+        for segment in (fold(path) if self._ignore_case else path).split("/", self._depth):
+            node = node.steps.get(segment, node.other)
+        return node.leaf
 
     def _match_backwards(
         self, places: _Positions, segments: list[str], first: int, matches: list[int], loose: list[int]

@@ -143,8 +143,6 @@ class RuleTable:
         That is the case if a rule needs a header, if the path has several forms, or if only some of the supported
         routers would match it with the path of a rule.
         """
-        if method not in _METHODS:  # a client could fill `ways` with methods
-            return None
         leaf = self._anywhere
         if leaf is None:
             leaf = self._received.leaf(path) if is_normal(path) else None
@@ -152,12 +150,15 @@ class RuleTable:
                 return None
             if self._has_two_forms and ((normal := self._normal.leaf(path)) is None or normal.rules != leaf.rules):
                 return None
+        place = (method, endpoint_rules) if endpoint_rules else method  # making a tuple takes as long as the lookup
         try:
-            return leaf.ways[method, endpoint_rules]  # type: ignore[no-any-return]  # set below
+            return leaf.ways[place]  # type: ignore[no-any-return]  # set below
         except KeyError:
+            if method not in _METHODS:  # a client could fill `ways` with methods
+                return None
             if len(leaf.ways) >= _CACHE_SIZE:
                 leaf.ways.clear()
-            way = leaf.ways[method, endpoint_rules] = self._way(method, leaf.rules, endpoint_rules)
+            way = leaf.ways[place] = self._way(method, leaf.rules, endpoint_rules)
             return way
 
     def _way(self, method: str, indices: Sequence[int], endpoint_rules: EndpointRules) -> Way | None:

@@ -11,7 +11,7 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.stores.contract import InPlace
 from ratelimit_mw.stores.generations import GenerationalMap
-from ratelimit_mw.stores.group import Group, decide_group
+from ratelimit_mw.stores.group import Group, decide_group, is_plain
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, fork_safe_lock
 
 _PROBES = 8  # states per limit that are checked for an expired one, to make room for a new one
@@ -69,29 +69,29 @@ class MemoryStore(InPlace):
             # Read the clock under the lock. Otherwise a thread could write a state with an earlier time over one with a
             # later time.
             now = monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())  # _now(), inlined
-            if is_single := (count := len(charges)) == 1:
-                (charge,) = charges
-                is_plain = charge.role == "limit" and charge.cost >= 0 and charge.max_delay is None
-            else:
-                is_plain = type(charges) is PlainGroup
-            if is_plain and count <= self._free_keys:
+            if (type(charges) is PlainGroup or is_plain(charges)) and (count := len(charges)) <= self._free_keys:
                 # the same as _take(), in a third of the time
-                written: list[tuple[dict[str, State] | None, Charge, Decision, State]] = []
+                states: dict[str, State] | None
+                decisions: list[Decision]
+                writes: list[tuple[GenerationalMap, dict[str, State] | None, str, State]]
+                if is_group := count != 1:
+                    decisions, writes = [], []
                 for charge in charges:
                     limit, key = charge.limit, charge.key
                     try:
                         state_map = self._maps[limit.bucket]
                     except KeyError:
                         break
-                    states: dict[str, State] | None = state_map.current
-                    old = state_map.current.get(key)
+                    states = state_map.current
+                    old = states.get(key)
                     if old is None:
                         states, old = state_map.find_older(key, now)
                     decision, new = limit.decide(old, now, charge.cost, None)
-                    if not is_single:
+                    if is_group:
                         if not decision.allowed:
                             break
-                        written.append((states, charge, decision, new))
+                        decisions.append(decision)
+                        writes.append((state_map, states, key, new))
                         continue
                     if states is None:
                         self._add(state_map, key, new, now)
@@ -101,12 +101,12 @@ class MemoryStore(InPlace):
                         state_map.mark_refused(key, new)
                     return (decision,)
                 else:
-                    for states, charge, _, new in written:
+                    for state_map, states, key, new in writes:
                         if states is None:
-                            self._add(self._maps[charge.limit.bucket], charge.key, new, now)
+                            self._add(state_map, key, new, now)
                         else:
-                            states[charge.key] = new
-                    return [decision for _, _, decision, _ in written]
+                            states[key] = new
+                    return decisions
             return self._take(charges, now, commit=True)
         finally:
             lock.release()
