@@ -81,42 +81,35 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         if (fast_steps := self._fast_steps) is None or not cost:
             return self._decide(state, now, cost)
         clock, length, length_less_1, quota = fast_steps
-        if state is None and cost <= quota:
-            phase = 0 if clock == 1 else now % clock
-            reset = (length + length_less_1 - length_less_1 // cost) * clock - phase
-            return Decision(
-                True, quota, quota - cost, 0.0, (length * clock - phase) / MICROSECONDS, reset / MICROSECONDS, 0.0, now
-            ), SubWindowState(now if clock == 1 else now // clock, cost, 0)
+        step = now if clock == 1 else now // clock
         if state is None:
-            return self._decide(state, now, cost)
-        start = state.start
-        rest = start + length - (now if clock == 1 else now // clock)  # until the next sub-window starts
-        if not 0 < rest <= length:
-            return self._decide(state, now, cost)
+            start, newest, oldest, rest = step, 0, 0, length
+        else:
+            start, newest, oldest = state.start, state.newest, state.oldest
+            rest = start + length - step  # until the next sub-window starts
+            if not 0 < rest <= length:
+                return self._decide(state, now, cost)
         # fast path: equal to _decide(), in half the time
-        newest, oldest = state.newest, state.oldest
         room, next_wait = quota - newest, rest
-        allowed, retry = True, 0
         if oldest and (weighted := oldest * (rest - 1) // length):
             room -= weighted
             next_wait -= (weighted * length - 1) // oldest + 1
-        if cost <= room:
+        if allowed := cost <= room:
             room -= cost
             newest += cost
-            state = SubWindowState(start, newest, oldest)
+            retry_after, state = 0.0, SubWindowState(start, newest, oldest)
         elif room < 0 or not newest or cost > quota:
             return self._decide(state, now, cost)
         else:
-            allowed = False
             if newest + cost <= quota:  # it passes when the oldest counts less
                 retry = rest - 1 - ((quota - newest - cost + 1) * length - 1) // oldest
             else:
                 retry = rest + length_less_1 - ((quota - cost + 1) * length - 1) // newest
+            retry_after = (retry * clock - now % clock) / MICROSECONDS if retry else 0.0
         reset = rest + length_less_1 - length_less_1 // newest
-        if clock > 1:
+        if clock != 1:
             phase = now % clock  # elapsed part of this clock step
-            next_wait, reset, retry = next_wait * clock - phase, reset * clock - phase, retry and retry * clock - phase
-        retry_after = retry / MICROSECONDS if retry else 0.0
+            next_wait, reset = next_wait * clock - phase, reset * clock - phase
         return Decision(
             allowed, quota, room, retry_after, next_wait / MICROSECONDS, reset / MICROSECONDS, 0.0, now
         ), state

@@ -304,6 +304,10 @@ class PlainGroup(tuple[Charge, ...]):  # noqa: SLOT001  # a tuple of any length 
 
     template: object
 
+    def __reduce__(self) -> tuple[type[tuple[Charge, ...]], tuple[tuple[Charge, ...]]]:
+        """Support pickling and copying, without the template."""
+        return tuple, (tuple(self),)
+
 
 def _format_seconds(value: float) -> str:
     """Format seconds for the notation, to the microsecond."""

@@ -59,6 +59,7 @@ _DESCRIPTIONS: Final = {
 }
 _RAW_NAMES: Final = {name: name.lower().encode("ascii") for name in _NAMES}
 _LEGACY: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
+_POLICY_NAME: Final = b"ratelimit-policy"
 _LIST_FIELDS: Final = ("RateLimit", "RateLimit-Policy")
 BODY_HEADERS: Final = ("content-type", "content-length")
 
@@ -72,6 +73,7 @@ class Policy:
 
     __slots__ = (
         "burst",
+        "field",
         "label",
         "limit",
         "max_wait_seconds",
@@ -110,6 +112,7 @@ class Policy:
         self.settles = settles  # whether the charge is settled when the true cost is known
         self.settle_policy = settle_policy  # the SettlePolicy of its rule, if any
         self.text = self._text().encode()  # in the field RateLimit-Policy, such as `"default";q=100;w=60`
+        self.field = (_POLICY_NAME, self.text)
         # In the field RateLimit: a format of units left and seconds. A name never contains %. A quota of 0 has no `t`,
         # because waiting does not help: `%.0a` shows nothing.
         self.rate_limit_format = f'"{name}";r=%d'.encode() + (b";t=%d" if self.quota else b"%.0a")
@@ -176,14 +179,13 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     if style == "none" or verdict is None or not verdict.decisions:
         return []
     fields: HeaderList = []
-    if style != "legacy" and (values := _rate_limit_values(verdict)):
-        policy, rate_limit = values
-        fields = [("RateLimit-Policy", policy.decode("ascii")), ("RateLimit", rate_limit.decode("ascii"))]
-    policies = _policies(verdict)
-    if style != "ietf" and (visible := _visible(verdict, policies)):
+    if style != "legacy" and (raw_fields := _rate_limit_fields(verdict)):
+        (_, policies), (_, rate_limit) = raw_fields
+        fields = [("RateLimit-Policy", policies.decode()), ("RateLimit", rate_limit.decode())]
+    if style != "ietf" and (visible := _visible(verdict, _policies(verdict))):
         binding = verdict.decisions[visible[0]]
         fields += [("X-RateLimit-Limit", str(binding.limit)), ("X-RateLimit-Remaining", str(binding.remaining))]
-        if policies[visible[0]].quota:  # a quota of 0 is never full again
+        if _policies(verdict)[visible[0]].quota:  # a quota of 0 is never full again
             fields.append(("X-RateLimit-Reset", str(ceil(time.time() + binding.reset_after))))
     return fields
 
@@ -197,19 +199,18 @@ def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = (
     if not verdict.allowed:
         app_headers = list(app_headers)
         return [*app_headers, *raw(addable_to_refusal(headers(verdict), names_of(app_headers)))]
-    values = _rate_limit_values(verdict)
-    return [*app_headers, (b"ratelimit-policy", values[0]), (b"ratelimit", values[1])] if values else [*app_headers]
+    return [*app_headers, *_rate_limit_fields(verdict)]
 
 
-def _rate_limit_values(verdict: Verdict) -> tuple[bytes, bytes] | None:
-    """Return the values of RateLimit-Policy and RateLimit; None without a policy to show."""
+def _rate_limit_fields(verdict: Verdict) -> Sequence[tuple[bytes, bytes]]:
+    """Return the fields RateLimit-Policy and RateLimit; none without a policy to show."""
     policies, decisions = verdict.policies, verdict.decisions
     if len(policies) == 1 and decisions and not policies[0].may_be_hidden:  # most requests
         (policy,), (decision,) = policies, decisions
         units, wait = decision.remaining, ceil(decision.next_after)
         if units > policy.quota or wait > policy.max_wait_seconds:
             units, wait = _capped(policy, units, wait)
-        return policy.text, policy.rate_limit_format % (units, wait)
+        return policy.field, (b"ratelimit", policy.rate_limit_format % (units, wait))
     shown, members = [], []
     policies = policies or _policies(verdict)
     for index in _visible(verdict, policies):
@@ -219,7 +220,7 @@ def _rate_limit_values(verdict: Verdict) -> tuple[bytes, bytes] | None:
             units, wait = _capped(policy, units, wait)
         shown.append(policy.text)
         members.append(policy.rate_limit_format % (units, wait))
-    return (b", ".join(shown), b", ".join(members)) if shown else None
+    return ((_POLICY_NAME, b", ".join(shown)), (b"ratelimit", b", ".join(members))) if shown else ()
 
 
 def _capped(policy: Policy, units: int, wait: int) -> tuple[int, int]:
