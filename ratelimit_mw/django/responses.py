@@ -87,7 +87,7 @@ def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Head
             # `added` has exactly these two fields, or none; zip() would drop a third
             fields.update(zip(_LOWER_NAMES, added, strict=False))
             return
-    for name, value in addable(verdict, added, theirs):
+    for name, value in addable(verdict, added, theirs.items()):
         theirs[name] = f"{theirs[name]}, {value}" if name in theirs else value
 
 
