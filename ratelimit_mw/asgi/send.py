@@ -97,11 +97,9 @@ def with_headers(state: RateLimitState, style: HeaderStyle, send: Send) -> Send:
 
 def _send_in_style(state: RateLimitState, style: HeaderStyle, send: Send, message: Message) -> Awaitable[None]:
     if message["type"] == "http.response.start" and state.verdict is not None:
-        fields = list(message.get("headers", ()))
-        message = {
-            **message,
-            "headers": [*fields, *raw(addable(state.verdict, headers(state.verdict, style), names_of(fields)))],
-        }
+        theirs = list(message.get("headers", ()))
+        added = addable(state.verdict, headers(state.verdict, style), zip(names_of(theirs), theirs, strict=True))
+        message = {**message, "headers": [*theirs, *raw(added)]}
     return send(message)
 
 

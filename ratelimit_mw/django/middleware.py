@@ -23,9 +23,9 @@ from ratelimit_mw.django.request import (
     DjangoRequest,
     UserNotLoaded,
     enter,
+    joined_route,
     load_user,
     may_have_user,
-    route_of,
 )
 from ratelimit_mw.django.responses import (
     RequestContext,
@@ -116,7 +116,9 @@ class RateLimitMiddleware:
             findings.append(Finding(f"{USER_UNKNOWN}; {FIX_ORDER[0].lower()}{FIX_ORDER[1:]}", code="RL-115"))
         warn_or_fail(findings, strict=self._gate.settings.strict)
         self._has_short_way: Final = self._gate.has_short_way
+        self._compile: Final = self._limits_on  # the same object for each request
         self._style: Final = self._gate.settings.headers
+        self._adds_headers: Final = self._style != "none"
         self._processes: Final = ProcessCountCheck(self._gate.settings.store)
         # An async middleware needs an async hook: Django would run a plain function in a thread.
         self.process_view: Final[Callable[..., Any]] = self._decide if self._is_async else self._decide_in_thread
@@ -136,7 +138,7 @@ class RateLimitMiddleware:
         except BaseException:
             context.end("raised")
             raise
-        refusal = self._decide_in_thread(request) if context.needs_decision else None
+        refusal = None if context.is_decided else self._decide_in_thread(request)
         return self._complete(request, context, response, refusal)
 
     async def _handle(self, request: HttpRequest) -> HttpResponseBase:
@@ -146,7 +148,7 @@ class RateLimitMiddleware:
         except BaseException as error:
             context.end("cancelled" if isinstance(error, asyncio.CancelledError) else "raised")
             raise
-        refusal = await self._decide(request) if context.needs_decision else None
+        refusal = None if context.is_decided else await self._decide(request)
         return self._complete(request, context, response, refusal)
 
     def _complete(
@@ -205,7 +207,7 @@ class RateLimitMiddleware:
         thread.
         """
         context = self._context(request)
-        if not context.is_decided:
+        if context.needs_decision:
             context.is_decided = True
             django_request = (AsyncDjangoRequest if self._is_async else DjangoRequest)(request, context.state)
             if context.verdict is not None:
@@ -240,15 +242,22 @@ class RateLimitMiddleware:
 
     def _context(self, request: Any) -> RequestContext:
         """Return this middleware's context of a request. Repeated calls for a request share one context."""
-        contexts: dict[Any, RequestContext] = request.__dict__.setdefault("_ratelimit_mw", {})
-        context = contexts.get(self)
-        if context is None:
-            state = getattr(request, "ratelimit", None) or getattr(request, "scope", request.META).get(_STATE_KEY)
-            if not isinstance(state, RateLimitState):
-                state = RateLimitState(None, self._gate)
-            request.ratelimit = state
-            context = contexts[self] = RequestContext(state, self._style != "none" and not state.headers_claimed)
-            state.headers_claimed |= context.adds_headers
+        inner: RequestContext | None = getattr(request, "_ratelimit_mw", None)
+        context = inner
+        while context is not None:
+            if context.middleware is self:
+                return context
+            context = context.outer
+        state = getattr(request, "scope", request.META).get(_STATE_KEY) if inner is None else inner.state
+        adds_headers = self._adds_headers
+        if not isinstance(state, RateLimitState):
+            state = RateLimitState(None, self._gate, adds_headers)
+        elif state.headers_claimed:
+            adds_headers = False
+        elif adds_headers:
+            state.headers_claimed = True
+        request.ratelimit = state
+        context = request._ratelimit_mw = RequestContext(self, state, adds_headers, inner)  # noqa: SLF001  # our own
         return context
 
     @property
@@ -265,19 +274,19 @@ class RateLimitMiddleware:
 
     def limits_of(self, request: HttpRequest) -> tuple[EndpointRules, Gate | None]:
         """Return the limits on the view of a request, and `_sync_gate`; None in its place if they may need an await."""
-        match, route = request.resolver_match, route_of(request)
-        if match is None or route is None:
+        match: Any = request.resolver_match
+        if match is None:
             return (), self._sync_gate
         method = request.method if request.method in METHODS else ""
-        place = self._limits_on, match.func, method, route
+        place = self._compile, match.func, method, *match.tried[-1]  # see `route_of`
         try:
             limits: tuple[EndpointRules, Gate | None] = self._gate.compiled[place]
         except TypeError:  # the view is an instance without a hash
             limits = self._limits_on(*place[1:])
         return limits
 
-    def _limits_on(self, view: Any, method: str, route: str) -> tuple[EndpointRules, Gate | None]:
-        levels = list(limits_by_level(view, method, route))
+    def _limits_on(self, view: Any, method: str, *patterns: Any) -> tuple[EndpointRules, Gate | None]:
+        levels = list(limits_by_level(view, method, joined_route(*patterns)))
         limits = report_limits(self._gate.rule_set, levels)
         for endpoint_limits, name, _ in levels:
             for endpoint_limit in () if self._is_async else endpoint_limits:

@@ -14,21 +14,23 @@ from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.on_refused import await_result
 from ratelimit_mw.http.response import HeaderStyle, Response, addable, headers
 
-_LIMITS: Final = "ratelimit"
+_LIMITS: Final = "ratelimit"  # a key in Django's dict
 _POLICIES: Final = "ratelimit-policy"
-_LOWER_NAMES: Final = (_POLICIES, _LIMITS)  # keys in Django's dict, in the order of the fields from `headers()`
 _KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), dict)
 
 
 class RequestContext(Struct):
     """What one middleware remembers of one request.
 
-    `adds_headers`: whether the middleware adds the headers. `verdict`: its verdict. `client`: the client's address, if
-    the short way refused. `refusal`: its response, if it refuses. `tracker`: reports the end of the response.
+    `adds_headers`: whether the middleware adds the headers. `outer`: the context of the next middleware outside.
+    `verdict`: its verdict. `client`: the client's address, if the short way refused. `refusal`: its response, if it
+    refuses. `tracker`: reports the end of the response.
     """
 
+    middleware: Any
     state: RateLimitState
     adds_headers: bool
+    outer: "RequestContext | None"
     is_decided: bool = False
     verdict: Verdict | None = None
     client: str | None = None
@@ -37,7 +39,7 @@ class RequestContext(Struct):
 
     @property
     def needs_decision(self) -> bool:
-        """Whether the request had no view, so it is undecided. False if another middleware refused it."""
+        """Whether the request is undecided. False if another middleware refused it."""
         return not self.is_decided and (self.state.verdict is None or self.state.verdict.allowed)
 
     def end(self, ending: EndReason) -> None:
@@ -83,11 +85,10 @@ def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Head
     # breaks. These fields have none, so they are written into the dict inside Django's class, if that still has one.
     if style == "ietf" and type(theirs) is ResponseHeaders and _KEEPS_DICT:
         fields: dict[str, tuple[str, str]] = theirs._store  # noqa: SLF001  # see above
-        if _LIMITS not in fields and _POLICIES not in fields:
-            # `added` has exactly these two fields, or none; zip() would drop a third
-            fields.update(zip(_LOWER_NAMES, added, strict=False))
+        if added and _LIMITS not in fields and _POLICIES not in fields:
+            fields[_POLICIES], fields[_LIMITS] = added
             return
-    for name, value in addable(verdict, added, theirs):
+    for name, value in addable(verdict, added, theirs.items()):
         theirs[name] = f"{theirs[name]}, {value}" if name in theirs else value
 
 

@@ -210,15 +210,17 @@ class _ThrottleRequest(DjangoRequest):
 
 def _track(raw: Any, django_request: _ThrottleRequest, state: RateLimitState | None) -> None:
     """Let the middleware track the response to its end. Logs a warning without a middleware."""
-    contexts: dict[Any, RequestContext] = getattr(raw, "_ratelimit_mw", {})
-    if state is None or not contexts:
+    context: RequestContext | None = getattr(raw, "_ratelimit_mw", None)
+    if state is None or context is None:
         warn_throttled(
             "throttle",
             "charges are not corrected: settle and count_status need the middleware, which sees the response",
             code="RL-231",
         )
     elif (tracker := track_response(django_request, state)) is not None:
-        next(iter(contexts.values())).tracker = tracker
+        while context.outer is not None:
+            context = context.outer
+        context.tracker = tracker
 
 
 def _gate(state: RateLimitState | None) -> Gate | AsyncGate:

@@ -247,23 +247,22 @@ def _without_present(fields: HeaderList, own_headers: Iterable[str]) -> HeaderLi
     Always keeps `RateLimit` and `RateLimit-Policy`: both are lists, so they become further members of the response's
     own. If the response has one of the three `X-RateLimit` fields, all three are left out.
     """
-    # fast path for the style `ietf`: the last of two fields is RateLimit, because `headers` returns RateLimit-Policy
-    # first
-    if len(fields) == len(_LIST_FIELDS) and fields[-1][0] == _LIST_FIELDS[0]:
-        return fields
     present = {name.lower() for name in own_headers}
     if not present.isdisjoint(_LEGACY):
         present.update(_LEGACY)
     return [(name, value) for name, value in fields if name in _LIST_FIELDS or name.lower() not in present]
 
 
-def addable(verdict: Verdict | None, fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:
-    """Return those fields of a verdict that can be added to a response.
+def addable(verdict: Verdict | None, fields: HeaderList, own_fields: Iterable[tuple[str, object]]) -> HeaderList:
+    """Return those fields of a verdict that can be added to a response with `own_fields`.
 
-    `own_headers`: the names of the response's fields. The verdict may refuse even though the app made the response:
-    then a limit inside the app refused the request.
+    The verdict may refuse even though the app made the response: then a limit inside the app refused the request.
     """
-    return (_without_present if verdict is None or verdict.allowed else addable_to_refusal)(fields, own_headers)
+    if verdict is None or verdict.allowed:
+        if len(fields) == len(_LIST_FIELDS) and fields[1][0] == "RateLimit":
+            return fields  # in the style `ietf`: both are lists
+        return _without_present(fields, (name for name, _ in own_fields))
+    return addable_to_refusal(fields, [name for name, _ in own_fields])
 
 
 def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> HeaderList:

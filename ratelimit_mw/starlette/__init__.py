@@ -260,6 +260,6 @@ async def respond_to_refused(
 
 def _add_headers(decision: EndpointDecision, response: Response) -> None:
     """Add the rate limit headers, unless an outer middleware adds them."""
-    for name, value in addable(decision.verdict, decision.fields, response.headers):
+    for name, value in addable(decision.verdict, decision.fields, response.headers.items()):
         response.headers.append(name, value)
     decision.claim_headers()

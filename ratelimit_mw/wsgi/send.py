@@ -53,7 +53,8 @@ def start_with_headers(
     exc_info: Any = None,
 ) -> Callable[[bytes], object]:
     """Call `start_response` with the headers added. They describe everything charged for the request by then."""
-    both = [*fields, *addable(state.verdict, headers(state.verdict, style), (name for name, _ in fields))]
+    verdict = state.verdict
+    both = [*fields, *addable(verdict, headers(verdict, style), fields)]
     return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 
 
