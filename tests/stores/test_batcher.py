@@ -9,6 +9,7 @@ import pytest
 from ratelimit_mw import Charge, Decision, FixedWindow, StoreError
 from ratelimit_mw.core.errors import StoreNotQueried
 from ratelimit_mw.stores.group import Group
+from ratelimit_mw.stores.guarded import Guard
 from ratelimit_mw.stores.redis import batcher as batching
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call
 from ratelimit_mw.stores.redis.batcher import Batcher
@@ -110,7 +111,7 @@ def limits(answers: Sequence[Sequence[Decision]]) -> list[int]:
 def run(work: Callable[[Batcher, Way], Coroutine[Any, Any, T]], timeout: float = PATIENT) -> T:
     async def main() -> T:
         way = Way()
-        batcher = Batcher(way, command_of, way.resend, timeout)
+        batcher = Batcher(way, command_of, way.resend, timeout, Guard())
         try:
             return await work(batcher, way)
         finally:

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Final, cast
 from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Answer
-from ratelimit_mw.stores.contract import SCRIPT_ERROR, Lookup
+from ratelimit_mw.stores.contract import SCRIPT_ERROR
 from ratelimit_mw.stores.group import Group
+from ratelimit_mw.stores.guarded import Guard
 from ratelimit_mw.stores.inventory import Refusal
 from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport
@@ -25,7 +26,10 @@ _CANCEL_STEP: Final = 0.05  # seconds
 
 
 class AsyncioStore(RedisCommands):
-    """A Redis store for asyncio, without a guard. `make_transport`: makes the transport of the running event loop."""
+    """A Redis store for asyncio. `make_transport`: makes the transport of the running event loop.
+
+    `guard`: that of the store around this one, for takes that wait to be sent.
+    """
 
     has_own_timeout: ClassVar[bool] = True  # each call ends within `timeout`, so callers need none of their own
 
@@ -35,15 +39,13 @@ class AsyncioStore(RedisCommands):
         prefix: str,
         timeout: float,
         clock: Callable[[], float] | None,
+        guard: Guard,
         *,
         is_cluster: bool,
     ) -> None:
         super().__init__(prefix, timeout, clock, is_cluster=is_cluster)
         self._calls: set[asyncio.Task[Any]] = set()
-        self.find_lookup: Callable[[], Lookup | None] = lambda: None  # see `Batcher`
-        self._batchers = PerLoop(
-            lambda: Batcher(make_transport(), self._take_command, self._resend, timeout, self.find_lookup)
-        )
+        self._batchers = PerLoop(lambda: Batcher(make_transport(), self._take_command, self._resend, timeout, guard))
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

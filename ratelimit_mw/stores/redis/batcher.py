@@ -23,7 +23,8 @@ from msgspec import Struct
 
 from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.metrics.recording import STORE_CALLS
-from ratelimit_mw.stores.contract import SCRIPT_ERROR, Lookup
+from ratelimit_mw.stores.contract import SCRIPT_ERROR
+from ratelimit_mw.stores.guarded import Guard
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport, Call
 from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, TakeMode
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, REPLY_GRACE, LoopClock
@@ -53,8 +54,8 @@ class Batcher:
     """Sends the takes of one event loop in batches, over `transport`.
 
     `command`: makes the command of a batch. `resend`: sends a batch again that the server did not process, and returns
-    the outcome of each group. `timeout`: seconds that a request waits. `find_lookup`: returns a `Lookup`, which can
-    decide a waiting take before it is sent; None if there is nothing to look up.
+    the outcome of each group. `timeout`: seconds that a request waits. `guard`: it may know the decisions on a
+    take before the take is sent, because another request was refused in the meantime.
     """
 
     def __init__(
@@ -63,10 +64,10 @@ class Batcher:
         command: Callable[[Sequence[EncodedGroup], TakeMode], Command],
         resend: Callable[[Sequence[EncodedGroup], TakeMode], Coroutine[Any, Any, Sequence[Outcome]]],
         timeout: float,
-        find_lookup: Callable[[], Lookup | None] = lambda: None,
+        guard: Guard,
     ) -> None:
         self.transport, self._command, self._resend = transport, command, resend
-        self._timeout, self._find_lookup = timeout, find_lookup
+        self._timeout, self._guard = timeout, guard
         self._max_groups = 1 if transport.is_cluster else _MAX_GROUPS  # in a cluster, groups are in different slots
         self._loop = asyncio.get_running_loop()
         self._queue: deque[PendingTake] = deque()  # not sent yet
@@ -155,20 +156,22 @@ class Batcher:
         self._flush()
 
     def _next_batches(self, room: int) -> list[list[PendingTake]]:
-        """Dequeue requests for at most `room` calls. Drop canceled ones, and answer those that `lookup` knows."""
+        """Dequeue requests for at most `room` calls. Drop canceled ones, and answer those that the guard knows."""
         batches: list[list[PendingTake]] = []
         batch: list[PendingTake] = []
         charges, mode = 0, DEFAULT_MODE
-        queue, lookup = self._queue, self._find_lookup()
+        queue, refusals = self._queue, self._guard.refusals
         while queue and self._turn_groups < _MAX_GROUPS_PER_TURN:
             take = queue.popleft()
             if take.reply.done():
                 self._resolve(take, None)
                 continue
             group = take.encoded_group
-            if lookup is not None and take.mode.commit and (known := lookup(group.original_charges)) is not None:
-                self._resolve(take, known)
-                continue
+            if refusals.by_key and take.mode.commit:
+                known = refusals.find(group.original_charges, self._guard.clock())
+                if known is not None:
+                    self._resolve(take, known)
+                    continue
             charges += group.shape.weight
             is_full = charges > _MAX_CHARGES or take.mode != mode or len(batch) >= self._max_groups
             if not batch or is_full:
