@@ -48,6 +48,14 @@ def test_a_server_without_the_codec_gets_the_other_one() -> None:
     assert store._encode_group(group("a", template)).shape.codec == "text"
 
 
+def test_single_charges_that_differ_in_their_keys_share_their_arguments() -> None:
+    store = own()
+    first, second = (store._encode_group([Charge(key, FixedWindow(5, 60))]) for key in ("a", "b"))
+    assert second.shape is first.shape
+    for other in (Charge("a", LIMIT, cost=2), Charge("a", LIMIT, role="shadow"), Charge("a", FixedWindow(6, 60))):
+        assert store._encode_group([other]).shape.text == encode_group("msgpack", [other]) != first.shape.text
+
+
 def test_a_list_is_encoded_each_time() -> None:
     store, original_charges = own(), [Charge("a", LIMIT)]
     first = store._encode_group(original_charges)

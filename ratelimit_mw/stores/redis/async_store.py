@@ -10,7 +10,6 @@ from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Answer
 from ratelimit_mw.stores.contract import SCRIPT_ERROR
-from ratelimit_mw.stores.group import Group
 from ratelimit_mw.stores.guarded import Guard
 from ratelimit_mw.stores.inventory import Refusal
 from ratelimit_mw.stores.lifecycle import PerLoop
@@ -73,8 +72,7 @@ class AsyncioStore(RedisCommands):
         # without a configured clock, the server's time is used
         mode = DEFAULT_MODE if commit and self._clock is None else TakeMode(self._now(), commit)
         reply = self._batchers.get().submit(encoded_group, mode)
-        group = encoded_group.group
-        return reply if group.charges is original_charges else _spread(group, reply)
+        return reply if encoded_group.merged is None else _spread(encoded_group, reply)
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
         """See `RedisStore.settle`."""
@@ -178,7 +176,7 @@ async def _no_decisions() -> Sequence[Decision]:
     return []
 
 
-async def _spread(group: Group, reply: Awaitable[Sequence[Decision]]) -> Sequence[Decision]:
+async def _spread(group: EncodedGroup, reply: Awaitable[Sequence[Decision]]) -> Sequence[Decision]:
     decisions = await reply
     # an Answer comes from the deny cache, and has a decision for each original charge
     return decisions if isinstance(decisions, Answer) else group.spread(decisions)

@@ -116,11 +116,7 @@ class AsyncConnection(asyncio.Protocol):
         # redis-py has no public access to it
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
         self._transport.set_protocol(self)
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether a command can be sent."""
-        return not self._transport.is_closing()
+        self.is_closing: Final = self._transport.is_closing  # whether no command can be sent any more
 
     @property
     def unanswered_since(self) -> float:
@@ -144,11 +140,19 @@ class AsyncConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, and deliver complete replies."""
         replies: list[tuple[OnReply, Any]] = []
-        failure = None
+        unanswered, failure = self._unanswered, None
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not False:
-                replies.append(self._match(reply))
+                if not unanswered:
+                    raise StoreError(f"the server sent {reply!r:.200}, which answers no command")  # noqa: TRY301
+                on_reply, number, _ = unanswered[0]
+                if number and type(reply) is bytes:
+                    if not reply.startswith(number):
+                        raise StoreError(f"the server sent {reply!r:.200}, which answers another command")  # noqa: TRY301
+                    reply = reply[_NUMBER_SIZE:]
+                unanswered.popleft()
+                replies.append((on_reply, reply))
         except Exception as error:  # noqa: BLE001  # hiredis may raise anything for invalid bytes
             failure = error if isinstance(error, StoreError) else StoreError(f"{type(error).__name__}: {error}")
         for on_reply, reply in replies:
@@ -170,18 +174,6 @@ class AsyncConnection(asyncio.Protocol):
         unanswered, self._unanswered = self._unanswered, deque()
         for on_reply, _, _ in unanswered:
             on_reply(error.copy())
-
-    def _match(self, reply: Any) -> tuple[OnReply, Any]:
-        """Return the receiver of a reply, and the reply without its number."""
-        if not self._unanswered:
-            raise StoreError(f"the server sent {reply!r:.200}, which answers no command")
-        on_reply, number, _ = self._unanswered[0]
-        if number and type(reply) is bytes:
-            if not reply.startswith(number):
-                raise StoreError(f"the server sent {reply!r:.200}, which answers another command")
-            reply = reply[_NUMBER_SIZE:]
-        self._unanswered.popleft()
-        return on_reply, reply
 
 
 class Channel:
@@ -216,16 +208,15 @@ class Channel:
         self._shutdown_hook = on_loop_shutdown(self._close)
 
     @property
-    def is_connected(self) -> bool:
-        """Whether commands can be sent now."""
-        connection = self._connection
-        return connection is not None and connection.is_usable
-
-    @property
     def room(self) -> int:
         """See `AsyncTransport.room`."""
         connection = self._connection
-        return UNLIMITED if connection is not None and connection.is_usable else 0
+        return 0 if connection is None or connection.is_closing() else UNLIMITED
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether commands can be sent now."""
+        return self.room > 0
 
     async def ready(self) -> None:
         """See `AsyncTransport.ready`."""
