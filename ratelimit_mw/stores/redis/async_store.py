@@ -59,7 +59,11 @@ class AsyncioStore(RedisCommands):
         """See `RedisStore.peek`."""
         return await self.start_take(charges, commit=False)
 
-    def start_take(self, original_charges: Sequence[Charge], *, commit: bool = True) -> Awaitable[Sequence[Decision]]:
+    def start_take(
+        self,
+        original_charges: Sequence[Charge],
+        commit: bool = True,  # noqa: FBT001, FBT002  # Python 3.11 calls a function with a keyword-only default slowly
+    ) -> Awaitable[Sequence[Decision]]:
         """Return an awaitable of the decisions of a take or a peek.
 
         Mostly it is a future, because a coroutine would cost each request more. Raises at once if charges are invalid.

@@ -10,9 +10,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import hiredis
+from msgspec import Struct
 from redis.asyncio.connection import DefaultParser
 from redis.exceptions import InvalidResponse
 
@@ -41,7 +42,7 @@ OnReply = Callable[[Any], None]
 """Receives the reply to a command, or a `RetryableReply` or `StoreError`."""
 
 
-class Call(NamedTuple):
+class Call(Struct, frozen=True, eq=False, gc=False):
     """A command to send, and the function that receives its reply. `slot`: the hash slot of its keys, in a cluster."""
 
     command: Command
@@ -127,14 +128,14 @@ class AsyncConnection(asyncio.Protocol):
         """Send commands, in one write."""
         now = time.monotonic()
         packed = []
-        for command, on_reply, _ in calls:
-            number = b""
+        for call in calls:
+            command, number = call.command, b""
             if command[0] in _SCRIPT_CALLS:
                 self._last_number = (self._last_number + 1) % 256**_NUMBER_SIZE
                 number = self._last_number.to_bytes(_NUMBER_SIZE, "big")
-                command = (*command, number)  # noqa: PLW2901  # the same command
+                command = (*command, number)
             packed.append(hiredis.pack_command(command))  # type: ignore[arg-type]  # its stub means one word
-            self._unanswered.append((on_reply, number, now))
+            self._unanswered.append((call.on_reply, number, now))
         self._transport.write(b"".join(packed))
 
     def data_received(self, data: bytes) -> None:

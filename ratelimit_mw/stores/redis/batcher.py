@@ -161,8 +161,8 @@ class Batcher:
         batches: list[list[PendingTake]] = []
         batch: list[PendingTake] = []
         charges, mode = 0, DEFAULT_MODE
-        queue, refusals = self._queue, self._guard.refusals
-        while queue and self._turn_groups < _MAX_GROUPS_PER_TURN:
+        queue, refusals, turn_groups = self._queue, self._guard.refusals, self._turn_groups
+        while queue and turn_groups < _MAX_GROUPS_PER_TURN:
             take = queue.popleft()
             if take.reply.done():
                 self._resolve((take,), (None,))
@@ -182,7 +182,8 @@ class Batcher:
                 batch, charges, mode = [], group.shape.weight, take.mode
                 batches.append(batch)
             batch.append(take)
-            self._turn_groups += 1
+            turn_groups += 1
+        self._turn_groups = turn_groups
         return batches
 
     def _count_reply(self, started: float, batch: Sequence[PendingTake], reply: Any) -> None:
