@@ -146,16 +146,18 @@ class AsyncConnection(asyncio.Protocol):
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not False:
                 if not unanswered:
-                    raise StoreError(f"the server sent {reply!r:.200}, which answers no command")  # noqa: TRY301
+                    failure = StoreError(f"the server sent {reply!r:.200}, which answers no command")
+                    break
                 on_reply, number, _ = unanswered[0]
                 if number and type(reply) is bytes:
                     if not reply.startswith(number):
-                        raise StoreError(f"the server sent {reply!r:.200}, which answers another command")  # noqa: TRY301
+                        failure = StoreError(f"the server sent {reply!r:.200}, which answers another command")
+                        break
                     reply = reply[_NUMBER_SIZE:]
                 unanswered.popleft()
                 replies.append((on_reply, reply))
         except Exception as error:  # noqa: BLE001  # hiredis may raise anything for invalid bytes
-            failure = error if isinstance(error, StoreError) else StoreError(f"{type(error).__name__}: {error}")
+            failure = StoreError(f"{type(error).__name__}: {error}")
         for on_reply, reply in replies:
             on_reply(self._convert_error(self, reply) if isinstance(reply, Exception) else reply)
         if failure is not None:

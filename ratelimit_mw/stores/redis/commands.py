@@ -184,7 +184,7 @@ class RedisCommands(BaseStore):
         charges, merged, template = original_charges, None, None
         if type(original_charges) is PlainGroup:
             template = original_charges.template
-        elif len(original_charges) == 1:
+        elif len(original_charges) == 1 and type(original_charges[0].limit) in SCRIPTED_LIMITS:  # which has a hash
             (charge,) = original_charges
             template = charge.limit, charge.cost, charge.role, charge.max_delay
         shape = self._shapes.get(template)
