@@ -83,10 +83,10 @@ def our_script(limit: Limit) -> Setup:
     The more a client does between two calls, the colder are the caches of a server on the same machine.
     """
     charges = [Charge("latency", limit)]
-    arguments = join_groups("msgpack", 0, [encode_group("msgpack", charges)], commit=True)
+    arguments = join_groups("msgpack", 0, (encode_group("msgpack", charges),), commit=True)
 
     def admits(reply: Any) -> bool:
-        return read_decisions(reply, charges)[0].allowed
+        return read_decisions(reply, len(charges))[0].allowed
 
     return _script(script("take", "msgpack").text, f"rl:1:latency:{limit.bucket}", repeat((arguments,)), admits)
 

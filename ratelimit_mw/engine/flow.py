@@ -108,7 +108,7 @@ class Flow(BaseGate, ABC):
         take = self.runtime.take_cancel_safe if match.may_delay or match.has_slots else self.runtime.take
         try:
             verdict = conclude(match, charge_plan, await take(charge_plan.charges))
-            if self._needs_fallback:
+            if self._needs_fallback and (self._fallback.refusals or not verdict.allowed):
                 self._inform_fallback(verdict)
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
             return self._without_store(match, charge_plan, error)
@@ -190,8 +190,11 @@ class Flow(BaseGate, ABC):
         self._queues.wake([stored_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
 
     def _inform_fallback(self, verdict: Verdict) -> None:
-        """Let the fallback store observe the store's decisions, so that it repeats refusals while the store fails."""
-        if (not verdict.allowed or self._fallback.has_refusals) and verdict.source == "store":
+        """Let the fallback store observe the store's decisions, so that it repeats refusals while the store fails.
+
+        Needed for refusals, and while it knows any.
+        """
+        if verdict.source == "store":
             self._fallback.observe(verdict.charges, verdict.decisions)
 
     def _without_store(self, match: Match, charge_plan: Plan, error: Exception) -> Verdict:

@@ -70,7 +70,7 @@ class Gate(Flow):
         else:
             try:
                 verdict = verdict_of(charges, self._store.take(charges), way.rule, "store", way.policies)
-                if self._needs_fallback:
+                if self._needs_fallback and (self._fallback.refusals or not verdict.allowed):
                     self._inform_fallback(verdict)
             except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                 verdict = self._without_store(way.match, way.plan(charges), error)
@@ -165,7 +165,7 @@ class AsyncGate(Flow):
         else:
             try:
                 verdict = verdict_of(charges, await self.runtime.take(charges), way.rule, "store", way.policies)
-                if self._needs_fallback:
+                if self._needs_fallback and (self._fallback.refusals or not verdict.allowed):
                     self._inform_fallback(verdict)
             except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                 verdict = self._without_store(way.match, way.plan(charges), error)

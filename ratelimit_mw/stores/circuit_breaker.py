@@ -14,7 +14,7 @@ from ratelimit_mw.core.events import Kind, StoreEvent
 from ratelimit_mw.core.limit import Decision
 from ratelimit_mw.core.log import error_summary, warn
 from ratelimit_mw.core.verdict import Answer
-from ratelimit_mw.stores.contract import SCRIPT_ERROR, Clock, Listener
+from ratelimit_mw.stores.contract import SCRIPT_ERROR, Listener
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 FAILURES_TO_OPEN: Final = 3  # consecutive failures; `CircuitBreaker` describes which ones count
@@ -31,6 +31,9 @@ class CircuitBreaker:
     server's error about the arguments of a request is a reply, too. After the clock has stepped back, recorded times
     that are too far in the future are ignored. `jitter`: shortens a pause by up to half ("equal jitter"), so that
     processes do not probe at the same time.
+
+    `failures`: the consecutive failures; without any, the breaker is closed, and neither `enter` nor `replied` need be
+    called.
     """
 
     def __init__(self, jitter: Callable[[float, float], float] = uniform) -> None:
@@ -43,7 +46,7 @@ class CircuitBreaker:
     def clear(self) -> None:
         """Close the breaker and forget all failures."""
         with self._lock:
-            self._failures = 0  # consecutive
+            self.failures = 0  # consecutive
             self._pause = INITIAL_PAUSE
             self._pause_end: float | None = None  # the end of the pause; None while the breaker is closed
             # A call that started before this time is not the probe, and its failure does not count. Set when a failure
@@ -72,14 +75,12 @@ class CircuitBreaker:
             self._pause_end, self._earliest_counted_start = now + MAX_PAUSE, now
         self._notify("probe", now)
 
-    def replied(self, decisions: Sequence[Decision], started_at: float, clock: Clock) -> None:
+    def replied(self, decisions: Sequence[Decision], started_at: float, now: float) -> None:
         """Close the breaker if the store itself replied."""
-        if not self._failures:
-            return
         if isinstance(decisions, Answer):  # made without a call of the store
             self._end_probe_without_reply(started_at)
         else:
-            self._record_reply(clock())
+            self._record_reply(now)
 
     def failed(self, error: BaseException, started_at: float, now: float) -> None:
         """Count a failure of the store. Canceled requests and invalid charges do not count."""
@@ -105,7 +106,7 @@ class CircuitBreaker:
     def _record_reply(self, now: float) -> None:
         with self._lock:
             was_open, was_logged, since = self._pause_end is not None, self._outage_logged, self._since
-            self._failures, self._pause_end, self._pause, self._outage_logged = 0, None, INITIAL_PAUSE, False
+            self.failures, self._pause_end, self._pause, self._outage_logged = 0, None, INITIAL_PAUSE, False
         if was_open:
             self._notify("closed", now, since)
         if was_logged:
@@ -115,13 +116,13 @@ class CircuitBreaker:
         opens, log_outage, pause = False, False, 0.0
         with self._lock:
             self._error, self._rejected = error_summary(error), error.rejected
-            if not self._failures:
+            if not self.failures:
                 self._since = now
             clock_stepped_back = self._earliest_counted_start >= now + MAX_PAUSE
-            if not self._failures or clock_stepped_back or started_at >= self._earliest_counted_start:
-                self._failures += 1
+            if not self.failures or clock_stepped_back or started_at >= self._earliest_counted_start:
+                self.failures += 1
                 self._earliest_counted_start = now
-                opens = self._failures >= FAILURES_TO_OPEN
+                opens = self.failures >= FAILURES_TO_OPEN
             if opens:
                 pause = self._jitter(self._pause / 2, self._pause)
                 self._pause_end = now + pause

@@ -16,9 +16,6 @@ from ratelimit_mw.stores.inventory import AsyncInventory, Inventory
 Clock = Callable[[], float]
 """Returns seconds: the clock configured for the store, or else monotonic time."""
 
-Lookup = Callable[[Sequence[Charge]], Sequence[Decision] | None]
-"""Returns the decisions on a group that are known without the store; None if the store must be queried."""
-
 Listener = Callable[[StoreEvent], object]
 """Receives store events synchronously, in the thread or task of a request. Must not raise."""
 

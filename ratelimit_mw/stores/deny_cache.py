@@ -51,12 +51,15 @@ class RememberedRefusal(NamedTuple):
 
 
 class DenyCache:
-    """Caches each refusal for at most `max_seconds`. Thread-safe; does no I/O. Time is passed in, in seconds."""
+    """Caches each refusal for at most `max_seconds`. Thread-safe; does no I/O. Time is passed in, in seconds.
+
+    `by_key`: the refused groups by the key of each charge; empty without a refusal, so that `find` need not be called.
+    """
 
     def __init__(self, max_seconds: float) -> None:
         self._max_seconds: Final = check_seconds("deny_cache", max_seconds)
         self._refusals: OrderedDict[Group, RememberedRefusal] = OrderedDict()  # oldest first
-        self._by_key: dict[str, set[Group]] = {}  # by the key of each charge
+        self.by_key: dict[str, set[Group]] = {}
         self._by_refusing_bucket: dict[tuple[str, str], set[Group]] = {}  # by each refusing bucket
         self._settled_at: OrderedDict[str, float] = OrderedDict()  # by key, oldest first
         self._latest_evicted = 0.0  # the latest time that was evicted from `_settled_at`
@@ -66,7 +69,7 @@ class DenyCache:
         """Return the cached refusal of this group with its times reduced by its age, or None."""
         # A quick check first: a string caches its hash, a group does not. The last key is more likely than the others
         # to belong to one client alone.
-        if not self._by_key or not charges or charges[-1].key not in self._by_key:
+        if not charges or charges[-1].key not in self.by_key:
             return None
         group, time = tuple(charges), microseconds(now)
         refusal = self._refusals.get(group)
@@ -87,21 +90,16 @@ class DenyCache:
             if not decision.allowed:
                 self._cache(tuple(charges), decisions, started_at, clock())
                 return
-        for charge in charges if self._by_key else ():
-            if charge.key in self._by_key:
+        for charge in charges if self.by_key else ():
+            if charge.key in self.by_key:
                 with self._lock:
                     self._drop_all(self._by_refusing_bucket.get(stored_bucket(charge)))
-
-    @property
-    def has_entries(self) -> bool:
-        """Whether any refusal is cached."""
-        return bool(self._by_key)
 
     def forget(self, charges: Sequence[Charge], now: float) -> None:
         """Drop the groups with one of these keys. Decisions on them requested before `now` will not be cached."""
         with self._lock:
             for charge in charges:
-                self._drop_all(self._by_key.get(charge.key))
+                self._drop_all(self.by_key.get(charge.key))
                 self._settled_at[charge.key] = now
                 self._settled_at.move_to_end(charge.key)
             while len(self._settled_at) > _MAX_SETTLED_KEYS:
@@ -111,7 +109,7 @@ class DenyCache:
         """Drop all refusals."""
         with self._lock:
             self._refusals.clear()
-            self._by_key.clear()
+            self.by_key.clear()
             self._by_refusing_bucket.clear()
 
     def _cache(self, group: Group, decisions: Sequence[Decision], started_at: float, now: float) -> None:
@@ -127,7 +125,7 @@ class DenyCache:
             answered_at = max(queried_at, microseconds(now))
             self._refusals[group] = RememberedRefusal(group, decisions, queried_at, answered_at, expires_at)
             for charge, decision in zip(group, decisions, strict=True):
-                self._by_key.setdefault(charge.key, set()).add(group)
+                self.by_key.setdefault(charge.key, set()).add(group)
                 if not decision.allowed:
                     self._by_refusing_bucket.setdefault(stored_bucket(charge), set()).add(group)
 
@@ -147,7 +145,7 @@ class DenyCache:
     def _drop(self, group: Group) -> None:
         if self._refusals.pop(group, None) is not None:
             for charge in group:
-                _discard(self._by_key, charge.key, group)
+                _discard(self.by_key, charge.key, group)
                 _discard(self._by_refusing_bucket, stored_bucket(charge), group)
 
 

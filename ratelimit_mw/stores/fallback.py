@@ -23,18 +23,15 @@ class FallbackStore(MemoryStore):
     that clients do not get a new quota each time the store fails. If the store refused a cost for a bucket, the same
     cost or more is refused here, too, until that refusal's `retry_after` is over. At most 10,000 such buckets are
     remembered.
+
+    `refusals`: the refusals of the store by bucket, the oldest first.
     """
 
     def __init__(self, share: float = 1.0, *, clock: Callable[[], float] | None = None) -> None:
         super().__init__(clock=clock)
         self._share: Final = share
-        self._refusals: OrderedDict[tuple[str, str], RememberedRefusal] = OrderedDict()  # by bucket, oldest first
+        self.refusals: OrderedDict[tuple[str, str], RememberedRefusal] = OrderedDict()
         self._refusals_lock = fork_safe_lock()
-
-    @property
-    def has_refusals(self) -> bool:
-        """Whether any refusal of the store is remembered."""
-        return bool(self._refusals)
 
     def observe(self, charges: Sequence[Charge], decisions: Sequence[Decision]) -> None:
         """Remember the refusals among the store's own decisions."""
@@ -43,8 +40,8 @@ class FallbackStore(MemoryStore):
             for charge, decision in zip(charges, decisions, strict=True):
                 if charge.role == "limit":
                     self._remember(charge, decision, now)
-            while len(self._refusals) > _REFUSALS:
-                self._refusals.popitem(last=False)
+            while len(self.refusals) > _REFUSALS:
+                self.refusals.popitem(last=False)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `MemoryStore.take`. The charges are unscaled, as the store would get them."""
@@ -66,40 +63,40 @@ class FallbackStore(MemoryStore):
         """Forget these buckets and the store's refusals of them."""
         with self._refusals_lock:
             for charge in charges:
-                self._refusals.pop(stored_bucket(charge), None)
+                self.refusals.pop(stored_bucket(charge), None)
         super().reset(self._scale(charges))
 
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
         super()._apply(overrides, empty=empty)
         if empty:
             with self._refusals_lock:
-                self._refusals.clear()
+                self.refusals.clear()
 
     def _remember(self, charge: Charge, decision: Decision, now: int) -> None:
         bucket = stored_bucket(charge)
-        refusal = self._refusals.get(bucket)
+        refusal = self.refusals.get(bucket)
         if decision.allowed:
             if refusal is not None and charge.cost >= refusal.charges[0].cost:  # the bucket was reset or refunded
-                del self._refusals[bucket]
+                del self.refusals[bucket]
         elif isinf(decision.retry_after):
             pass  # the cost exceeds the limit, so it exceeds the scaled limit, too
         elif refusal is None or now >= refusal.expires_at or charge.cost <= refusal.charges[0].cost:
             # keep the smallest refused cost, because a refusal applies to larger costs, too
             expires_at = now + microseconds(decision.retry_after)
-            self._refusals[bucket] = RememberedRefusal((charge,), (decision,), now, now, expires_at)
-            self._refusals.move_to_end(bucket)
+            self.refusals[bucket] = RememberedRefusal((charge,), (decision,), now, now, expires_at)
+            self.refusals.move_to_end(bucket)
 
     def _scale(self, charges: Sequence[Charge]) -> Sequence[Charge]:
         return charges if self._share == 1 else [_scaled_charge(charge, self._share) for charge in charges]
 
     def _active_refusals(self, charges: Sequence[Charge]) -> dict[int, Decision]:
         """Return the store's refusals that are still valid, by index of the charge."""
-        if not self._refusals:
+        if not self.refusals:
             return {}
         now = self._now()
         refusals = {}
         for index, charge in enumerate(charges):
-            refusal = self._refusals.get(stored_bucket(charge))
+            refusal = self.refusals.get(stored_bucket(charge))
             if refusal is None or charge.role != "limit" or charge.cost < refusal.charges[0].cost:
                 continue
             if refusal.is_valid(now):

@@ -1,20 +1,19 @@
 """Stores in front of a shared one: they remember refusals, pause while it fails, and spend units taken in advance.
 
 `Guard` has what a process knows about the shared store, and does no I/O. Its faces are `GuardedStore` for threads and
-`AsyncGuardedStore` for asyncio. Both run the same coroutines, those of `_Calls`.
+`AsyncGuardedStore` for asyncio. Both have the same coroutines, those of `_Calls`.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
-from ratelimit_mw.stores.contract import BaseStore, Clock, InPlace, Listener, Lookup
+from ratelimit_mw.stores.contract import BaseStore, Clock, InPlace, Listener
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.lease import LeaseManager
@@ -39,7 +38,7 @@ class Guard:
         *,
         leases: bool = True,
     ) -> None:
-        self.refusals: Final = refusals
+        self.refusals: Final = DenyCache(0) if refusals is None else refusals
         self.breaker: Final = breaker
         self.leases: Final = LeaseManager()
         self.has_leases: Final = leases
@@ -56,130 +55,90 @@ class Guard:
     def clear(self) -> None:
         """Drop everything, because this is a forked child, or all buckets and possibly the clock were replaced."""
         self.leases.clear()
-        if self.refusals is not None:
-            self.refusals.clear()
+        self.refusals.clear()
         if self.breaker is not None:
             self.breaker.clear()
-
-    def before_take(self, charges: Sequence[Charge], now: float) -> Sequence[Decision] | None:
-        """Return the decisions if they are known without the store. Raise `StoreError` if it must not be queried.
-
-        If this returns None, exactly one of `after_take` and `on_failure` follows, even if a batcher has found
-        decisions in the meantime (`find_lookup`).
-        """
-        if self.refusals is not None:
-            known = self.refusals.find(charges, now)
-            if known is not None:
-                return known
-        if self.breaker is not None:
-            self.breaker.enter(now)
-        return None
-
-    def after_take(self, charges: Sequence[Charge], decisions: Sequence[Decision], started_at: float) -> None:
-        """Process the decisions, which the store made between `started_at` and now."""
-        if self.refusals is not None:
-            self.refusals.remember(charges, decisions, started_at, self.clock)
-        if self.breaker is not None:
-            self.breaker.replied(decisions, started_at, self.clock)
-
-    def on_failure(self, error: BaseException, started_at: float) -> None:
-        """Process a failed take. `error` is not an `Exception` if the request was canceled."""
-        if self.breaker is not None:
-            self.breaker.failed(error, started_at, self.clock())
-
-    def before_peek(self) -> None:
-        """Raise `StoreError` if the store must not be queried. Nothing follows a peek."""
-        if self.breaker is not None:
-            self.breaker.check(self.clock())
-
-    def invalidate(self, charges: Sequence[Charge]) -> None:
-        """Drop the refusals of buckets that were settled or reset."""
-        if self.refusals is not None:
-            self.refusals.forget(charges, self.clock())
-
-    def find_lookup(self) -> Lookup | None:
-        """Return a function that looks up remembered refusals; None if there are none.
-
-        A batcher uses it just before it sends waiting groups: another request may have been refused in the meantime.
-        """
-        if self.refusals is None or not self.refusals.has_entries:
-            return None
-        return partial(self._look_up, self.refusals)
-
-    def _look_up(self, refusals: DenyCache, charges: Sequence[Charge]) -> Sequence[Decision] | None:
-        return refusals.find(charges, self.clock())
 
 
 class _Calls:
     """The calls of a guarded store, as coroutines, which do not suspend unless the shared store does.
 
-    `store`: the shared store, with awaitable methods.
+    `_store`: the shared store, with awaitable methods.
     """
 
-    def __init__(self, store: Any, guard: Guard) -> None:
-        self._store: Final = store
-        self._start_take: Final[Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]] = store.start_take
-        self._guard: Final = guard
+    _store: Any
+    guard: Guard
 
-    def take(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
+    def atake(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
+        """See `GuardedStore.take`."""
         for charge in charges:
-            if charge.lease and self._guard.has_leases:
-                return self._guard.leases.take(charges, self._guard.clock, self._take, self._start)
+            if charge.lease and self.guard.has_leases:
+                return self.guard.leases.take(charges, self.guard.clock, self._take, self._start)
         return self._take(charges)
 
     async def _take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        guard = self._guard
-        started_at = guard.clock()
-        decisions = guard.before_take(charges, started_at)
-        if decisions is not None:
-            return decisions
+        """Take charges without leases. The deny cache and the breaker are asked only if they know of any trouble."""
+        guard = self.guard
+        refusals, breaker, started_at = guard.refusals, guard.breaker, guard.clock()
+        if refusals.by_key and (known := refusals.find(charges, started_at)) is not None:
+            return known
+        if breaker is not None and breaker.failures:
+            breaker.enter(started_at)
         try:
-            decisions = await self._start_take(charges)
-        except BaseException as error:
-            guard.on_failure(error, started_at)
+            decisions: Sequence[Decision] = await self._store.start_take(charges)
+        except BaseException as error:  # not an `Exception` if the request was canceled
+            if breaker is not None:
+                breaker.failed(error, started_at, guard.clock())
             raise
-        guard.after_take(charges, decisions, started_at)
+        refusals.remember(charges, decisions, started_at, guard.clock)
+        if breaker is not None and breaker.failures:
+            breaker.replied(decisions, started_at, guard.clock())
         if started_at >= guard.leases.next_expiry:
-            self.refund_expired()
+            self._refund_expired()
         return decisions
 
-    async def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        self._guard.before_peek()
+    async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """See `GuardedStore.peek`."""
+        if self.guard.breaker is not None:
+            self.guard.breaker.check(self.guard.clock())
         decisions: Sequence[Decision] = await self._store.apeek(charges)
         return decisions
 
-    async def settle(self, charges: Sequence[Charge]) -> None:
+    async def asettle(self, charges: Sequence[Charge]) -> None:
+        """See `GuardedStore.settle`."""
         try:
             await self._store.asettle(charges)
         finally:
-            self._guard.invalidate(charges)
+            self.guard.refusals.forget(charges, self.guard.clock())
 
-    async def reset(self, charges: Sequence[Charge]) -> None:
-        self._guard.leases.invalidate(charges)
+    async def areset(self, charges: Sequence[Charge]) -> None:
+        """See `GuardedStore.reset`."""
+        self.guard.leases.invalidate(charges)
         try:
             await self._store.areset(charges)
         finally:
-            self._guard.invalidate(charges)
+            self.guard.refusals.forget(charges, self.guard.clock())
 
-    async def close(self) -> None:
-        await self.refund_all()
+    async def aclose(self) -> None:
+        """See `GuardedStore.close`."""
+        await self._refund_all()
         await self._store.aclose()
 
     def _start(self, work: Coroutine[Any, Any, None], refund_after: float | None) -> "asyncio.Task[None] | None":
         """Run work that no decision depends on. `refund_after`: the seconds until a lease that it takes has expired."""
         raise NotImplementedError
 
-    def refund_expired(self) -> None:
-        if refunds := self._guard.leases.drain_expired(self._guard.clock):
+    def _refund_expired(self) -> None:
+        if refunds := self.guard.leases.drain_expired(self.guard.clock):
             self._start(self._refund(refunds), None)
 
-    async def refund_all(self) -> None:
-        await self._refund(self._guard.leases.drain_all())
+    async def _refund_all(self) -> None:
+        await self._refund(self.guard.leases.drain_all())
 
     async def _refund(self, refunds: Sequence[Charge]) -> None:
         if refunds:
             try:
-                await self.settle(refunds)
+                await self.asettle(refunds)
             except Exception as error:  # noqa: BLE001  # no request depends on a refund
                 warn_throttled("lease", "unspent units may not have been refunded: %s", error, code="RL-208")
 
@@ -189,6 +148,9 @@ class _ThreadCalls(_Calls):
 
     _refunds_at_exit = False
 
+    def __init__(self, store: Any, guard: Guard) -> None:
+        self._store, self.guard = _Awaitable(store), guard
+
     def _start(self, work: Coroutine[Any, Any, None], refund_after: float | None) -> None:  # noqa: ARG002  # no timer
         """Run the work in this thread. Threads have no timer, so the next call after a lease has expired refunds it."""
         if not self._refunds_at_exit:
@@ -197,43 +159,17 @@ class _ThreadCalls(_Calls):
         run(work)
 
     def refund_now(self) -> None:
-        run(self.refund_all())
-
-
-class _LoopCalls(_Calls):
-    """The calls of a store for asyncio. `timeout`: seconds that a close waits for leases and refunds in progress."""
-
-    def __init__(self, store: Any, guard: Guard, timeout: float) -> None:
-        super().__init__(store, guard)
-        self._timeout: Final = timeout
-        self._tasks: set[asyncio.Task[None]] = set()  # event loops keep only weak references to tasks
-
-    async def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        tasks = [task for task in self._tasks if task.get_loop() is loop]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self._timeout)
-        await super().close()
-
-    def _start(self, work: Coroutine[Any, Any, None], refund_after: float | None) -> "asyncio.Task[None]":
-        """Run the work in a task."""
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if refund_after is not None:
-            loop.call_later(refund_after + _CLOCK_RESOLUTION, self.refund_expired)
-        return task
+        run(self._refund_all())
 
 
 class _Face(BaseStore):
-    """What both faces declare. `timeout`: see `_LoopCalls`."""
+    """What both faces declare."""
 
     has_own_timeout: ClassVar[bool] = True
 
     def __init__(self, store: BaseStore, guard: Guard, timeout: float) -> None:  # noqa: ARG002  # for `AsyncGuardedStore`
         self._store: Any = store
-        self.guard: Final = guard
+        self.guard = guard
         self.is_cluster = store.is_cluster
 
     @property
@@ -256,23 +192,23 @@ class GuardedStore(_Face):
 
     def __init__(self, store: Any, guard: Guard, timeout: float) -> None:
         super().__init__(store, guard, timeout)
-        self._calls: Final = _ThreadCalls(_Awaitable(store), guard)
+        self._calls: Final = _ThreadCalls(store, guard)
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `Store.take`."""
-        return run(self._calls.take(charges))
+        return run(self._calls.atake(charges))
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """Return what the store would decide now, and charge nothing. Leased units count as charged."""
-        return run(self._calls.peek(charges))
+        return run(self._calls.apeek(charges))
 
     def settle(self, charges: Sequence[Charge]) -> None:
         """See `Store.settle`."""
-        run(self._calls.settle(charges))
+        run(self._calls.asettle(charges))
 
     def reset(self, charges: Sequence[Charge]) -> None:
         """Forget these buckets."""
-        run(self._calls.reset(charges))
+        run(self._calls.areset(charges))
 
     # The methods of `Inventory` skip the guard, because no request waits for them.
 
@@ -297,31 +233,16 @@ class GuardedStore(_Face):
 
     def close(self) -> None:
         """Refund unused leased units and close this store's own connections. The store can be used again."""
-        run(self._calls.close())
+        run(self._calls.aclose())
 
 
-class AsyncGuardedStore(_Face):
-    """A guarded store for asyncio."""
+class AsyncGuardedStore(_Calls, _Face):
+    """A guarded store for asyncio. `timeout`: seconds that a close waits for leases and refunds in progress."""
 
     def __init__(self, store: Any, guard: Guard, timeout: float) -> None:
         super().__init__(store, guard, timeout)
-        self._async_calls: Final = _LoopCalls(store, guard, timeout)
-
-    def atake(self, charges: Sequence[Charge]) -> Coroutine[Any, Any, Sequence[Decision]]:
-        """See `GuardedStore.take`."""
-        return self._async_calls.take(charges)
-
-    async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """See `GuardedStore.peek`."""
-        return await self._async_calls.peek(charges)
-
-    async def asettle(self, charges: Sequence[Charge]) -> None:
-        """See `GuardedStore.settle`."""
-        await self._async_calls.settle(charges)
-
-    async def areset(self, charges: Sequence[Charge]) -> None:
-        """See `GuardedStore.reset`."""
-        await self._async_calls.reset(charges)
+        self._timeout: Final = timeout
+        self._tasks: set[asyncio.Task[None]] = set()  # event loops keep only weak references to tasks
 
     async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
         """See `Inventory.add_refused`."""
@@ -329,7 +250,21 @@ class AsyncGuardedStore(_Face):
 
     async def aclose(self) -> None:
         """See `GuardedStore.close`."""
-        await self._async_calls.close()
+        loop = asyncio.get_running_loop()
+        tasks = [task for task in self._tasks if task.get_loop() is loop]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._timeout)
+        await super().aclose()
+
+    def _start(self, work: Coroutine[Any, Any, None], refund_after: float | None) -> "asyncio.Task[None]":
+        """Run the work in a task."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if refund_after is not None:
+            loop.call_later(refund_after + _CLOCK_RESOLUTION, self._refund_expired)
+        return task
 
 
 class _Awaitable(InPlace):

@@ -5,10 +5,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from ratelimit_mw import Charge, Decision, FixedWindow, StoreError
 from ratelimit_mw.core.errors import StoreNotQueried
-from ratelimit_mw.stores.group import Group
+from ratelimit_mw.stores.guarded import Guard
 from ratelimit_mw.stores.redis import batcher as batching
 from ratelimit_mw.stores.redis.async_transport import UNLIMITED, Call
 from ratelimit_mw.stores.redis.batcher import Batcher
@@ -100,7 +101,7 @@ def command_of(groups: Sequence[EncodedGroup], _: TakeMode) -> Any:
 
 def group(number: object, cost: int = 1) -> EncodedGroup:
     charges = [Charge(str(number), FixedWindow(5, 60), cost)]
-    return EncodedGroup(charges, Group(charges), Shape.of(charges, "msgpack"), [b"key"], 0)
+    return EncodedGroup(charges, charges, Shape.of(charges, "msgpack"), [b"key"], 0)
 
 
 def limits(answers: Sequence[Sequence[Decision]]) -> list[int]:
@@ -110,7 +111,7 @@ def limits(answers: Sequence[Sequence[Decision]]) -> list[int]:
 def run(work: Callable[[Batcher, Way], Coroutine[Any, Any, T]], timeout: float = PATIENT) -> T:
     async def main() -> T:
         way = Way()
-        batcher = Batcher(way, command_of, way.resend, timeout)
+        batcher = Batcher(way, command_of, way.resend, timeout, Guard())
         try:
             return await work(batcher, way)
         finally:
@@ -180,7 +181,7 @@ def test_queued_requests_are_sent_after_the_first_call_failed() -> None:
 def test_a_call_has_requests_of_one_mode_and_at_most_128_charges() -> None:
     async def work(batcher: Batcher, way: Way) -> None:
         wide = group(0)
-        wide.shape = wide.shape._replace(weight=64)
+        wide.shape = replace(wide.shape, weight=64)
         replies = [batcher.submit(each, DEFAULT_MODE) for each in (wide, wide, group(1), group(2))]
         replies += [batcher.submit(group(3), PEEK), batcher.submit(group(4), DEFAULT_MODE)]
         assert limits(await asyncio.gather(*replies)) == [0, 0, 1, 2, 3, 4]
@@ -343,7 +344,7 @@ def test_a_reply_that_arrives_at_the_deadline_is_used() -> None:
         batcher._check_deadlines()  # the loop may not have read the socket yet
         assert (in_time.done(), way.retired) == (False, 0)
         (call,) = way._kept
-        batcher._resolve(batcher._by_deadline[0], [Decision(True, 1, 0, 0, 0, 0, 0, 1)])
+        batcher._resolve([batcher._by_deadline[0]], [[Decision(True, 1, 0, 0, 0, 0, 0, 1)]])
         batcher._check_deadlines()
         assert limits([await in_time]) == [1]
         with pytest.raises(StoreError, match="no answer within"):

@@ -195,7 +195,7 @@ def test_failures_of_earlier_requests_do_not_fail_the_probe() -> None:
         breaker.failed(DOWN, now, now)
     breaker.enter(3.2)
     breaker.failed(DOWN, 3.0, 3.21)
-    breaker.replied([], 3.2, lambda: 3.25)
+    breaker.replied([], 3.2, 3.25)
     assert [event.kind for event in events] == ["failed", "failed", "failed", "open", "probe", "failed", "closed"]
     breaker.enter(3.25)
 
@@ -265,7 +265,7 @@ def test_a_cached_refusal_does_not_close_the_breaker() -> None:
     for now in (1.0, 2.0, 3.0):
         breaker.failed(DOWN, now, now)
     breaker.enter(3.1)
-    breaker.replied(Answer([], "remembered"), 3.1, lambda: 3.1)
+    breaker.replied(Answer([], "remembered"), 3.1, 3.1)
     breaker.enter(3.1)  # another request probes
     with pytest.raises(StoreNotQueried):
         breaker.enter(3.1)
@@ -359,7 +359,7 @@ def test_a_hook_may_call_the_breaker_without_a_deadlock() -> None:
         heard.append(event.kind)
         breaker.check(0.0)
         if event.kind == "open":
-            breaker.replied([], 3.0, lambda: 3.0)
+            breaker.replied([], 3.0, 3.0)
 
     breaker.subscribe(ask)
     for now in (1.0, 2.0, 3.0):

@@ -330,7 +330,7 @@ def test_at_most_10000_refusals_are_cached() -> None:
     for group in groups:
         cache.remember(group, refused, 10.0, lambda: 10.0)
     assert len(cache._refusals) == 10_000
-    assert len(cache._by_key) == 10_001
+    assert len(cache.by_key) == 10_001
     assert [cache.find(group, 10.5) is not None for group in (groups[1999], groups[2000], groups[-1])] == [
         False,
         True,
@@ -340,14 +340,14 @@ def test_at_most_10000_refusals_are_cached() -> None:
         cache.remember([Charge(f"later {number}", limit)], refused[:1], 12.0, lambda: 12.0)
     assert len(cache._refusals) == 6_000
     cache.forget([Charge("all", limit), *(Charge(f"later {number}", limit) for number in range(6_000))], 12.0)
-    assert (len(cache._refusals), cache._by_key, cache._by_refusing_bucket) == (0, {}, {})
+    assert (len(cache._refusals), cache.by_key, cache._by_refusing_bucket) == (0, {}, {})
 
 
 def test_expired_refusals_are_removed() -> None:
     cache, group = DenyCache(1.0), [Charge("k", FixedWindow(1, 60))]
     cache.remember(group, [Decision(False, 1, 0, 60.0, 60.0, 60.0, 0.0, 0)], 10.0, lambda: 10.0)
     assert cache.find(group, 11.0) is None
-    assert (len(cache._refusals), cache._by_key, cache._by_refusing_bucket) == (0, {}, {})
+    assert (len(cache._refusals), cache.by_key, cache._by_refusing_bucket) == (0, {}, {})
 
 
 def test_store_errors_are_not_cached(store: Remembering) -> None:

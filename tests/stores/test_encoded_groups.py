@@ -1,6 +1,9 @@
 """Checks that groups which differ in their keys only are encoded once, and their keys each time."""
 
-from ratelimit_mw import Charge, FixedWindow
+import pytest
+from msgspec import field
+
+from ratelimit_mw import Charge, ConfigError, FixedWindow
 from ratelimit_mw.core.limit import PlainGroup
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores.lifecycle import StoreOverrides
@@ -46,6 +49,22 @@ def test_a_server_without_the_codec_gets_the_other_one() -> None:
 
     run(store._take(group("a", template), Old(), commit=True))  # type: ignore[arg-type]  # sends only
     assert store._encode_group(group("a", template)).shape.codec == "text"
+
+
+def test_single_charges_that_differ_in_their_keys_share_their_arguments() -> None:
+    store = own()
+    first, second = (store._encode_group([Charge(key, FixedWindow(5, 60))]) for key in ("a", "b"))
+    assert second.shape is first.shape
+    for other in (Charge("a", LIMIT, cost=2), Charge("a", LIMIT, role="shadow"), Charge("a", FixedWindow(6, 60))):
+        assert store._encode_group([other]).shape.text == encode_group("msgpack", [other]) != first.shape.text
+
+
+def test_a_limit_without_a_hash_has_no_lua_implementation() -> None:
+    class Own(FixedWindow, frozen=True):
+        days: list[str] = field(default_factory=list)
+
+    with pytest.raises(ConfigError, match="Own has no Lua implementation"):
+        own()._encode_group([Charge("a", Own(5, 60))])
 
 
 def test_a_list_is_encoded_each_time() -> None:

@@ -127,20 +127,20 @@ def test_a_smaller_cost_than_the_refused_one_can_be_admitted() -> None:
 
 def test_an_observed_admission_removes_a_refusal() -> None:
     store = FallbackStore(clock=Clock())
-    assert not store.has_refusals
+    assert not store.refusals
     store.observe([charge(cost=2)], [refused(60.0)])
     store.observe([charge(cost=1)], [Decision(True, 10, 1, 0.0, 60.0, 60.0, 0.0, 0)])  # two units may still be refused
     assert not store.take([charge(cost=2)])[0].allowed
     store.observe([charge(cost=2)], [Decision(True, 10, 1, 0.0, 60.0, 60.0, 0.0, 0)])
     assert store.take([charge(cost=2)])[0].allowed
-    assert not store.has_refusals
+    assert not store.refusals
 
 
 @pytest.mark.parametrize(("role", "retry_after"), [("shadow", 60.0), ("limit", math.inf)])
 def test_refusals_by_shadow_limits_or_without_end_are_not_kept(role: Role, retry_after: float) -> None:
     store = FallbackStore(clock=Clock())
     store.observe([charge(role=role)], [refused(retry_after)])
-    assert not store.has_refusals
+    assert not store.refusals
 
 
 def test_a_reset_or_the_end_of_a_freeze_removes_refusals() -> None:
@@ -150,8 +150,8 @@ def test_a_reset_or_the_end_of_a_freeze_removes_refusals() -> None:
     assert store.take([charge()])[0].allowed
     store.observe([charge()], [refused(60.0)])
     with freeze():
-        assert store.has_refusals
-    assert not store.has_refusals
+        assert store.refusals
+    assert not store.refusals
 
 
 def test_a_clock_that_steps_back_removes_refusals() -> None:

@@ -99,5 +99,10 @@ def test_unix_socket_path_is_not_read_as_a_database() -> None:
 
 def test_async_take_adds_no_coroutine_of_the_store() -> None:
     """A coroutine would cost each request as much time as the deny cache and the circuit breaker."""
-    store = AsyncRedisStore("redis://localhost")
-    assert store._async_calls._start_take == store._store.start_take != store._store.atake
+
+    async def use() -> None:
+        inner = AsyncRedisStore("redis://localhost")._store
+        assert isinstance(inner.start_take([Charge("k", BUCKET)]), asyncio.Future)
+        await inner.aclose()
+
+    asyncio.run(use())

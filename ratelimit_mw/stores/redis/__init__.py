@@ -109,9 +109,9 @@ class AsyncRedisStore(AsyncGuardedStore):
         clock: Callable[[], float] | None = None,
     ) -> None:
         make_transport, is_cluster = _async_transport(client_or_url, timeout)
-        store = AsyncioStore(make_transport, prefix, timeout, clock, is_cluster=is_cluster)
-        super().__init__(store, _guard(deny_cache, clock, is_cluster=is_cluster), timeout)
-        store.find_lookup = self.guard.find_lookup
+        guard = _guard(deny_cache, clock, is_cluster=is_cluster)
+        store = AsyncioStore(make_transport, prefix, timeout, clock, guard, is_cluster=is_cluster)
+        super().__init__(store, guard, timeout)
         self.probe = _prober(client_or_url, prefix)
 
 
@@ -147,8 +147,7 @@ def _prober(client_or_url: Any, prefix: str) -> Callable[[Iterable[str]], StoreE
 
 def _guard(deny_cache: float, clock: Callable[[], float] | None, *, is_cluster: bool) -> Guard:
     """Return the guard. A cluster has no breaker, because the other nodes may work while one fails."""
-    cache = DenyCache(deny_cache)
-    return Guard(cache if deny_cache else None, None if is_cluster else CircuitBreaker(), clock)
+    return Guard(DenyCache(deny_cache), None if is_cluster else CircuitBreaker(), clock)
 
 
 def _transport(client_or_url: Any, timeout: float) -> Transport:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final, cast
 from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Answer
-from ratelimit_mw.stores.contract import SCRIPT_ERROR, Lookup
-from ratelimit_mw.stores.group import Group
+from ratelimit_mw.stores.contract import SCRIPT_ERROR
+from ratelimit_mw.stores.guarded import Guard
 from ratelimit_mw.stores.inventory import Refusal
 from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport
@@ -25,7 +25,10 @@ _CANCEL_STEP: Final = 0.05  # seconds
 
 
 class AsyncioStore(RedisCommands):
-    """A Redis store for asyncio, without a guard. `make_transport`: makes the transport of the running event loop."""
+    """A Redis store for asyncio. `make_transport`: makes the transport of the running event loop.
+
+    `guard`: that of the store around this one, for takes that wait to be sent.
+    """
 
     has_own_timeout: ClassVar[bool] = True  # each call ends within `timeout`, so callers need none of their own
 
@@ -35,15 +38,13 @@ class AsyncioStore(RedisCommands):
         prefix: str,
         timeout: float,
         clock: Callable[[], float] | None,
+        guard: Guard,
         *,
         is_cluster: bool,
     ) -> None:
         super().__init__(prefix, timeout, clock, is_cluster=is_cluster)
         self._calls: set[asyncio.Task[Any]] = set()
-        self.find_lookup: Callable[[], Lookup | None] = lambda: None  # see `Batcher`
-        self._batchers = PerLoop(
-            lambda: Batcher(make_transport(), self._take_command, self._resend, timeout, self.find_lookup)
-        )
+        self._batchers = PerLoop(lambda: Batcher(make_transport(), self._take_command, self._resend, timeout, guard))
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -58,7 +59,11 @@ class AsyncioStore(RedisCommands):
         """See `RedisStore.peek`."""
         return await self.start_take(charges, commit=False)
 
-    def start_take(self, original_charges: Sequence[Charge], *, commit: bool = True) -> Awaitable[Sequence[Decision]]:
+    def start_take(
+        self,
+        original_charges: Sequence[Charge],
+        commit: bool = True,  # noqa: FBT001, FBT002  # Python 3.11 calls a function with a keyword-only default slowly
+    ) -> Awaitable[Sequence[Decision]]:
         """Return an awaitable of the decisions of a take or a peek.
 
         Mostly it is a future, because a coroutine would cost each request more. Raises at once if charges are invalid.
@@ -71,8 +76,7 @@ class AsyncioStore(RedisCommands):
         # without a configured clock, the server's time is used
         mode = DEFAULT_MODE if commit and self._clock is None else TakeMode(self._now(), commit)
         reply = self._batchers.get().submit(encoded_group, mode)
-        group = encoded_group.group
-        return reply if group.charges is original_charges else _spread(group, reply)
+        return reply if encoded_group.merged is None else _spread(encoded_group, reply)
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
         """See `RedisStore.settle`."""
@@ -176,7 +180,7 @@ async def _no_decisions() -> Sequence[Decision]:
     return []
 
 
-async def _spread(group: Group, reply: Awaitable[Sequence[Decision]]) -> Sequence[Decision]:
+async def _spread(group: EncodedGroup, reply: Awaitable[Sequence[Decision]]) -> Sequence[Decision]:
     decisions = await reply
     # an Answer comes from the deny cache, and has a decision for each original charge
     return decisions if isinstance(decisions, Answer) else group.spread(decisions)

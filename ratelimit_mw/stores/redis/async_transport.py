@@ -10,9 +10,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import hiredis
+from msgspec import Struct
 from redis.asyncio.connection import DefaultParser
 from redis.exceptions import InvalidResponse
 
@@ -41,7 +42,7 @@ OnReply = Callable[[Any], None]
 """Receives the reply to a command, or a `RetryableReply` or `StoreError`."""
 
 
-class Call(NamedTuple):
+class Call(Struct, frozen=True, eq=False, gc=False):
     """A command to send, and the function that receives its reply. `slot`: the hash slot of its keys, in a cluster."""
 
     command: Command
@@ -116,11 +117,7 @@ class AsyncConnection(asyncio.Protocol):
         # redis-py has no public access to it
         self._transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
         self._transport.set_protocol(self)
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether a command can be sent."""
-        return not self._transport.is_closing()
+        self.is_closing: Final = self._transport.is_closing  # whether no command can be sent any more
 
     @property
     def unanswered_since(self) -> float:
@@ -131,26 +128,36 @@ class AsyncConnection(asyncio.Protocol):
         """Send commands, in one write."""
         now = time.monotonic()
         packed = []
-        for command, on_reply, _ in calls:
-            number = b""
+        for call in calls:
+            command, number = call.command, b""
             if command[0] in _SCRIPT_CALLS:
                 self._last_number = (self._last_number + 1) % 256**_NUMBER_SIZE
                 number = self._last_number.to_bytes(_NUMBER_SIZE, "big")
-                command = (*command, number)  # noqa: PLW2901  # the same command
+                command = (*command, number)
             packed.append(hiredis.pack_command(command))  # type: ignore[arg-type]  # its stub means one word
-            self._unanswered.append((on_reply, number, now))
+            self._unanswered.append((call.on_reply, number, now))
         self._transport.write(b"".join(packed))
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, and deliver complete replies."""
         replies: list[tuple[OnReply, Any]] = []
-        failure = None
+        unanswered, failure = self._unanswered, None
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not False:
-                replies.append(self._match(reply))
+                if not unanswered:
+                    failure = StoreError(f"the server sent {reply!r:.200}, which answers no command")
+                    break
+                on_reply, number, _ = unanswered[0]
+                if number and type(reply) is bytes:
+                    if not reply.startswith(number):
+                        failure = StoreError(f"the server sent {reply!r:.200}, which answers another command")
+                        break
+                    reply = reply[_NUMBER_SIZE:]
+                unanswered.popleft()
+                replies.append((on_reply, reply))
         except Exception as error:  # noqa: BLE001  # hiredis may raise anything for invalid bytes
-            failure = error if isinstance(error, StoreError) else StoreError(f"{type(error).__name__}: {error}")
+            failure = StoreError(f"{type(error).__name__}: {error}")
         for on_reply, reply in replies:
             on_reply(self._convert_error(self, reply) if isinstance(reply, Exception) else reply)
         if failure is not None:
@@ -170,18 +177,6 @@ class AsyncConnection(asyncio.Protocol):
         unanswered, self._unanswered = self._unanswered, deque()
         for on_reply, _, _ in unanswered:
             on_reply(error.copy())
-
-    def _match(self, reply: Any) -> tuple[OnReply, Any]:
-        """Return the receiver of a reply, and the reply without its number."""
-        if not self._unanswered:
-            raise StoreError(f"the server sent {reply!r:.200}, which answers no command")
-        on_reply, number, _ = self._unanswered[0]
-        if number and type(reply) is bytes:
-            if not reply.startswith(number):
-                raise StoreError(f"the server sent {reply!r:.200}, which answers another command")
-            reply = reply[_NUMBER_SIZE:]
-        self._unanswered.popleft()
-        return on_reply, reply
 
 
 class Channel:
@@ -216,16 +211,15 @@ class Channel:
         self._shutdown_hook = on_loop_shutdown(self._close)
 
     @property
-    def is_connected(self) -> bool:
-        """Whether commands can be sent now."""
-        connection = self._connection
-        return connection is not None and connection.is_usable
-
-    @property
     def room(self) -> int:
         """See `AsyncTransport.room`."""
         connection = self._connection
-        return UNLIMITED if connection is not None and connection.is_usable else 0
+        return 0 if connection is None or connection.is_closing() else UNLIMITED
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether commands can be sent now."""
+        return self.room > 0
 
     async def ready(self) -> None:
         """See `AsyncTransport.ready`."""

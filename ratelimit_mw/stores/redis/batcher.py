@@ -14,8 +14,9 @@ Other groups are sent at the end of the turn, even while other calls are in flig
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, Final
 
@@ -23,7 +24,8 @@ from msgspec import Struct
 
 from ratelimit_mw.core.errors import StoreError, StoreNotQueried
 from ratelimit_mw.metrics.recording import STORE_CALLS
-from ratelimit_mw.stores.contract import SCRIPT_ERROR, Lookup
+from ratelimit_mw.stores.contract import SCRIPT_ERROR
+from ratelimit_mw.stores.guarded import Guard
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport, Call
 from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, TakeMode
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, REPLY_GRACE, LoopClock
@@ -49,12 +51,16 @@ class PendingTake(Struct, eq=False, gc=False):
     is_waiting: bool = True  # false once the batcher has set the result; still true if the request cancels `reply`
 
 
+_group_of: Final[Callable[[PendingTake], EncodedGroup]] = attrgetter("encoded_group")
+_keys_of: Final[Callable[[PendingTake], Sequence[bytes]]] = attrgetter("encoded_group.keys")
+
+
 class Batcher:
     """Sends the takes of one event loop in batches, over `transport`.
 
     `command`: makes the command of a batch. `resend`: sends a batch again that the server did not process, and returns
-    the outcome of each group. `timeout`: seconds that a request waits. `find_lookup`: returns a `Lookup`, which can
-    decide a waiting take before it is sent; None if there is nothing to look up.
+    the outcome of each group. `timeout`: seconds that a request waits. `guard`: it may know the decisions on a
+    take before the take is sent, because another request was refused in the meantime.
     """
 
     def __init__(
@@ -63,10 +69,10 @@ class Batcher:
         command: Callable[[Sequence[EncodedGroup], TakeMode], Command],
         resend: Callable[[Sequence[EncodedGroup], TakeMode], Coroutine[Any, Any, Sequence[Outcome]]],
         timeout: float,
-        find_lookup: Callable[[], Lookup | None] = lambda: None,
+        guard: Guard,
     ) -> None:
         self.transport, self._command, self._resend = transport, command, resend
-        self._timeout, self._find_lookup = timeout, find_lookup
+        self._timeout, self._guard = timeout, guard
         self._max_groups = 1 if transport.is_cluster else _MAX_GROUPS  # in a cluster, groups are in different slots
         self._loop = asyncio.get_running_loop()
         self._queue: deque[PendingTake] = deque()  # not sent yet
@@ -103,8 +109,7 @@ class Batcher:
 
     def close(self) -> None:
         """Fail all requests."""
-        for take in self._by_deadline:
-            self._resolve(take, StoreNotQueried("the store was closed"))
+        self._resolve(self._by_deadline, [StoreNotQueried("the store was closed") for _ in self._by_deadline])
         self._queue.clear()  # otherwise the end of a call in flight would send the rest, and connect again
         for task in self._tasks:
             task.cancel()
@@ -126,15 +131,12 @@ class Batcher:
     def _send(self, room: int) -> None:
         batches = self._next_batches(room)
         on_reply = self._on_reply if not STORE_CALLS.enabled else partial(self._count_reply, perf_counter())
+        calls = []
         try:
-            calls = [
-                Call(
-                    self._command([take.encoded_group for take in batch], batch[0].mode),
-                    partial(on_reply, batch),
-                    batch[0].encoded_group.slot or 0,
-                )
-                for batch in batches
-            ]
+            for batch in batches:
+                groups = [*map(_group_of, batch)]
+                command = self._command(groups, batch[0].mode)
+                calls.append(Call(command, partial(on_reply, batch), groups[0].slot or 0))
             if calls:
                 self.transport.send(calls)
         except Exception as error:  # noqa: BLE001  # the waiting requests must receive any error
@@ -155,20 +157,22 @@ class Batcher:
         self._flush()
 
     def _next_batches(self, room: int) -> list[list[PendingTake]]:
-        """Dequeue requests for at most `room` calls. Drop canceled ones, and answer those that `lookup` knows."""
+        """Dequeue requests for at most `room` calls. Drop canceled ones, and answer those that the guard knows."""
         batches: list[list[PendingTake]] = []
         batch: list[PendingTake] = []
         charges, mode = 0, DEFAULT_MODE
-        queue, lookup = self._queue, self._find_lookup()
-        while queue and self._turn_groups < _MAX_GROUPS_PER_TURN:
+        queue, refusals, turn_groups = self._queue, self._guard.refusals, self._turn_groups
+        while queue and turn_groups < _MAX_GROUPS_PER_TURN:
             take = queue.popleft()
             if take.reply.done():
-                self._resolve(take, None)
+                self._resolve((take,), (None,))
                 continue
             group = take.encoded_group
-            if lookup is not None and take.mode.commit and (known := lookup(group.original_charges)) is not None:
-                self._resolve(take, known)
-                continue
+            if refusals.by_key and take.mode.commit:
+                known = refusals.find(group.original_charges, self._guard.clock())
+                if known is not None:
+                    self._resolve((take,), (known,))
+                    continue
             charges += group.shape.weight
             is_full = charges > _MAX_CHARGES or take.mode != mode or len(batch) >= self._max_groups
             if not batch or is_full:
@@ -178,7 +182,8 @@ class Batcher:
                 batch, charges, mode = [], group.shape.weight, take.mode
                 batches.append(batch)
             batch.append(take)
-            self._turn_groups += 1
+            turn_groups += 1
+        self._turn_groups = turn_groups
         return batches
 
     def _count_reply(self, started: float, batch: Sequence[PendingTake], reply: Any) -> None:
@@ -197,7 +202,7 @@ class Batcher:
             outcome = reply
         else:
             try:
-                outcome = read_decisions_by_group(reply, [len(take.encoded_group.keys) for take in batch])
+                outcome = read_decisions_by_group(reply, [*map(len, map(_keys_of, batch))])
             except StoreError as error:
                 outcome = error
         self._finish(batch, outcome)
@@ -206,7 +211,7 @@ class Batcher:
         outcome: Sequence[Outcome] | StoreError
         try:
             async with asyncio.timeout(LATE_WORK_TIMEOUT + self._timeout):
-                outcome = await self._resend([take.encoded_group for take in batch], batch[0].mode)
+                outcome = await self._resend([*map(_group_of, batch)], batch[0].mode)
         except StoreError as error:
             outcome = error
         except Exception as error:  # noqa: BLE001  # as above
@@ -216,23 +221,23 @@ class Batcher:
     def _finish(self, batch: Sequence[PendingTake], outcome: Sequence[Outcome] | StoreError) -> None:
         if isinstance(outcome, StoreError):  # each request raises a copy, because raising changes an error's traceback
             outcome = [outcome.copy() for _ in batch]
-        for take, decisions in zip(batch, outcome, strict=True):
-            self._resolve(take, decisions)
+        self._resolve(batch, outcome)
         if self._queue and not self._flush_scheduled:
             self._schedule_flush()
 
-    def _resolve(self, take: PendingTake, outcome: Outcome | None) -> None:
-        """Set the result of a request's future, or the exception if the outcome is a `StoreError`."""
-        if not take.is_waiting:
-            return
-        take.is_waiting = False
-        self._waiting_count -= 1
-        if take.reply.done():
-            return
-        if isinstance(outcome, StoreError):
-            take.reply.set_exception(outcome)
-        else:
-            take.reply.set_result(outcome)
+    def _resolve(self, takes: Collection[PendingTake], outcomes: Collection[Outcome | None]) -> None:
+        """Set the results of the futures of requests, or the exception where the outcome is a `StoreError`."""
+        for take, outcome in zip(takes, outcomes, strict=True):
+            if not take.is_waiting:
+                continue
+            take.is_waiting = False
+            self._waiting_count -= 1
+            if take.reply.done():
+                continue
+            if isinstance(outcome, StoreError):
+                take.reply.set_exception(outcome)
+            else:
+                take.reply.set_result(outcome)
 
     def _check_deadlines(self) -> None:
         """Fail overdue requests, and schedule the next check while requests wait.
@@ -246,7 +251,7 @@ class Batcher:
             take = takes.popleft()
             if take.is_waiting:
                 is_late = True
-                self._resolve(take, StoreError(f"no answer within {self._timeout} seconds"))
+                self._resolve((take,), (StoreError(f"no answer within {self._timeout} seconds"),))
         if is_late:
             self.transport.retire_late(self._timeout)
         self._last_check = self._clock.advance()

@@ -8,6 +8,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import ConfigError, StoreError
@@ -40,7 +41,7 @@ _UNITS_PER_CHARGE: Final = 8  # writing so many units one by one takes the serve
 _MAX_ATTEMPTS: Final = 4  # of one call: the server may lack the script, in each of two codecs
 
 
-class Shape(NamedTuple):
+class Shape(Struct, frozen=True, eq=False, gc=False):
     """What groups of charges have in common that differ in their keys only.
 
     `text`: their part of the arguments of take.lua, in `codec`. `weight`: the work for the server; most charges count
@@ -53,7 +54,8 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, charges: Sequence[Charge], codec: Codec) -> "Shape":
-        """Return the shape of a group."""
+        """Return the shape of a group. Raises `ConfigError` for a limit without a Lua implementation."""
+        _check_limits(charges)
         weight = len(charges)
         for charge in charges:
             limit = charge.limit
@@ -62,25 +64,24 @@ class Shape(NamedTuple):
         return cls(codec, encode_group(codec, charges), weight)
 
 
-class EncodedGroup:
+class EncodedGroup(Struct, eq=False, gc=False):
     """A group of charges with its keys and its part of the arguments of take.lua.
 
-    `original_charges`: the charges that the caller passed. `group`: the same with one charge per bucket. `keys`: one
-    per bucket. `slot`: the hash slot of all keys; None if they have several, 0 without a cluster.
+    `original_charges`: the charges that the caller passed. `charges`: the same with one charge per bucket. `keys`: one
+    per bucket. `slot`: the hash slot of all keys; None if they have several, 0 without a cluster. `merged`: the charges
+    that were merged; None if each had a bucket of its own.
     """
 
-    __slots__ = ("group", "keys", "original_charges", "shape", "slot")
+    original_charges: Sequence[Charge]
+    charges: Sequence[Charge]
+    shape: Shape
+    keys: list[bytes]
+    slot: int | None
+    merged: Group | None = None
 
-    def __init__(
-        self, original_charges: Sequence[Charge], group: Group, shape: Shape, keys: list[bytes], slot: int | None
-    ) -> None:
-        self.original_charges, self.group, self.shape, self.keys, self.slot = (
-            original_charges,
-            group,
-            shape,
-            keys,
-            slot,
-        )
+    def spread(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        """Return one decision per original charge."""
+        return decisions if self.merged is None else self.merged.spread(decisions)
 
 
 class TakeMode(NamedTuple):
@@ -110,7 +111,7 @@ class RedisCommands(BaseStore):
         self._timeout = timeout
         self._configured_clock = self._clock = clock  # the caller's clock; the clock in use, which tests may freeze
         self._codec: Codec = "msgpack"  # every stock server supports it
-        self._shapes: dict[object, Shape] = {}  # by `PlainGroup.template`
+        self._shapes: dict[object, Shape] = {}  # of groups in which nothing has to be merged, see `_encode_group`
         self.is_cluster = is_cluster  # whether a call reaches the keys of one hash slot only
         REGISTRY.register(self)
 
@@ -124,14 +125,14 @@ class RedisCommands(BaseStore):
             return []
         now = self._now()
         whole = self._encode_group(original_charges)
-        group, charges = whole.group, whole.group.charges
+        charges = whole.charges
         if whole.slot is not None:
             reply = await self._take_together([whole], TakeMode(now, commit), sender)
-            return group.spread(read_decisions(reply, charges))
+            return whole.spread(read_decisions(reply, len(charges)))
 
         async def take(part: Sequence[Charge], sender: Sender, *, commit: bool = commit) -> list[Decision]:
             reply = await self._take_together([self._encode_group(part)], TakeMode(now, commit), sender)
-            return read_decisions(reply, part)
+            return read_decisions(reply, len(part))
 
         async def repair(part: Sequence[Charge], sender: Sender) -> list[Decision]:
             if commit:
@@ -140,7 +141,7 @@ class RedisCommands(BaseStore):
             as_limits = [replace(charge, cost=max(0, charge.cost), role="limit") for charge in part]
             return await take(as_limits, sender, commit=False)
 
-        return group.spread(await take_by_slot(split_by_slot(whole.keys), charges, take, repair, sender))
+        return whole.spread(await take_by_slot(split_by_slot(whole.keys), charges, take, repair, sender))
 
     async def _settle(self, charges: Sequence[Charge], sender: Sender) -> None:
         now = self._now()
@@ -164,6 +165,7 @@ class RedisCommands(BaseStore):
         sender: Sender,
     ) -> None:
         """Run `run_part` for each slot of a cluster, or once without a cluster."""
+        _check_limits(charges)
         if not charges:
             return
         slot_groups = split_by_slot(self._keys(charges)) if self.is_cluster else []
@@ -179,20 +181,27 @@ class RedisCommands(BaseStore):
 
     def _encode_group(self, original_charges: Sequence[Charge]) -> EncodedGroup:
         """Encode a group. Raises `ConfigError` if it is invalid, so that only its own request gets the error."""
-        group = Group(original_charges)
-        keys = self._keys(group.charges)
-        if type(original_charges) is not PlainGroup:
-            shape = Shape.of(group.charges, self._codec)
-        elif (known := self._shapes.get(original_charges.template)) is not None:
-            shape = known
-        else:
-            if len(self._shapes) >= _MAX_SHAPES:
-                self._shapes.clear()
-            shape = self._shapes[original_charges.template] = Shape.of(original_charges, self._codec)
+        charges, merged, template = original_charges, None, None
+        if type(original_charges) is PlainGroup:
+            template = original_charges.template
+        elif len(original_charges) == 1 and type(original_charges[0].limit) in SCRIPTED_LIMITS:  # which has a hash
+            (charge,) = original_charges
+            template = charge.limit, charge.cost, charge.role, charge.max_delay
+        shape = self._shapes.get(template)
+        if shape is None:
+            group = Group(original_charges)
+            if group.charges is not original_charges:
+                charges, merged = group.charges, group
+            shape = Shape.of(charges, self._codec)
+            if template is not None:
+                if len(self._shapes) >= _MAX_SHAPES:
+                    self._shapes.clear()
+                self._shapes[template] = shape
+        keys = self._keys(charges)
         if not self.is_cluster:
-            return EncodedGroup(original_charges, group, shape, keys, 0)
+            return EncodedGroup(original_charges, charges, shape, keys, 0, merged)
         slots = set(map(slot, keys))
-        return EncodedGroup(original_charges, group, shape, keys, slots.pop() if len(slots) == 1 else None)
+        return EncodedGroup(original_charges, charges, shape, keys, slots.pop() if len(slots) == 1 else None, merged)
 
     def _take_command(self, groups: Sequence[EncodedGroup], mode: TakeMode) -> Command:
         """Return the command that takes or peeks groups in one call, at one time."""
@@ -202,8 +211,8 @@ class RedisCommands(BaseStore):
         for group in groups:
             keys += group.keys
             shape = group.shape
-            texts.append(shape.text if shape.codec == codec else encode_group(codec, group.group.charges))
-        arguments = join_groups(codec, mode.now, texts, commit=mode.commit)
+            texts.append(shape.text if shape.codec == codec else encode_group(codec, group.charges))
+        arguments = join_groups(codec, mode.now, tuple(texts), commit=mode.commit)
         return "EVALSHA", script("take", codec).sha, len(keys), *keys, arguments
 
     async def _take_together(self, groups: Sequence[EncodedGroup], mode: TakeMode, sender: Sender) -> object:
@@ -218,7 +227,7 @@ class RedisCommands(BaseStore):
             arguments = settle_arguments(self._codec, now, charges)
             return "EVALSHA", script("settle", self._codec).sha, len(keys), *keys, arguments
 
-        return read_decisions(await self._evaluate("settle", command, sender), charges, "settle")
+        return read_decisions(await self._evaluate("settle", command, sender), len(charges), "settle")
 
     async def _scan(self, cursor: Cursor, sender: Sender) -> tuple[Cursor, list[bytes]]:
         """Return the next cursor, and a page of keys."""
@@ -261,13 +270,8 @@ class RedisCommands(BaseStore):
 
     def _keys(self, charges: Sequence[Charge]) -> list[bytes]:
         prefix, keys = self._prefix, []
-        for charge in charges:
-            limit = charge.limit
-            if type(limit) not in SCRIPTED_LIMITS:
-                raise unsupported_limit(limit)
-            keys.append(
-                f"{prefix}{charge.key}:{limit.bucket}".encode("utf-8", "surrogatepass")
-            )  # a key may be any text
+        for charge in charges:  # a key may be any text
+            keys.append(f"{prefix}{charge.key}:{charge.limit.bucket}".encode("utf-8", "surrogatepass"))  # noqa: PERF401  # a call less
         return keys
 
     def _now(self) -> int:
@@ -286,6 +290,13 @@ async def _send_counted(call: StoreCall, sender: Sender, command: Command) -> ob
         raise
     STORE_CALLS.record(call, perf_counter() - started)
     return reply
+
+
+def _check_limits(charges: Sequence[Charge]) -> None:
+    """Raise `ConfigError` for a limit without a Lua implementation."""
+    for charge in charges:
+        if type(charge.limit) not in SCRIPTED_LIMITS:
+            raise unsupported_limit(charge.limit)
 
 
 def settling_calls(charges: Sequence[Charge]) -> list[list[Charge]]:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from hashlib import sha1
 from importlib.resources import files
-from itertools import accumulate
 from math import inf
 from typing import Final, Literal, NamedTuple
 
@@ -25,6 +24,7 @@ arguments are JSON, replies are RESP lists, states are decimal digits.
 _SETTLE_MODE: Final = 2  # args[2] of settle.lua, its mode; take.lua has 0 to peek and 1 to take
 _REFUSING_MODE: Final = 3  # args[2] of refusing.lua
 _CACHED_CHARGES: Final = 4096  # encoded charges
+_CACHED_ARGUMENTS: Final = 128  # arguments of take.lua; most requests of an app have the limits of a few rules
 _FIXARRAY_LIMIT: Final = 16  # the head of a msgpack list has one byte if it has fewer values, else three
 _SEPARATORS: Final = {"msgpack": b"", "text": b","}  # between values
 SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a Lua implementation
@@ -56,7 +56,8 @@ def read_lua(name: str) -> str:
     return (files("ratelimit_mw") / f"{name}.lua").read_text("utf-8")
 
 
-def join_groups(codec: Codec, now: int, groups: Iterable[bytes], *, commit: bool) -> bytes:
+@lru_cache(_CACHED_ARGUMENTS)
+def join_groups(codec: Codec, now: int, groups: tuple[bytes, ...], *, commit: bool) -> bytes:
     """Return ARGV[1] of take.lua for groups, in the order of their keys. Equal groups are encoded once.
 
     `now`: an injected time in microseconds; 0 for the server's time. `groups`: from `encode_group`.
@@ -127,26 +128,21 @@ def _encode_list(codec: Codec, parts: Iterable[bytes]) -> bytes:
     return b"[" + body + b"]" if codec == "text" else body
 
 
-def read_decisions(
-    reply: object, charges: Sequence[Charge], driver: Literal["take", "settle"] = "take"
-) -> list[Decision]:
-    """Return the decisions in a reply of `driver`. Raises `StoreError` unless there is one for each charge."""
-    return _read_decisions(reply, len(charges), driver)
-
-
-def read_decisions_by_group(reply: object, groups: Sequence[int]) -> list[list[Decision]]:
-    """Return the decisions on each group. `groups`: the number of charges of each group.
+def read_decisions_by_group(reply: object, sizes: Sequence[int]) -> list[list[Decision]]:
+    """Return the decisions on each group. `sizes`: the number of charges of each group.
 
     Decodes the reply as a whole, because a call of the decoder takes longer than decoding one group.
     """
-    every = _read_decisions(reply, sum(groups), "take")
-    if len(every) == len(groups):  # each group has one charge, as in most batches
-        return [[decision] for decision in every]
-    ends = [*accumulate(groups)]
-    return [every[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    every = read_decisions(reply, sum(sizes))
+    groups, end = [], 0
+    for size in sizes:
+        start, end = end, end + size
+        groups.append(every[start:end])
+    return groups
 
 
-def _read_decisions(reply: object, count: int, driver: str) -> list[Decision]:
+def read_decisions(reply: object, count: int, driver: Literal["take", "settle"] = "take") -> list[Decision]:
+    """Return the decisions in a reply of `driver`. Raises `StoreError` unless there are so many."""
     try:
         if type(reply) is bytes:
             decisions = _decode_decisions(reply)

@@ -51,4 +51,4 @@ class SQLiteStore(GuardedStore, AsyncGuardedStore):
         self.path: Final = checked_path(path)
         use = FileUse(checks=self._checks_file, owns=self._owns_file)
         store = FileStore(self.path, max_keys, timeout, clock, use)
-        super().__init__(store, Guard(cache if deny_cache else None, CircuitBreaker(), clock, leases=False), timeout)
+        super().__init__(store, Guard(cache, CircuitBreaker(), clock, leases=False), timeout)
