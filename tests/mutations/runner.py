@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +20,8 @@ from msgspec import DecodeError, json
 from mutations.child import Outcome
 from mutations.forks import Order
 from mutations.listing import PACKAGE, ROOT, Mutation
+
+_AT_ONCE = 20  # tests in one process
 
 Try = Callable[[Sequence[str], Mutation | None], "Ran"]
 
@@ -42,38 +44,53 @@ class Ran(NamedTuple):
         return bool(self.outcome.failed) and not self.outcome.error
 
 
-def run(mutations: Sequence[Mutation], *, jobs: int, say: Callable[[str], object] = print) -> int:
+def run(
+    mutations: Sequence[Mutation],
+    *,
+    jobs: int,
+    say: Callable[[str], object] = print,
+    killers: dict[str, str] | None = None,
+) -> int:
     """Print the outcome of each mutation, and how many were killed.
 
-    Returns 0 if all were killed and the tests pass without mutations, else 1.
+    Returns 0 if all were killed, and the tests that killed them pass without mutations, else 1. `killers` has the test
+    that killed a mutation the last time, by its name: it runs first. The dict is updated.
     """
+    killers = {} if killers is None else killers
     with TemporaryDirectory(prefix="ratelimit-mw-") as folder:
         package = _compiled(folder)  # all mutations begin with the same text, even if files are edited meanwhile
         if stale := [f"{mutation}: {problem}" for mutation in mutations if (problem := _problem(mutation, package))]:
             say("\n".join(stale))
             return 1
         with _testers(package, jobs) as tried, ThreadPoolExecutor(jobs) as threads:
-            return _run(mutations, tried, threads, say)
-
-
-def _run(mutations: Sequence[Mutation], tried: Try, threads: ThreadPoolExecutor, say: Callable[[str], object]) -> int:
-    tests = list(dict.fromkeys(test for mutation in mutations for test in mutation.tests))
-    for test, ran in zip(tests, threads.map(lambda test: tried([test], None), tests), strict=True):
-        say(f"without a mutation, {test}: {_verdict(ran, 'fails at', 'passes')}")
-        if not ran.passed:
-            say(ran.output)
-            threads.shutdown(cancel_futures=True)
-            return 1
-    left = []
-    tries = threads.map(lambda mutation: tried(mutation.tests, mutation), mutations)
-    for mutation, ran in zip(mutations, tries, strict=True):
-        say(f"{mutation}: {_verdict(ran, 'killed by', 'SURVIVED')}")
-        if ran.outcome.error:
-            say(ran.output)
-        if not ran.killed:
-            left.append(f"not killed: {mutation}")
-    say("\n".join([*left, f"{len(mutations) - len(left)} of {len(mutations)} killed"]))
+            left = []
+            tries = threads.map(lambda mutation: _killed(mutation, killers, tried), mutations)
+            for mutation, ran in zip(mutations, tries, strict=True):
+                say(f"{mutation}: {_verdict(ran)}")
+                if ran.outcome.error:
+                    say(ran.output)
+                if ran.killed:
+                    killers[mutation.name] = ran.outcome.failed
+                else:
+                    left.append(mutation)
+            tests = sorted({killers[mutation.name] for mutation in mutations if mutation not in left})
+            groups = [tests[start : start + _AT_ONCE] for start in range(0, len(tests), _AT_ONCE)]
+            for ran in threads.map(lambda group: tried(group, None), groups):
+                if not ran.passed:
+                    say(f"without a mutation: {ran.outcome.failed or ran.outcome.error}\n{ran.output}")
+                    return 1
+    lines = [f"not killed: {mutation}" for mutation in left]
+    say("\n".join([*lines, f"{len(mutations) - len(left)} of {len(mutations)} killed"]))
     return 1 if left else 0
+
+
+def _killed(mutation: Mutation, killers: Mapping[str, str], tried: Try) -> Ran:
+    """Run the tests of a mutation, the one that killed it the last time before the others."""
+    if mutation.name in killers:
+        ran = tried([killers[mutation.name]], mutation)
+        if ran.killed:
+            return ran
+    return tried(mutation.tests, mutation)
 
 
 def _problem(mutation: Mutation, package: Path) -> str:
@@ -85,10 +102,10 @@ def _problem(mutation: Mutation, package: Path) -> str:
     return ""
 
 
-def _verdict(ran: Ran, failed: str, passed: str) -> str:
+def _verdict(ran: Ran) -> str:
     """Describe the outcome."""
     outcome = ran.outcome
-    what = f"{failed} {outcome.failed}" if outcome.failed else passed
+    what = f"killed by {outcome.failed}" if outcome.failed else "SURVIVED"
     return f"{f'ERROR, {outcome.error}' if outcome.error else what} ({ran.seconds:.1f} s)"
 
 
@@ -167,4 +184,5 @@ def _environment() -> dict[str, str]:
     """Return the environment of the tests. Python keeps what it has compiled of them."""
     unset = ("RATELIMIT_MW_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(unset)}
-    return kept | {"PYTHONPATH": str(ROOT / "tests"), "PYTHONSAFEPATH": "1", "TEST_PROFILE": "mutation"}
+    path = str(ROOT / "tests")
+    return kept | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "TEST_PROFILE": "mutation", "TEST_REDIS": "one"}
