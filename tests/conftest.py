@@ -1,4 +1,4 @@
-"""Redis servers and clusters for the tests that need them, and the Hypothesis profiles."""
+"""Redis servers and clusters for the tests that need them."""
 
 import os
 import re
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import pytest
-from hypothesis import settings
 
 from message_codes import with_codes, without_codes  # noqa: F401  # fixtures
 from profiles import PROOF
@@ -40,11 +39,6 @@ _NONE_AT_ALL = "no redis-server to test against; type: sudo apt-get install redi
 
 _BINARIES = pytest.StashKey[dict[str, Path]]()
 _PROBLEMS = pytest.StashKey[list[str]]()
-
-# derandomize is explicit, because Hypothesis would turn it on in a CI.
-settings.register_profile("quick", max_examples=50, deadline=None, derandomize=False)
-settings.register_profile("proof", max_examples=2000, deadline=None, derandomize=False)
-settings.load_profile(os.environ.get("TEST_PROFILE", "quick"))
 
 _ONCE = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.once\b", re.MULTILINE)  # of a whole file
 

@@ -1,6 +1,5 @@
-"""Runs tests with the package that is first on the path, in a separate process, and prints the outcome."""
+"""Runs tests with the package that is first on the path, and prints the outcome."""
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -40,6 +39,11 @@ class First:
         elif report.failed:
             self.error = self.error or f"{report.when} of {report.nodeid} failed"
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_assertrepr_compare(self) -> list[str]:
+        """Compare no large values line by line, only to show why a test failed."""
+        return ["not as expected"]
+
 
 def broken() -> str:
     """Return why the package does not run, or "". A mutation must not be found by that alone."""
@@ -63,6 +67,7 @@ def outcome(tests: Sequence[str]) -> Outcome:
         return Outcome(package, error=error)
     first = First()
     options = ["-x", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of a plugin that is imported already
     try:
         code = pytest.main([*options, *[str(ROOT / test) for test in tests]], plugins=[first])
     except Exception as error:  # noqa: BLE001  # pytest raises errors of objects that are collected after the last test
@@ -72,10 +77,9 @@ def outcome(tests: Sequence[str]) -> Outcome:
     return Outcome(package, first.failed, first.error)
 
 
-if __name__ == "__main__":
+def main(tests: Sequence[str]) -> None:
+    """Run the tests until one fails, and print the outcome as the last line."""
     # like Ctrl-C, so that the tests stop the servers that they started
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.alarm(_LONGEST)
-    sys.stdout.write(f"\n{json.encode(outcome(sys.argv[1:])).decode()}\n")
-    sys.stdout.flush()
-    os._exit(0)  # so that no thread of a failed test prints after the last line
+    sys.stdout.write(f"\n{json.encode(outcome(tests)).decode()}\n")

@@ -11,6 +11,7 @@ from mutations.matching import replaced, span_of
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = ROOT / "ratelimit_mw"
 LIST: Final = Path(__file__).with_name("mutations.toml")
+KILLERS: Final = Path(__file__).with_name("killers.json")  # by the name of a mutation, the test that killed it last
 
 
 class Change(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,8 +42,13 @@ class Mutation(Struct, frozen=True):
     tests: tuple[str, ...]
     within: str = ""
 
+    @property
+    def name(self) -> str:
+        """What no other mutation has, even if more are added before it."""
+        return f"{self.file}: {self.why}"
+
     def __str__(self) -> str:
-        return f"{self.number:2} {self.file}: {self.why}"
+        return f"{self.number:2} {self.name}"
 
     def apply(self, package: Path) -> str:
         """Return the text of the file with the change.

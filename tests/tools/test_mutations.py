@@ -171,7 +171,6 @@ def test_run_succeeds_if_all_mutations_are_killed() -> None:
     assert told([REFILLS]) == (
         0,
         [
-            f"without a mutation, {TEST}: passes",
             f" 1 algorithms/bucket.py: a clock that steps back refills: killed by {TEST}",
             "1 of 1 killed",
         ],
@@ -209,10 +208,25 @@ def test_mutation_that_no_longer_applies_is_an_error(old: str, new: str, problem
     assert told([REFILLS, stale]) == (1, [f" 1 algorithms/bucket.py: a clock that steps back refills: {problem}"])
 
 
-def test_tests_that_fail_without_a_mutation_are_an_error() -> None:
+def test_a_test_that_is_gone_is_an_error() -> None:
     code, said = told([replace(REFILLS, tests=("tests/test_that_is_gone.py",))])
     assert code == 1
-    assert said[0].startswith("without a mutation, tests/test_that_is_gone.py: ERROR, pytest says ")
+    assert said[0].startswith(" 1 algorithms/bucket.py: a clock that steps back refills: ERROR, pytest says ")
+
+
+def test_a_test_that_fails_without_a_mutation_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_OLDEST", "starlette 0.1")
+    code, said = told([replace(REFILLS, tests=("tests/test_versions.py",))])
+    assert code == 1
+    assert said[1].startswith("without a mutation: tests/test_versions.py::")
+
+
+def test_the_test_that_killed_a_mutation_runs_first() -> None:
+    killers = {REFILLS.name: TEST}
+    assert run([replace(REFILLS, tests=("tests/test_that_is_gone.py",))], jobs=1, killers=killers, say=str) == 0
+    killers[REFILLS.name] = "tests/test_that_is_gone.py"
+    assert run([REFILLS], jobs=1, killers=killers, say=str) == 0
+    assert killers == {REFILLS.name: TEST}
 
 
 def test_choice_of_an_unknown_mutation_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
