@@ -41,7 +41,8 @@ class Way:
     """The charges of all requests to one place, without the client. Made once per leaf of the path tree and method.
 
     `templates`: the charges of `match`, with the key that an empty tag gives. `prefix`: the bits of an IPv6 address
-    that identify a client. `are_shortest`: see `_tags_of_addresses`. `charges(client)`: returns the charges of a client; None if `client` is not an address.
+    that identify a client. `are_shortest`: see `_tags_of_addresses`. `charges(client)`: returns the charges of a
+    client; None if `client` is not an address.
     `verdict`: that of a request without charges; None if nothing limits it.
     """
 
