@@ -69,9 +69,10 @@ class Way:
             for limit, template in zip(self._limits, templates, strict=True)
         ]
         self._is_plain: Final = is_plain(templates)
-        self.charges: Final = Memo(self._charges, _GROUPS).__getitem__
+        self.charges: Final = Memo(self.new_charges, _GROUPS).__getitem__
 
-    def _charges(self, client: str) -> Sequence[Charge] | None:
+    def new_charges(self, client: str) -> Sequence[Charge] | None:
+        """Return what `charges` remembers."""
         tag = self._tags[client]
         if tag is None:
             return None
