@@ -71,7 +71,7 @@ def identity_hash(secret: str) -> Callable[[str], str]:
 
     def hash_of(identity: str) -> str:
         one = prepared.copy()
-        one.update(_bytes(identity))
+        one.update(identity.encode("utf-8", "surrogatepass"))
         return one.hexdigest()
 
     return hash_of

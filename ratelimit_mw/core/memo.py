@@ -1,10 +1,10 @@
 """Caches of computed values for the request path."""
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-K = TypeVar("K", bound=Sized)
+K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -32,19 +32,18 @@ class Memo(dict[K, V], Generic[K, V]):
     """A dict that computes missing values with `make`.
 
     A hit is faster than one in `lru_cache`, so the request path uses this. `budget`: bounds the number of entries.
-    `max_length`: values for longer keys are computed each time.
+    A value of None is computed each time.
     """
 
-    def __init__(self, make: Callable[[K], V], budget: Budget, max_length: int | None = None) -> None:
+    def __init__(self, make: Callable[[K], V], budget: Budget) -> None:
         super().__init__()
         self._make: Final = make
         self._budget: Final = budget
-        self._max_length: Final = max_length
         budget.register(self)
 
     def __missing__(self, key: K) -> V:
         value = self._make(key)
-        if self._max_length is None or len(key) <= self._max_length:
+        if value is not None:
             budget = self._budget
             if budget.count >= budget.maxsize:
                 budget.clear()

@@ -18,7 +18,7 @@ _IPV4_PREFIX_BITS = 96  # bits before an embedded IPv4 address, mapped or NAT64
 
 _PORT = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]+))?"  # RFC 7239, 6: a number, or a name in place of the number
 _ZONE = r'(?:%[^][\s,;"\\]*)?'  # an interface's name; without the characters that end a list member
-_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_OCTET = "(?:1[0-9]{0,2}+|[1-9]?[0-9]|2[0-4][0-9]|25[0-5])"  # in the order in which most match first
 _IPV4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:]{2,45}")  # the characters of an IPv6 address in its usual form
 # the first 12 bytes of an IPv6 address with an embedded IPv4 address; `inet_ntop` writes the first kind with dots

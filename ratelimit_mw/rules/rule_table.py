@@ -129,6 +129,7 @@ class RuleTable:
         self._anywhere: Final = None if paths else Leaf()  # where all paths end, if no path matters
         self._has_two_forms: Final = any(path.has_two_forms for path in paths)
         case = self._ignores_case = settings.ignore_case
+        self._finds_clients: Final = bool(settings.trusted_proxies)  # `ClientIPResolver` returns the shortest form
         self._received: Final = PathTree.from_rules([path.received_templates for path in paths], ignore_case=case)
         self._normal: Final = PathTree.from_rules([path.normal_templates for path in paths], ignore_case=case)
         self.combined: Final = lru_cache(maxsize=_CACHE_SIZE)(self._combine)
@@ -168,7 +169,8 @@ class RuleTable:
         if any(rule.hosts is not None or rule.when is not None for rule in rules):
             return None
         applicable = applicable_rules(endpoint_rules, method, None) if endpoint_rules else ()
-        return way_of(self.combined(((self._first_matches(indices, method, None, {}), applicable),)))
+        match = self.combined(((self._first_matches(indices, method, None, {}), applicable),))
+        return way_of(match, are_shortest=self._finds_clients)
 
     def is_exempt(self, forms: Forms) -> bool:
         """Return whether no limit applies to a path."""

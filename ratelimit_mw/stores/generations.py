@@ -73,12 +73,12 @@ class GenerationalMap:
         then uses `set`, which moves the state to the current generation. States of younger generations do not move.
         Otherwise, all states of a limit with more keys than fit into one generation would move again and again.
         """
-        # A generation is due a window after it closed. So if it is due at most half a window from now, it closed at
-        # least half a window ago.
-        due_limit = now + self.limit.window_us // 2
-        for generation in reversed(self._older):
+        for generation in reversed(self._older) if self._older else ():
             state = generation.states.get(key)
             if state is not None:
+                # A generation is due a window after it closed. So if it is due at most half a window from now, it
+                # closed at least half a window ago.
+                due_limit = now + self.limit.window_us // 2
                 return (None if generation.due_at <= due_limit else generation.states), state
         return None, None
 

@@ -1,6 +1,7 @@
 """What `take` decides on the charges of the short way equals what `admit` decides."""
 
 import asyncio
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -196,3 +197,9 @@ def test_surplus_decisions_of_a_store_count_as_a_store_error(gate: Make) -> None
     verdict = gate(store=TwoForOne()).take()
     assert verdict is not None
     assert (verdict.source, verdict.allowed) == ("local", True)
+
+
+@pytest.mark.parametrize("limits", ["3/minute", ["3/minute", "2/hour"]])
+def test_a_verdict_can_be_sent_to_another_process(gate: Make, limits: Any) -> None:
+    verdict = gate(limits=limits).take()
+    assert told(pickle.loads(pickle.dumps(verdict))) == told(verdict)  # noqa: S301  # made here
