@@ -168,7 +168,7 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     fields: HeaderList = []
     if style != "legacy" and (values := _rate_limit_values(verdict)):
         policy, rate_limit = values
-        fields = [("RateLimit-Policy", policy.decode()), ("RateLimit", rate_limit.decode())]
+        fields = [("RateLimit-Policy", policy.decode("ascii")), ("RateLimit", rate_limit.decode("ascii"))]
     if style != "ietf" and (visible := _visible_policies(verdict)):
         binding = visible[0][1]
         fields += [("X-RateLimit-Limit", str(binding.limit)), ("X-RateLimit-Remaining", str(binding.remaining))]
