@@ -1,7 +1,7 @@
 """FastAPI: limits as dependencies of an app, router or route, with or without the middleware."""
 
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, MutableMapping, Sequence
-from functools import cache, partial
+from functools import partial
 from inspect import isroutine
 from typing import Annotated, Any, ClassVar, Final, Unpack
 
@@ -11,10 +11,12 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.asgi.send import Scope, close_message
 from ratelimit_mw.checks.decorators import NoDependency, check_parentheses
 from ratelimit_mw.core.errors import ConfigError, require
+from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, Verdict
-from ratelimit_mw.http.response import RESPONSES, raw_headers
+from ratelimit_mw.engine.entrance import enter_asgi
+from ratelimit_mw.http.response import RESPONSES
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.routes import (
     RouteInfo,
@@ -45,11 +47,13 @@ from ratelimit_mw.starlette.enforcement import (
     display_name,
     endpoint_checks,
     enforce,
-    enter,
+    record_admission,
+    short_way_check,
 )
 
 __all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
 
+_MAX_LIMITS: Final = 1024  # limits of a route whose checks are cached
 _HINT: Final = 'did you mean Depends(RateLimit("5/minute"))?'
 _ON_A_FUNCTION: Final = (
     'did you mean @limit("5/minute"), or Depends(RateLimit("5/minute")) in the dependencies of the route?'
@@ -136,11 +140,16 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
         context = _route_context(scope)
         if context.exempt:
             return
-        checks = context.checks(self)
-        way, verdict, client = (None, None, None) if response.raw_headers else await enter(scope, checks)
-        if way is not None and (verdict is None or verdict.allowed):
-            response.raw_headers += [] if verdict is None else raw_headers(verdict)
-            return
+        checks, verdict, client = context.checks[self], None, None
+        compiled = None if response.raw_headers else short_way_check(scope, checks)
+        if compiled is not None:
+            way, charges, client = enter_asgi(compiled.gate.rule_set, scope, compiled.endpoint_rules)
+            if way is not None:
+                gate = compiled.sync_gate
+                verdict = await compiled.gate.take(way, charges) if gate is None else gate.take(way, charges)
+                if verdict is None or verdict.allowed:
+                    response.raw_headers += record_admission(scope, checks[0], compiled.gate, verdict)
+                    return
         decision = await enforce(scope, checks, context.template, verdict, client)
         if decision is None:
             return
@@ -213,7 +222,7 @@ class _RouteContext:
     """The limits of one route, grouped once; replaced when limits or routes are added.
 
     A *run* is a series of limits with no other dependency between them. `template`: None if the route is unknown.
-    `checks(limit)`: returns the checks of the run that contains the limit. `scope_key`: the objects that identify the
+    `checks[limit]`: the checks of the run that contains the limit. `scope_key`: the objects that identify the
     route in the scope; referenced, so that no other object gets their ids.
     """
 
@@ -240,7 +249,7 @@ class _RouteContext:
         self._shown: Final = display_name(info, self.endpoint)
         self._runs: Final = _runs(matched_route(scope), overrides)
         self._all_limits: Final = tuple(dict.fromkeys(one for run in self._runs for one in run))
-        self.checks: Final = cache(self._checks_for)
+        self.checks: Final = Memo[AsgiEndpointLimit, Sequence[EndpointCheck]](self._checks_for, Budget(_MAX_LIMITS))
 
     def _checks_for(self, one: AsgiEndpointLimit) -> Sequence[EndpointCheck]:
         # a limit without a run is in a route whose dependencies this version of FastAPI does not expose
@@ -253,18 +262,19 @@ def _route_context(scope: Scope) -> _RouteContext:
     if overrides := getattr(scope.get("app"), "dependency_overrides", None):  # set by tests
         return _RouteContext(scope, route_info(scope), overrides)
     contexts = app_cache(scope.get("router"), "around")
-    scope_key: tuple[Any, ...] = id(scope.get("route")), id(route_leaf(scope))
+    route, leaf = scope.get("route"), route_leaf(scope) if "fastapi" in scope else None
+    scope_key: Any = id(route) if leaf is None else (id(route), id(leaf))
     context: _RouteContext | None = contexts.get(scope_key)
     if context is None or context.version != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
         context = _find_context(scope, scope_key, contexts)
     return context
 
 
-def _find_context(scope: Scope, scope_key: tuple[Any, ...], contexts: dict[Any, Any]) -> _RouteContext:
+def _find_context(scope: Scope, scope_key: Any, contexts: dict[Any, Any]) -> _RouteContext:
     infos = route_infos(scope)
     info = first_match(infos, scope)
     if len(infos) > 1 and info is not None:  # the route is mounted several times, so the request decides
-        scope_key = (*scope_key, info.template)
+        scope_key = (scope_key, info.template)
     context: _RouteContext | None = contexts.get(scope_key)
     if context is None or context.version != EndpointLimit.version or context.endpoint is not scope.get("endpoint"):
         context = _RouteContext(scope, info)

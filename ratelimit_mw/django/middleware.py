@@ -250,7 +250,7 @@ class RateLimitMiddleware:
             context = context.outer
         state = getattr(request, "scope", request.META).get(_STATE_KEY) if inner is None else inner.state
         adds_headers = self._adds_headers
-        if not isinstance(state, RateLimitState):
+        if state is None or not isinstance(state, RateLimitState):
             state = RateLimitState(None, self._gate, adds_headers)
         elif state.headers_claimed:
             adds_headers = False

@@ -38,7 +38,8 @@ with require("flask"):
     from werkzeug.routing import Rule
     from werkzeug.wsgi import ClosingIterator
 
-_ATTRIBUTE: Final = "_ratelimit_mw"  # set on Flask's request and response
+# Set on Flask's request and response. Not by `vars`, because once an object has a dict, its attributes are slower.
+_ATTRIBUTE: Final = "_ratelimit_mw"
 _KEEPS_LIST: Final = isinstance(getattr(Headers(), "_list", None), list)
 
 
@@ -140,23 +141,24 @@ class Hooks:
         Raises the `HTTPException` of the refusal's status, with a `verdict`, if the app has an error handler for it.
         """
         flask_request = _current_request()
-        of_request = flask_request.__dict__
-        decision: _RequestDecision | None = of_request.get(_ATTRIBUTE)
+        decision: _RequestDecision | None = getattr(flask_request, _ATTRIBUTE, None)
         if decision is None:
-            decision = of_request[_ATTRIBUTE] = self._decide(flask_request)
+            decision = self._decide(flask_request)
+            setattr(flask_request, _ATTRIBUTE, decision)
         if decision.fields is not None:
             raise _error(decision)
         return decision.refusal
 
     def after(self, response: Response) -> Response:
         """Add the headers. Also decides a request that an earlier hook answered, so that it is charged, too."""
-        of_request = _current_request().__dict__
-        if _ATTRIBUTE not in of_request:
+        flask_request: Any = _current_request()
+        decision: _RequestDecision | None = getattr(flask_request, _ATTRIBUTE, None)
+        if decision is None:
             refusal = self._decide_late()
             if refusal is not None:
                 response.close()
                 response = refusal
-        decision: _RequestDecision = of_request[_ATTRIBUTE]
+            decision = getattr(flask_request, _ATTRIBUTE)
         state = decision.shown_state
         _add_headers(response, decision.fields or [] if state is None else headers(state.verdict, self._style), state)
         if decision.fields is not None and response.status_code < _FIRST_ERROR:
@@ -167,7 +169,7 @@ class Hooks:
 
     def finished(self, *_: object, response: Response, **__: object) -> None:
         """Report the end when the server closes the response. Functions that ran after `after` may have replaced it."""
-        decision: _RequestDecision | None = vars(_current_request()).get(_ATTRIBUTE)
+        decision: _RequestDecision | None = getattr(_current_request(), _ATTRIBUTE, None)
         if decision is not None and decision.tracker is not None:
             _end_on_close(response, decision.tracker)
 
@@ -325,14 +327,13 @@ def _add_headers(response: Response, fields: HeaderList, state: RateLimitState |
 
     Replaces those added before, because an app may return the same object again.
     """
-    of_response = response.__dict__
-    if before := of_response.get(_ATTRIBUTE):
-        of_response[_ATTRIBUTE] = None
+    if before := getattr(response, _ATTRIBUTE, None):
+        setattr(response, _ATTRIBUTE, None)
         response.headers = Headers([line for line in response.headers if line not in before])
     if fields:
         theirs = response.headers
         added = addable_to_refusal(fields, theirs.keys()) if state is None else addable(state.verdict, fields, theirs)
-        of_response[_ATTRIBUTE] = added
+        setattr(response, _ATTRIBUTE, added)
         # To add a field by `add` takes as long as making it, because that searches the value for line breaks. These
         # fields have none, so they are written into the list inside werkzeug's class, if that still has one.
         if type(theirs) is Headers and _KEEPS_LIST:

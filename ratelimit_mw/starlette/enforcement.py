@@ -13,15 +13,12 @@ from ratelimit_mw.checks.endpoints import check_routes
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.engine.entrance import enter_asgi
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import HeaderList, RawFields, headers, raw, raw_headers
 from ratelimit_mw.http.routes import RouteInfo, app_cache, route_info
 from ratelimit_mw.http.views import AsgiRequest, peer_of
-from ratelimit_mw.rules.rule_set import UNDECIDED
 from ratelimit_mw.rules.rule_table import EndpointRules
-from ratelimit_mw.rules.way import Way
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.endpoint_limits import AsgiLimit, EndpointLimit, limits_on
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
@@ -98,8 +95,8 @@ def display_name(info: RouteInfo | None, endpoint: Any) -> str:
 class CompiledCheck(Struct):
     """The gate and rules of a check.
 
-    `sync_gate`: decides the same without an await; None if an await is needed. `takes_short_way`: whether `enter` may
-    decide.
+    `sync_gate`: decides the same without an await; None if an await is needed. `takes_short_way`: whether its
+    requests may take the short way.
     """
 
     gate: AsyncGate
@@ -258,7 +255,7 @@ async def enforce(
     Every refusal by an endpoint limit of Starlette or FastAPI passes through this function. It sends nothing: its
     callers (`limit`, and the `RateLimit` of Starlette and of FastAPI) respond to the refusal. Like the middleware, it
     stores the request's `RateLimitState` in the scope. `route`: the template. `verdict`, `client`: those of
-    `enter`, if it refused.
+    the short way, if it refused.
     """
     decision: EndpointDecision | None = None
     for check in checks:
@@ -303,24 +300,19 @@ def _track(request: AsgiRequest, state: RateLimitState) -> None:
         state.tracker.add(request.on_end)
 
 
-async def enter(scope: Scope, checks: Sequence[EndpointCheck]) -> tuple[Way | None, Verdict | None, str | None]:
-    """Decide on the short way. Return the way, the verdict and the client; no way if `enforce` must decide.
-
-    It may apply if no limit has decided before. The caller passes a refusal to `enforce`, which records it.
-    """
+def short_way_check(scope: Scope, checks: Sequence[EndpointCheck]) -> CompiledCheck | None:
+    """Return the compiled check of a request that may take the short way, as no limit has decided before; else None."""
     if len(checks) != 1 or STATE_KEY in scope or "user" in scope or scope["type"] != "http" or _ENFORCED in scope:
-        return None, None, None
+        return None
     compiled = checks[0].compiled_for(scope, None)
-    way, charges, client = UNDECIDED
-    if compiled.takes_short_way:
-        way, charges, client = enter_asgi(compiled.gate.rule_set, scope, compiled.endpoint_rules)
-    if way is None:
-        return None, None, None
-    gate = compiled.sync_gate
-    verdict = await compiled.gate.take(way, charges) if gate is None else gate.take(way, charges)
-    if verdict is None or verdict.allowed:
-        scope[_ENFORCED] = checks[0].endpoint_limits
-    if verdict is not None and verdict.allowed:
-        state = scope[STATE_KEY] = RateLimitState(verdict, entries=[(compiled.gate, verdict)])
-        scope.setdefault("state", {})["ratelimit"] = state
-    return way, verdict, client
+    return compiled if compiled.takes_short_way else None
+
+
+def record_admission(scope: Scope, check: EndpointCheck, gate: AsyncGate, verdict: Verdict | None) -> RawFields:
+    """Record that the short way has admitted a request. Returns the headers as bytes; none without a verdict."""
+    scope[_ENFORCED] = check.endpoint_limits
+    if verdict is None:
+        return []
+    state = scope[STATE_KEY] = RateLimitState(verdict, entries=[(gate, verdict)])
+    scope.setdefault("state", {})["ratelimit"] = state
+    return raw_headers(verdict)
