@@ -77,7 +77,7 @@ class _Calls:
         return self._take(charges)
 
     async def _take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
-        """Take charges without leases. The deny cache and the breaker are asked only if they know of any trouble."""
+        """Take charges without leases. Calls the cache only if it has refusals, the breaker only after failures."""
         guard = self.guard
         refusals, breaker, started_at = guard.refusals, guard.breaker, guard.clock()
         if refusals.by_key and (known := refusals.find(charges, started_at)) is not None:
