@@ -373,7 +373,9 @@ def test_a_new_part_needs_no_file_beside_those_of_its_table(recipe: Recipe, tmp_
             checkout.add(path)
         done = checkout.python("-c", recipe.proof, url)
         assert done.returncode == 0, done.stderr
-        for check in dict.fromkeys(checks.values()):
+        every = dict.fromkeys(checks.values())
+        whole = [check for check in every if not (check.startswith("python ") or " -k " in check)]
+        for check in [" ".join(whole), *[check for check in every if check not in whole]]:
             assert checkout.check(check) == (0, ANY), check
 
 

@@ -45,7 +45,9 @@ def environment(wheels: Path, port: int) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if name not in outer}
     ports = dict.fromkeys(("UVICORN_PORT", "FLASK_RUN_PORT"), str(port))
     python = str(Path(sys.executable).resolve().parent)  # so that python3 is the interpreter of this environment
-    return {**own, **ports, "PIP_FIND_LINKS": str(wheels), "PATH": f"{python}{os.pathsep}{own['PATH']}"}
+    # "0" is pip's way to set --no-compile, which saves time
+    own |= {"PIP_FIND_LINKS": str(wheels), "PIP_NO_COMPILE": "0", "PATH": f"{python}{os.pathsep}{own['PATH']}"}
+    return {**own, **ports}
 
 
 def of(framework: str) -> str:
