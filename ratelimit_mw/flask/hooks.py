@@ -40,7 +40,6 @@ with require("flask"):
 
 # Set on Flask's request and response. Not by `vars`, because once an object has a dict, its attributes are slower.
 _ATTRIBUTE: Final = "_ratelimit_mw"
-_KEEPS_LIST: Final = isinstance(getattr(Headers(), "_list", None), list)
 
 
 # These functions return the object behind a proxy of Flask. Each access through the proxy takes half a microsecond.
@@ -334,10 +333,4 @@ def _add_headers(response: Response, fields: HeaderList, state: RateLimitState |
         theirs = response.headers
         added = addable_to_refusal(fields, theirs.keys()) if state is None else addable(state.verdict, fields, theirs)
         setattr(response, _ATTRIBUTE, added)
-        # To add a field by `add` takes as long as making it, because that searches the value for line breaks. These
-        # fields have none, so they are written into the list inside werkzeug's class, if that still has one.
-        if type(theirs) is Headers and _KEEPS_LIST:
-            theirs._list += added  # noqa: SLF001  # see above
-        else:
-            for name, value in added:
-                theirs.add(name, value)
+        theirs[len(theirs) :] = added  # takes a third of the time of `headers.add` for each field
