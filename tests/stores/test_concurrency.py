@@ -39,6 +39,7 @@ QUOTAS = {
 }
 
 
+@pytest.mark.one_redis
 def test_eight_processes_get_exactly_the_quota_of_each_limit(redis_url: str) -> None:
     admitted = by_eight_processes(WORKER, redis_url, str(PATIENCE), *QUOTAS)
     assert [sum(counts) for counts in zip(*admitted, strict=True)] == list(QUOTAS.values())

@@ -86,6 +86,7 @@ def test_redis_lists_the_keys_that_a_peek_refuses(algorithm: str, redis_server: 
     finds_what_a_peek_refuses(algorithm, redis_server.url)
 
 
+@pytest.mark.one_redis
 @each_algorithm
 def test_cluster_lists_the_keys_that_a_peek_refuses(algorithm: str, redis_cluster: RedisCluster) -> None:
     finds_what_a_peek_refuses(algorithm, redis_cluster.url)

@@ -22,6 +22,7 @@ from ratelimit_mw import (
 )
 from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.algorithms.bucket import LevelState
+from ratelimit_mw.core.limit import PlainGroup
 from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock
 
@@ -527,3 +528,11 @@ def test_keys_of_many_generations_get_exactly_their_quota() -> None:
     admitted = Counter(key for _ in range(4) for key in keys if hit(store, key, limit).allowed)
     assert set(admitted.values()) == {3}
     assert (len(store), len(admitted)) == (500, 500)
+
+
+def test_a_group_of_the_middleware_is_charged_completely_or_not_at_all() -> None:
+    first, last = Charge("a", FixedWindow(5, 60)), Charge("b", FixedWindow(2, 60))
+    store = MemoryStore(clock=Clock())
+    allowed = [[decision.allowed for decision in store.take(PlainGroup([first, last]))] for _ in range(4)]
+    assert allowed == [[True, True]] * 2 + [[True, False]] * 2
+    assert store.peek([Charge("a", first.limit, 0)])[0].remaining == 3

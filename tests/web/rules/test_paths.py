@@ -272,6 +272,12 @@ def test_matching_rules_are_listed_once_each_and_in_order() -> None:
     assert [*index.matching_rules("")] == [*PathTree([]).matching_rules("/")] == []
 
 
+def test_a_leaf_has_the_rules_of_paths_that_go_on_from_above() -> None:
+    index = PathTree([("/api/{rest:path}", 0), ("/api/a", 1)])
+    found = [index.leaf(path) for path in ("/api/a", "/api/b", "/api", "/b")]
+    assert [leaf and leaf.rules for leaf in found] == [(0, 1), (0,), (), ()]
+
+
 COVERS = [  # earlier, later, whether the earlier matches every path of the later
     ("/a", "/a", True),
     ("/a", "/b", False),
