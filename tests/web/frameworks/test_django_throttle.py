@@ -25,7 +25,7 @@ from ratelimit_mw.core import log as notices
 from ratelimit_mw.django import Throttle, limit
 from ratelimit_mw.django import throttle as idle
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.testing import Clock, RecordingStore, freeze
 from web.django_ask import BOTH, CLIENT, Site, settings, taken, under_asgi, under_wsgi
 from web.django_site import LOGIN
 
@@ -390,7 +390,7 @@ def test_limits_and_throttles_work_on_each_kind_of_view(
 
 def test_throttle_without_settings_counts_in_this_process_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     ask = under_wsgi([path("", throttled(Burst, Sustained))], None, LOGIN)
-    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"), freeze():
         answers = [ask() for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
     assert answers[2].field("retry-after") == ["60"]

@@ -160,23 +160,6 @@ def test_rate_limit_fields_of_the_app_are_kept_and_come_first(style: Any) -> Non
     assert answer.headers.getlist("X-RateLimit-Limit") == []
 
 
-class Noting(Headers):
-    """Headers of another class than werkzeug's, which record the names that are added."""
-
-    def add(self, key: str, value: Any, /, **more: Any) -> None:
-        self.setdefault("X-Added", key)
-        super().add(key, value, **more)
-
-
-def test_fields_are_added_by_the_methods_of_another_class_of_headers() -> None:
-    app = limited()
-    response = Response("own")
-    response.headers = Noting()
-    app.add_url_rule("/own", "own", lambda: response)
-    answer = app.test_client().get("/own")
-    assert answer.headers.to_wsgi_list()[:3] == [("X-Added", "RateLimit-Policy"), *OWN]
-
-
 def test_a_response_object_shared_by_requests_gets_its_fields_once(app: Flask) -> None:
     RateLimiter(app)
     shared = Response("same", headers=[("X-Own", "1")])
