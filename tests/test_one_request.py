@@ -43,7 +43,12 @@ DOTTED = [
 CLASSES = [name for name in NAMES if re.fullmatch(r"([A-Z][a-z]+)+", name)]
 WORDS = [name for name in NAMES if re.fullmatch(r"[a-z_]+", name)]
 SECTION = TEXT.partition("\n## One request\n")[2].partition("\n## ")[0]
-STEPS = re.split(r"^\d\. ", SECTION, flags=re.MULTILINE)[1:]
+ROWS = dict(re.findall(r"^\| (\w+) \| (.*) \|$", TEXT, flags=re.MULTILINE))  # what a step does on the longer way
+STEPS = [
+    step + ROWS.get(step.partition(".")[0].strip("*"), "")
+    for step in re.split(r"^\d\. ", SECTION, flags=re.MULTILINE)[1:]
+]
+REDIS = names_in(TEXT.partition("\n## The store's part over Redis\n")[2].partition("\n## ")[0])
 
 
 def found(name: str, modules: Collection[str] = MODULES) -> Any:
@@ -82,13 +87,14 @@ FUNCTIONS = {  # of each step of the page, by number
     number: {name: codes for name in names_in(step) if name in DOTTED and (codes := codes_of(name))}
     for number, step in enumerate(STEPS, 1)
 }
+ALL = {name: codes for functions in FUNCTIONS.values() for name, codes in functions.items()}
 STEP = {name: number for number, functions in reversed(FUNCTIONS.items()) for name in functions}
 
 
 @contextmanager
-def tracing() -> Iterator[list[str]]:
-    """Collect the functions of the page that this thread calls, in the order of their first calls."""
-    names = {code: name for functions in FUNCTIONS.values() for name, codes in functions.items() for code in codes}
+def tracing(functions: Mapping[str, Collection[CodeType]] = ALL) -> Iterator[list[str]]:
+    """Collect those of these functions that this thread calls, in the order of their first calls."""
+    names = {code: name for name, codes in functions.items() for code in codes}
     called: list[str] = []
 
     def trace(frame: FrameType, event: str, _: Any) -> None:
@@ -104,12 +110,14 @@ def tracing() -> Iterator[list[str]]:
         sys.setprofile(before)
 
 
-def traced(count: int = 1, **settings: Any) -> tuple[int, list[str]]:
+def traced(
+    count: int = 1, functions: Mapping[str, Collection[CodeType]] = ALL, **settings: Any
+) -> tuple[int, list[str]]:
     """Send requests to an app with the middleware. Return the status and the functions of the last request."""
     app = RateLimitMiddleware(App200(), **settings)
     for _ in range(count - 1):
         talk(app, HTTP)
-    with tracing() as called:
+    with tracing(functions) as called:
         answer = talk(app, HTTP)
     return answer.sent[0]["status"], called
 
@@ -153,6 +161,12 @@ def test_requests_call_the_functions_in_the_order_of_the_page(
 def test_requests_call_every_function_of_the_page(redis_url: str, failing: RecordingStore) -> None:
     called = {name for kind in REQUESTS for name in of_kind(kind, redis_url, failing)[1]}
     assert set(STEP) - called == set()
+
+
+def test_a_store_on_redis_calls_the_functions_in_the_order_of_the_page(redis_url: str) -> None:
+    functions = {name: codes_of(name) for name in REDIS if name in DOTTED}
+    _, called = traced(3, functions, limits=["1000/minute"], store=redis_url, store_timeout=5.0)
+    assert called == list(functions)
 
 
 @pytest.mark.parametrize("name", DOTTED)

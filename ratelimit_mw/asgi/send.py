@@ -27,7 +27,7 @@ the verdict is known. With the integrations above, each refusing verdict passes 
   its result. So an override of `allow_request` that calls `super()` can see one refusal several times.
 
 Without a `DisconnectWatcher` (`asgi/disconnect.py`), a delay continues after the client has disconnected.
-`RateLimitMiddleware._on_general_path` makes a watcher only for requests that the gate may delay, and not for a refusal
+`RateLimitMiddleware._on_longer_way` makes a watcher only for requests that the gate may delay, and not for a refusal
 of the short way. A synchronous Django middleware and a throttle must not await a delay.
 
 In the WSGI middleware (`wsgi/__init__.py`) and Flask (`flask/hooks.py`), the functions named `_decide` know the

@@ -299,13 +299,13 @@ class Charge(Struct, frozen=True, gc=False):
 class PlainGroup(tuple[Charge, ...]):  # noqa: SLOT001  # a tuple of any length can have no slots
     """Charges in distinct buckets, each of the role `limit`, with a cost of at least 0 and no `max_delay` of its own.
 
-    A store need not check that again. `template`: an object that groups have in common which differ in their keys only.
+    A store need not check that again. `shape_key`: what groups have in common that differ in their keys only.
     """
 
-    template: object
+    shape_key: object
 
     def __reduce__(self) -> tuple[type[tuple[Charge, ...]], tuple[tuple[Charge, ...]]]:
-        """Support pickling and copying, without the template."""
+        """Support pickling and copying, without `shape_key`."""
         return tuple, (tuple(self),)
 
 

@@ -72,7 +72,7 @@ class Way:
         self.charges: Final = Memo(self.new_charges, _GROUPS).__getitem__
 
     def new_charges(self, client: str) -> Sequence[Charge] | None:
-        """Return what `charges` remembers."""
+        """Return the charges of a client, for the memo `charges`."""
         tag = self._tags[client]
         if tag is None:
             return None
@@ -87,7 +87,7 @@ class Way:
         if not self._is_plain:
             return tuple(charges)
         group = PlainGroup(charges)
-        group.template = self
+        group.shape_key = self
         return group
 
     def plan(self, charges: Sequence[Charge]) -> Plan:

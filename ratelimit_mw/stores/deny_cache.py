@@ -24,7 +24,7 @@ _MAX_GROUPS: Final = 10_000  # cached refusals
 _MAX_SETTLED_KEYS: Final = 1_000  # keys whose latest settlement is recorded
 
 T = TypeVar("T")
-Group = tuple[Charge, ...]
+RefusedGroup = tuple[Charge, ...]
 
 
 class RememberedRefusal(NamedTuple):
@@ -35,7 +35,7 @@ class RememberedRefusal(NamedTuple):
     none is too short.
     """
 
-    charges: Group
+    charges: RefusedGroup
     decisions: Sequence[Decision]
     queried_at: int
     answered_at: int
@@ -58,9 +58,9 @@ class DenyCache:
 
     def __init__(self, max_seconds: float) -> None:
         self._max_seconds: Final = check_seconds("deny_cache", max_seconds)
-        self._refusals: OrderedDict[Group, RememberedRefusal] = OrderedDict()  # oldest first
-        self.by_key: dict[str, set[Group]] = {}
-        self._by_refusing_bucket: dict[tuple[str, str], set[Group]] = {}  # by each refusing bucket
+        self._refusals: OrderedDict[RefusedGroup, RememberedRefusal] = OrderedDict()  # oldest first
+        self.by_key: dict[str, set[RefusedGroup]] = {}
+        self._by_refusing_bucket: dict[tuple[str, str], set[RefusedGroup]] = {}  # by each refusing bucket
         self._settled_at: OrderedDict[str, float] = OrderedDict()  # by key, oldest first
         self._latest_evicted = 0.0  # the latest time that was evicted from `_settled_at`
         self._lock = fork_safe_lock()
@@ -112,7 +112,7 @@ class DenyCache:
             self.by_key.clear()
             self._by_refusing_bucket.clear()
 
-    def _cache(self, group: Group, decisions: Sequence[Decision], started_at: float, now: float) -> None:
+    def _cache(self, group: RefusedGroup, decisions: Sequence[Decision], started_at: float, now: float) -> None:
         queried_at = microseconds(started_at)
         expires_at = queried_at + microseconds(min(_refusal_seconds(group, decisions), self._max_seconds))
         if expires_at <= queried_at or isinstance(decisions, Answer):  # an `Answer` is not a decision of the store
@@ -138,25 +138,25 @@ class DenyCache:
             if oldest is not None and self._refusals[oldest].expires_at <= now:
                 self._drop(oldest)
 
-    def _drop_all(self, groups: set[Group] | None) -> None:
+    def _drop_all(self, groups: set[RefusedGroup] | None) -> None:
         for group in tuple(groups or ()):
             self._drop(group)
 
-    def _drop(self, group: Group) -> None:
+    def _drop(self, group: RefusedGroup) -> None:
         if self._refusals.pop(group, None) is not None:
             for charge in group:
                 _discard(self.by_key, charge.key, group)
                 _discard(self._by_refusing_bucket, stored_bucket(charge), group)
 
 
-def _discard(groups: dict[T, set[Group]], key: T, group: Group) -> None:
+def _discard(groups: dict[T, set[RefusedGroup]], key: T, group: RefusedGroup) -> None:
     if entries := groups.get(key):
         entries.discard(group)
         if not entries:
             del groups[key]
 
 
-def _refusal_seconds(group: Group, decisions: Sequence[Decision]) -> float:
+def _refusal_seconds(group: RefusedGroup, decisions: Sequence[Decision]) -> float:
     """Return for how many seconds the store would refuse the group again and change nothing.
 
     If the group has a penalty, only the refusal by a ban can be cached: before the ban, the store has to count each

@@ -1,7 +1,7 @@
 """Stores in front of a shared one: they remember refusals, pause while it fails, and spend units taken in advance.
 
-`Guard` has what a process knows about the shared store, and does no I/O. Its faces are `GuardedStore` for threads and
-`AsyncGuardedStore` for asyncio. Both have the same coroutines, those of `_Calls`.
+`Guard` has what a process knows about the shared store, and does no I/O. The stores are `GuardedStore` for threads and
+`AsyncGuardedStore` for asyncio. Both have the same coroutines, those of `_GuardedCalls`.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Guard:
             self.breaker.clear()
 
 
-class _Calls:
+class _GuardedCalls:
     """The calls of a guarded store, as coroutines, which do not suspend unless the shared store does.
 
     `_store`: the shared store, with awaitable methods.
@@ -143,7 +143,7 @@ class _Calls:
                 warn_throttled("lease", "unspent units may not have been refunded: %s", error, code="RL-208")
 
 
-class _ThreadCalls(_Calls):
+class _ThreadCalls(_GuardedCalls):
     """The calls of a store for threads."""
 
     _refunds_at_exit = False
@@ -162,8 +162,8 @@ class _ThreadCalls(_Calls):
         run(self._refund_all())
 
 
-class _Face(BaseStore):
-    """What both faces declare."""
+class _Declared(BaseStore):
+    """What both stores declare."""
 
     has_own_timeout: ClassVar[bool] = True
 
@@ -187,7 +187,7 @@ class _Face(BaseStore):
         return self.guard.breaker is not None and self.guard.breaker.subscribe(listener)
 
 
-class GuardedStore(_Face):
+class GuardedStore(_Declared):
     """A guarded store for threads."""
 
     def __init__(self, store: Any, guard: Guard, timeout: float) -> None:
@@ -236,7 +236,7 @@ class GuardedStore(_Face):
         run(self._calls.aclose())
 
 
-class AsyncGuardedStore(_Calls, _Face):
+class AsyncGuardedStore(_GuardedCalls, _Declared):
     """A guarded store for asyncio. `timeout`: seconds that a close waits for leases and refunds in progress."""
 
     def __init__(self, store: Any, guard: Guard, timeout: float) -> None:

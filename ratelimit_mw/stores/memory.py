@@ -230,7 +230,7 @@ class MemoryStore(InPlace):
     def _drop_empty(self, now: int) -> None:
         """Drop empty maps of limits: check two maps.
 
-        Runs on the first general path after a limit was added. Otherwise an app that creates limits would add maps
+        Runs with the first take by `_take` after a limit was added. Otherwise an app that creates limits would add maps
         forever.
         """
         self._limit_was_added = False

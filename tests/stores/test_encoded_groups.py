@@ -20,9 +20,9 @@ def own() -> RedisCommands:
     return RedisCommands("rl:", 1.0, Clock(), is_cluster=False)
 
 
-def group(key: str, template: object) -> PlainGroup:
+def group(key: str, shape_key: object) -> PlainGroup:
     made = PlainGroup((Charge(key, LIMIT), Charge(f"{key}:2", LIMIT, cost=2)))
-    made.template = template
+    made.shape_key = shape_key
     return made
 
 
@@ -47,7 +47,7 @@ def test_a_server_without_the_codec_gets_the_other_one() -> None:
                 raise NoCodec
             return [[1, 5, 4, 0, 0, 0, 0, 0], [1, 5, 3, 0, 0, 0, 0, 0]]
 
-    run(store._take(group("a", template), Old(), commit=True))  # type: ignore[arg-type]  # sends only
+    run(store._take_unbatched(group("a", template), Old(), commit=True))  # type: ignore[arg-type]  # sends only
     assert store._encode_group(group("a", template)).shape.codec == "text"
 
 

@@ -72,7 +72,7 @@ class AsyncioStore(RedisCommands):
             return _no_decisions()
         encoded_group = self._encode_group(original_charges)
         if encoded_group.slot is None:
-            return self._run(partial(self._take, original_charges, commit=commit))
+            return self._run(partial(self._take_unbatched, original_charges, commit=commit))
         # without a configured clock, the server's time is used
         mode = DEFAULT_MODE if commit and self._clock is None else TakeMode(self._now(), commit)
         reply = self._batchers.get().submit(encoded_group, mode)

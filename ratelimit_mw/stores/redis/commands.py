@@ -120,7 +120,10 @@ class RedisCommands(BaseStore):
         if self._configured_clock is None:
             self._clock = overrides.wall
 
-    async def _take(self, original_charges: Sequence[Charge], sender: Sender, *, commit: bool) -> Sequence[Decision]:
+    async def _take_unbatched(
+        self, original_charges: Sequence[Charge], sender: Sender, *, commit: bool
+    ) -> Sequence[Decision]:
+        """Decide a group of a thread, or one in several slots. Under asyncio, a `Batcher` sends the others."""
         if not original_charges:
             return []
         now = self._now()
@@ -181,22 +184,22 @@ class RedisCommands(BaseStore):
 
     def _encode_group(self, original_charges: Sequence[Charge]) -> EncodedGroup:
         """Encode a group. Raises `ConfigError` if it is invalid, so that only its own request gets the error."""
-        charges, merged, template = original_charges, None, None
+        charges, merged, shape_key = original_charges, None, None
         if type(original_charges) is PlainGroup:
-            template = original_charges.template
+            shape_key = original_charges.shape_key
         elif len(original_charges) == 1 and type(original_charges[0].limit) in SCRIPTED_LIMITS:  # which has a hash
             (charge,) = original_charges
-            template = charge.limit, charge.cost, charge.role, charge.max_delay
-        shape = self._shapes.get(template)
+            shape_key = charge.limit, charge.cost, charge.role, charge.max_delay
+        shape = self._shapes.get(shape_key)
         if shape is None:
             group = Group(original_charges)
             if group.charges is not original_charges:
                 charges, merged = group.charges, group
             shape = Shape.of(charges, self._codec)
-            if template is not None:
+            if shape_key is not None:
                 if len(self._shapes) >= _MAX_SHAPES:
                     self._shapes.clear()
-                self._shapes[template] = shape
+                self._shapes[shape_key] = shape
         keys = self._keys(charges)
         if not self.is_cluster:
             return EncodedGroup(original_charges, charges, shape, keys, 0, merged)

@@ -123,11 +123,11 @@ class ThreadStore(RedisCommands):
 
     def take(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `Store.take`."""
-        return run(self._take(charges, self._sender(), commit=True))
+        return run(self._take_unbatched(charges, self._sender(), commit=True))
 
     def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `Store.peek`."""
-        return run(self._take(charges, self._sender(), commit=False))
+        return run(self._take_unbatched(charges, self._sender(), commit=False))
 
     def settle(self, charges: Sequence[Charge]) -> None:
         """Correct charges: `cost` is signed, `at` comes from the decision.
