@@ -226,7 +226,9 @@ class DrainingLimit(BucketLimit, frozen=True, kw_only=True):
         clock, drain, old_unit, _, full = old.ticks
         unit = self.ticks[2]
         whole, part = divmod(old._level(state, now // clock, drain, full)[0], old_unit)  # noqa: SLF001  # same class
-        return self._holding(now, whole * unit + (part if unit == old_unit else min(unit, scale_up(part, unit, old_unit))))
+        if unit != old_unit:
+            part = min(unit, scale_up(part, unit, old_unit))
+        return self._holding(now, whole * unit + part)
 
     def _holding(self, now: int, level: int) -> State:
         clock, drain, _, _, full = self.ticks

@@ -88,13 +88,13 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
         count, start = self._current_window(state, now)
         return start + self.window_us - now if count > units else 0
 
-    def room(self, cost: int, max_delay: int | None) -> int:  # noqa: ARG002  # a window delays no request
+    def room(self, cost: int, max_delay: int | None) -> int:  # a window delays no request
         return self.quota - cost
 
     def holding(self, now: int, units: int) -> WindowState | None:
         return self.settle(None, now, units, now)
 
-    def continued(self, old: Limit, state: WindowState, now: int) -> WindowState | None:  # noqa: ARG002  # like others
+    def continued(self, old: Limit, state: WindowState, now: int) -> WindowState | None:  # like others
         return state if isinstance(old, FixedWindow) and old.window_us == self.window_us else None
 
     def _current_window(self, state: WindowState | None, now: int) -> tuple[int, int]:

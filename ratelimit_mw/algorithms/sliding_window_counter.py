@@ -201,13 +201,13 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
         wait = self._wait(step - start, newest, between, oldest, units)
         return wait and wait * clock - now % clock
 
-    def room(self, cost: int, max_delay: int | None) -> int:  # noqa: ARG002  # a window delays no request
+    def room(self, cost: int, max_delay: int | None) -> int:  # a window delays no request
         return self.quota - cost
 
     def holding(self, now: int, units: int) -> SubWindowState | None:
         return self.settle(None, now, units, now)
 
-    def continued(self, old: Limit, state: SubWindowState, now: int) -> SubWindowState | None:  # noqa: ARG002  # same
+    def continued(self, old: Limit, state: SubWindowState, now: int) -> SubWindowState | None:  # same
         same = isinstance(old, SlidingWindowCounter) and (old.steps, old.buckets) == (self.steps, self.buckets)
         return state if same else None
 

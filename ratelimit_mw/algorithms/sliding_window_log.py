@@ -131,13 +131,13 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
         used = self._used(state, now)
         return self._us_until_gone(state, now, used, used - units) if used > units else 0
 
-    def room(self, cost: int, max_delay: int | None) -> int:  # noqa: ARG002  # a window delays no request
+    def room(self, cost: int, max_delay: int | None) -> int:  # a window delays no request
         return self.quota - cost
 
     def holding(self, now: int, units: int) -> LogState | None:
         return self.settle(None, now, units, now)
 
-    def continued(self, old: Limit, state: LogState, now: int) -> LogState | None:  # noqa: ARG002  # like others
+    def continued(self, old: Limit, state: LogState, now: int) -> LogState | None:  # like others
         return state if isinstance(old, SlidingWindowLog) and old.window_us == self.window_us else None
 
     def _used(self, state: LogState | None, now: int) -> int:

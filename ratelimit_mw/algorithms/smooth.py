@@ -155,7 +155,7 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         ticks = wait + free * unit_time if free < 0 else wait + max(0, free * unit_storage - max(0, stored))
         return self.wait(now, ticks) if ticks > 0 else 0
 
-    def room(self, cost: int, max_delay: int | None) -> int:  # noqa: ARG002  # the next request pays the cost
+    def room(self, cost: int, max_delay: int | None) -> int:  # the next request pays the cost
         return self.capacity - 1 + self.delay_ticks(max_delay) // self.ticks[2]
 
     def holding(self, now: int, units: int) -> SmoothState | None:

@@ -1,8 +1,8 @@
 """Limits that take over what another limit with the same name has counted: the setting `on_change`.
 
-The bucket of such a limit is named by the limit's name or place, not by its numbers. So limits with other numbers, of an
-older or newer version of the settings, find it. A stored state is kept together with the limit that wrote it. The Lua
-implementation is `stores/redis/takeover.lua`.
+The bucket of such a limit is named by the limit's name or place, not by its numbers. So limits with other numbers, of
+an older or newer version of the settings, find it. A stored state is kept together with the limit that wrote it. The
+Lua implementation is `stores/redis/takeover.lua`.
 
 A limit that finds a state of another one converts it, and decides on the result. It writes its own state only if it
 admits a charge: a refusal changes nothing, so the state remains the other limit's. Units are rounded up. Therefore,
@@ -80,11 +80,11 @@ class TakingOver(Limit, frozen=True, kw_only=True):
         values = {field.name: getattr(self, field.name) for field in fields(self.base)}
         self.__dict__["plain"] = self.base(values.pop("quota"), values.pop("window"), **values)
 
-    def _set_bucket(self, notation: str) -> None:  # noqa: ARG002  # it has the numbers
+    def _set_bucket(self, notation: str) -> None:  # it has the numbers
         self.__dict__["bucket"] = f"{PREFIX}{self.series}"
 
     @property
-    def script(self) -> tuple[str, tuple[int, ...]]:  # type: ignore[override]  # a cached property there
+    def script(self) -> tuple[str, tuple[int, ...]]:
         name, numbers = self.plain.script
         return (f"{self.on_change} {name}" if self.quota else name), numbers
 
@@ -118,9 +118,7 @@ class TakingOver(Limit, frozen=True, kw_only=True):
         """See `Limit.has_room`. The limit that wrote the state answers, because limits of several rules share a map."""
         return state.limit.has_room(state.state, now)
 
-    def _decide_over(
-        self, given: Written, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, Written]:
+    def _decide_over(self, given: Written, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Written]:
         """Decide on the state of another limit."""
         old, state = cast("_Counting", given.limit), given.state
         new: _Counting = self.plain
@@ -151,9 +149,7 @@ class TakingOver(Limit, frozen=True, kw_only=True):
 class _TakingOverBan(TakingOver, frozen=True, kw_only=True):
     """A ban that takes over the refusals that another one counted, and a ban that runs. Refusals have no share."""
 
-    def _decide_over(
-        self, given: Written, now: int, cost: int, max_delay: int | None
-    ) -> tuple[Decision, Written]:
+    def _decide_over(self, given: Written, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Written]:
         new: Ban = self.plain
         old, state = cast("Ban", given.limit), given.state
         if old.is_running(state, now):
@@ -171,14 +167,15 @@ def _kind(base: type[Limit]) -> Any:
     )
 
 
-KINDS: Final[Mapping[type[Limit], Any]] = {base: _kind(base) for base in (*ALGORITHMS.values(), Ban)}
+_BASES: Final[tuple[type[Limit], ...]] = (*ALGORITHMS.values(), Ban)
+KINDS: Final[Mapping[type[Limit], Any]] = {base: _kind(base) for base in _BASES}
 
 
 def taking_over(limit: Limit, on_change: OnChange, series: str) -> Limit:
     """Return a limit with the same numbers that takes over what another one of the same name counted.
 
-    `series`: identifies a limit without a name, and a ban. Returns `limit` itself for `fresh`, and if it has an algorithm outside
-    this package. Also for a concurrency limit: its slots are those of requests in progress, whatever its quota.
+    `series`: identifies a limit without a name, and a ban. Returns `limit` itself for `fresh`, and for an algorithm
+    outside this package. Also for a concurrency limit: its slots are those of requests in progress, whatever its quota.
     """
     kind = KINDS.get(type(limit))
     if on_change == "fresh" or kind is None:

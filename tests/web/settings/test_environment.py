@@ -160,6 +160,7 @@ def test_errors_for_unreadable_variables_name_the_variable(
         ("RULES", '{"path": "/"}',
          "rules: got {'path': '/'}, expected a list of tables or Rules; in TOML each begins with [[rules]]"),
         ("ENABLED", "maybe", f"enabled: got 'maybe', expected {BOOL}"),
+        ("ON_CHANGE", "Used", "on_change: got 'Used', expected one of fresh, used, share"),
         ("SHADOW", "2", f"shadow: got '2', expected {BOOL}"),
         ("IPV6_PREFIX", "31", f"ipv6_prefix: got 31, expected {PREFIX}"),
         ("IPV6_PREFIX", "48.5", f"ipv6_prefix: got 48.5, expected {PREFIX}"),
