@@ -16,9 +16,15 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, cast
 from msgspec import defstruct
 from msgspec.structs import fields, replace
 
-from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.algorithms.ban import Ban
+from ratelimit_mw.algorithms.fixed_window import FixedWindow
+from ratelimit_mw.algorithms.gcra import GCRA
+from ratelimit_mw.algorithms.leaky_bucket import LeakyBucket
+from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
+from ratelimit_mw.algorithms.sliding_window_log import SlidingWindowLog
+from ratelimit_mw.algorithms.smooth import Smooth
 from ratelimit_mw.algorithms.ticks import scale_down, scale_up
+from ratelimit_mw.algorithms.token_bucket import TokenBucket
 from ratelimit_mw.core.limit import MAX_EXACT_INT, MICROSECONDS, Decision, Limit, State
 
 OnChange = Literal["fresh", "used", "share"]
@@ -167,7 +173,16 @@ def _kind(base: type[Limit]) -> Any:
     )
 
 
-_BASES: Final[tuple[type[Limit], ...]] = (*ALGORITHMS.values(), Ban)
+_BASES: Final[tuple[type[Limit], ...]] = (
+    FixedWindow,
+    SlidingWindowCounter,
+    SlidingWindowLog,
+    TokenBucket,
+    GCRA,
+    LeakyBucket,
+    Smooth,
+    Ban,
+)
 KINDS: Final[Mapping[type[Limit], Any]] = {base: _kind(base) for base in _BASES}
 
 

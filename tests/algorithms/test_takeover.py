@@ -7,10 +7,10 @@ from random import Random
 from typing import Any
 
 import pytest
-
-from algorithms.strategies import of_each_algorithm
 from hypothesis import given
 from hypothesis import strategies as st
+
+from algorithms.strategies import of_each_algorithm
 from ratelimit_mw import (
     GCRA,
     FixedWindow,
@@ -43,7 +43,7 @@ def turn(limit: Limit, on_change: OnChange) -> Limit:
 @pytest.mark.parametrize(("old", "new"), PAIRS)
 def test_limits_in_turns_admit_the_larger_quota_at_one_instant(old: type[Any], new: type[Any]) -> None:
     """Each admits exactly while the units that both took, and the cost, are at most its own quota."""
-    random = Random(1)
+    random = Random(1)  # noqa: S311  # tests need no secrets
     for quotas in [(10, 7), (7, 10), (1, 100), (100, 100)]:
         limits = [turn(kind(quota, 60), "used") for kind, quota in zip((old, new), quotas, strict=True)]
         state, taken = None, 0
@@ -57,7 +57,7 @@ def test_limits_in_turns_admit_the_larger_quota_at_one_instant(old: type[Any], n
 
 @pytest.mark.parametrize(("old", "new"), PAIRS)
 def test_taking_over_a_share_to_and_fro_gives_no_unit_back(old: type[Any], new: type[Any]) -> None:
-    random = Random(2)
+    random = Random(2)  # noqa: S311  # tests need no secrets
     for quotas in [(10, 7), (3, 100), (100, 8)]:
         limits = [turn(kind(quota, 60), "share") for kind, quota in zip((old, new), quotas, strict=True)]
         state, before = None, list(quotas)
@@ -76,11 +76,9 @@ def most_together(old: Limit, new: Limit) -> int:
 
 
 @pytest.mark.parametrize(("old", "new"), PAIRS)
-def test_old_and_new_settings_in_turns_for_an_hour_stay_within_the_stated_bound(
-    old: type[Any], new: type[Any]
-) -> None:
+def test_old_and_new_settings_in_turns_for_an_hour_stay_within_the_stated_bound(old: type[Any], new: type[Any]) -> None:
     for seed, quotas in enumerate([(10, 25), (25, 10)]):
-        random = Random(seed)
+        random = Random(seed)  # noqa: S311  # tests need no secrets
         plain = [kind(quota, 60) for kind, quota in zip((old, new), quotas, strict=True)]
         limits = [turn(limit, "used") for limit in plain]
         most, state, now = most_together(*plain), None, START

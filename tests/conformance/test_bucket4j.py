@@ -86,7 +86,10 @@ def test_every_change_of_algorithm_and_quota_leaves_exactly_the_units_of_the_mod
         number += 1
         used = round(before * filling)
         left = expected(used, before, after, on_change)
-        limits: list[Limit] = [taking_over(old(before, 60), on_change, "r"), taking_over(new(after, 60), on_change, "r")]
+        limits: list[Limit] = [
+            taking_over(old(before, 60), on_change, "r"),
+            taking_over(new(after, 60), on_change, "r"),
+        ]
         first, looks, rest, more = (
             [Charge(f"k{number}", limit, cost)]
             for limit, cost in ((limits[0], used), (limits[1], 0), (limits[1], left), (limits[1], 1))

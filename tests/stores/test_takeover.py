@@ -1,10 +1,11 @@
 """Limits that take over what others counted decide alike in memory, in a file and on Redis, in any order."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.algorithms.takeover import OnChange, taking_over
 from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock
@@ -54,32 +56,33 @@ def compare(steps: RandomTurns, store: Store, place: str) -> None:
             steps.heard(charges, got)
 
 
-@pytest.fixture(params=["memory", "file", "msgpack", "text"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Clock, str], Store]:
-    """A function that opens a store, over a clock and with a prefix of its own."""
-    kind = request.param
+class Opener:
+    """Opens stores of a kind, each over a clock and with a prefix of its own."""
 
-    def open_one(clock: Clock, prefix: str) -> Store:
-        if kind == "memory":
+    def __init__(self, kind: str, url: str, folder: Path) -> None:
+        self.kind, self._url, self._folder = kind, url, folder
+
+    def __call__(self, clock: Clock, prefix: str) -> Store:
+        if self.kind == "memory":
             return MemoryStore(clock=clock)
-        if kind == "file":
-            return SQLiteStore(tmp_path / f"{prefix}.db", clock=clock, timeout=5, deny_cache=0)
-        url = request.getfixturevalue("redis_url")
-        store = RedisStore(url, clock=clock, timeout=5, deny_cache=0, prefix=f"{prefix}-{kind}:")
-        if kind == "text":
-            store._store._codec = kind  # type: ignore[attr-defined]
+        if self.kind == "file":
+            return SQLiteStore(self._folder / f"{prefix}.db", clock=clock, timeout=5, deny_cache=0)
+        store = RedisStore(self._url, clock=clock, timeout=5, deny_cache=0, prefix=f"{prefix}-{self.kind}:")
+        if self.kind == "text":
+            below: Any = store._store
+            below._codec = self.kind
         return store
 
-    open_one.kind = kind  # type: ignore[attr-defined]
-    return open_one
+
+@pytest.fixture(params=["memory", "file", "msgpack", "text"])
+def opened(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> Opener:
+    return Opener(request.param, redis_url, tmp_path)
 
 
 @pytest.mark.parametrize("on_change", ["used", "share"])
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "ban"])
-def test_limits_take_turns_on_each_store_as_in_the_model(
-    opened: Callable[[Clock, str], Store], algorithm: str, on_change: OnChange
-) -> None:
-    kind: str = opened.kind  # type: ignore[attr-defined]
+def test_limits_take_turns_on_each_store_as_in_the_model(opened: Opener, algorithm: str, on_change: OnChange) -> None:
+    kind = opened.kind
     for turn in range(ROUNDS):
         steps = RandomTurns(algorithm, SEED + turn, on_change, kind=kind)
         with closing(opened(steps.clock, f"{algorithm}-{on_change}-{turn}")) as store:
@@ -92,7 +95,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(opened: Callable[[Clock, str], Store], clock: Clock) -> Iterator[Store]:
+def store(opened: Opener, clock: Clock) -> Iterator[Store]:
     with closing(opened(clock, "one")) as one:
         yield one
 
@@ -165,3 +168,14 @@ def test_a_quota_of_0_admits_nothing_and_leaves_the_units(store: Store) -> None:
     store.take([Charge("k", old, 4)])
     assert not store.take([Charge("k", new)])[0].allowed
     assert remaining(store, old) == 6
+
+
+def test_the_fallback_takes_over_units_but_no_refusal_of_another_limit(clock: Clock) -> None:
+    fallback = FallbackStore(0.5, clock=clock)
+    old, new = both(FixedWindow(10, 60), FixedWindow(20, 60))
+    fallback.take([Charge("k", old, 4)])
+    refused = MemoryStore(clock=clock)
+    refused.take([Charge("k", old, 10)])
+    fallback.observe([Charge("k", old)], refused.take([Charge("k", old)]))
+    assert fallback.take([Charge("k", old)])[0].allowed is False  # as the store refused
+    assert fallback.take([Charge("k", new)])[0].remaining == 5  # of half the quota
