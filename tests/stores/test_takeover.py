@@ -13,7 +13,7 @@ from profiles import PROOF
 from ratelimit_mw import Charge, Concurrency, FixedWindow, Limit, Limiter, MemoryStore, TokenBucket
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.algorithms.ban import Ban
-from ratelimit_mw.algorithms.takeover import OnChange, taking_over
+from ratelimit_mw.algorithms.takeover import KINDS, OnChange, taking_over
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.redis import RedisStore
@@ -80,7 +80,7 @@ def opened(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> Op
 
 
 @pytest.mark.parametrize("on_change", ["used", "share"])
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "ban"])
+@pytest.mark.parametrize("algorithm", sorted({kind.algorithm for kind in KINDS}))
 def test_limits_take_turns_on_each_store_as_in_the_model(opened: Opener, algorithm: str, on_change: OnChange) -> None:
     kind = opened.kind
     for turn in range(ROUNDS):
