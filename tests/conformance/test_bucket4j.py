@@ -1,7 +1,7 @@
 """Compares limits whose numbers change with the examples that bucket4j publishes for its `TokensInheritanceStrategy`.
 
-`share` is its PROPORTIONALLY. `used` has no counterpart: it counts what was used, where ADDITIVE and AS_IS count what is
-left. It equals ADDITIVE if the quota is raised, and is stricter than both if it is lowered.
+`share` is its PROPORTIONALLY. `used` has no counterpart: it counts what was used, where ADDITIVE and AS_IS count what
+is left. It equals ADDITIVE if the quota is raised, and is stricter than both if it is lowered.
 """
 
 from collections.abc import Iterator
