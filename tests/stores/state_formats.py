@@ -60,7 +60,9 @@ LIMITS: dict[str, Limit] = {
     "ban": Ban(4, 60, ban=900),
 }
 LIMITS |= {
-    f"{name}, used": taking_over(limit, "used", "rule~1") for name, limit in LIMITS.items() if type(limit) in KINDS
+    f"{name}, used": taking_over(limit, "used", f"rule~{number}")
+    for number, (name, limit) in enumerate(LIMITS.items(), 1)
+    if type(limit) in KINDS
 }
 
 State = dict[str, Any]
