@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from ratelimit_mw.admin.buckets import PER_CALL, Bucket, look, rule_spellings
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.algorithms.notation import limit_of_bucket
+from ratelimit_mw.algorithms.takeover import PREFIX
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.stores import Store
@@ -90,7 +91,8 @@ class Listing:
                 return None
         limit = self._limit_of(end)
         if limit is None:
-            self.unread += "using_" in end.partition(":")[2]  # `smooth` has nothing before it
+            bucket = end.partition(":")[2]
+            self.unread += "using_" in bucket or bucket.startswith(PREFIX)  # `smooth` has nothing before `using_`
             return None
         return Charge(f"{tag}}}:{end.partition(':')[0]}", limit)
 

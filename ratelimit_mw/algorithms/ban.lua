@@ -39,6 +39,18 @@ if decide.ban then
     return state, expires, retry_after == 0 and 1 or 0, quota, quota - count, retry_after, rest, reset_after, 0, now
   end
 
+  if counting then
+    counting.ban = {
+      used = function(key, now, ...) return (read(key, now, ...)) end,
+      -- Returns the state of a limit of `quota` with the refusals that another one counted, and whether a ban runs.
+      continued = function(key, now, quota, length, old_quota, ban)
+        local count, start, ban_end = read(key, now, length, old_quota, ban)
+        count = math.min(count, quota - 1)
+        return count > 0 and write_state("<dd", count, start), ban_end
+      end,
+    }
+  end
+
   if has_room then
     function has_room.ban()
       return function(text) return #text == 2 * WIDTH end -- no end of a ban

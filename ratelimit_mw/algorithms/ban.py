@@ -101,6 +101,20 @@ class Ban(Limit, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota, self.ban_us
 
+    def used(self, state: BanState, now: int) -> int:
+        """Return the refusals that count at `now`."""
+        return self._current_ban(state, now)[0]
+
+    def is_running(self, state: BanState, now: int) -> bool:
+        """Whether a ban runs at `now`."""
+        return self._current_ban(state, now)[2] > 0
+
+    def continued(self, old: "Ban", state: BanState, now: int) -> BanState | None:
+        """Return the state with the refusals that another limit counted before a ban; None without any."""
+        count, start, _ = old._current_ban(state, now)  # noqa: SLF001  # same class
+        count = min(count, self.quota - 1)  # only a refusal starts a ban
+        return BanState(count, start) if count else None
+
     def _format_notation(self, names: Iterable[str]) -> str:
         is_whole_seconds = self.ban_us % MICROSECONDS == 0
         length = f"{self.ban_us // MICROSECONDS}s" if is_whole_seconds else f"{self.ban_us}us"

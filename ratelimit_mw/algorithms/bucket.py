@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import ClassVar
 
-from ratelimit_mw.algorithms.ticks import BucketTicks, bucket_ticks, ceil_div
+from ratelimit_mw.algorithms.ticks import BucketTicks, bucket_ticks, ceil_div, scale_up
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import (
     MAX_EXACT_INT,
@@ -198,6 +198,41 @@ class DrainingLimit(BucketLimit, frozen=True, kw_only=True):
         if settled_level == level:
             return state
         return self._state(settled_level, step, drain, full) if settled_level else None
+
+    # the following six are for limits that take over the units of another one, see takeover.py
+
+    @property
+    def capacity(self) -> int:
+        return self.most
+
+    def used(self, state: State, now: int) -> int:
+        clock, drain, unit, _, full = self.ticks
+        return ceil_div(self._level(state, now // clock, drain, full)[0], unit)
+
+    def until_used(self, state: State, now: int, units: int) -> int:
+        clock, drain, unit, _, full = self.ticks
+        excess = self._level(state, now // clock, drain, full)[0] - units * unit
+        return self.wait(now, excess) if excess > 0 else 0
+
+    def room(self, cost: int, max_delay: int | None) -> int:
+        return self.most - cost + self.delay_ticks(max_delay) // self.ticks[2]
+
+    def holding(self, now: int, units: int) -> State:
+        return self._holding(now, units * self.ticks[2])
+
+    def continued(self, old: Limit, state: State, now: int) -> State:
+        if not isinstance(old, DrainingLimit):
+            return None
+        clock, drain, old_unit, _, full = old.ticks
+        unit = self.ticks[2]
+        whole, part = divmod(old._level(state, now // clock, drain, full)[0], old_unit)  # noqa: SLF001  # same class
+        if unit != old_unit:
+            part = min(unit, scale_up(part, unit, old_unit))
+        return self._holding(now, whole * unit + part)
+
+    def _holding(self, now: int, level: int) -> State:
+        clock, drain, _, _, full = self.ticks
+        return self._state(min(level, MAX_EXACT_INT // 2), now // clock, drain, full)
 
     def _level(self, state: State, step: int, drain: int, full: int) -> tuple[int, bool]:
         """Return the ticks that have not drained by `step`, and whether the state is later than `step`.

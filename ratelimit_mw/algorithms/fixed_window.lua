@@ -29,6 +29,24 @@ if decide.fixed_window then
     return state, expires, allowed, quota, remaining, retry_after, rest, reset_after, 0, now
   end
 
+  if counting then
+    counting.fixed_window = {
+      capacity = function(_, quota) return quota end,
+      room = function(cost, _, _, quota) return quota - cost end,
+      used = function(key, now, length) return (read(key, now, length)) end,
+      until_used = function(key, now, most, length)
+        local count, start = read(key, now, length)
+        return count > most and start + length - now or 0
+      end,
+      holding = function(_, now, units, _, quota)
+        return units > 0 and write_state("<dd", math.min(units, 2 * quota), now)
+      end,
+      continued = function(key, _, old, numbers, length)
+        if old == "fixed_window" and numbers[1] == length then return get("GET", key) end
+      end,
+    }
+  end
+
   if has_room then
     function has_room.fixed_window(_, cost, _, quota)
       return function(text)

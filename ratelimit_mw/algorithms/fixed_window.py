@@ -75,6 +75,28 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota
 
+    # the rest is for limits that take over the units of another one, see takeover.py
+
+    @property
+    def capacity(self) -> int:
+        return self.quota
+
+    def used(self, state: WindowState, now: int) -> int:
+        return self._current_window(state, now)[0]
+
+    def until_used(self, state: WindowState, now: int, units: int) -> int:
+        count, start = self._current_window(state, now)
+        return start + self.window_us - now if count > units else 0
+
+    def room(self, cost: int, max_delay: int | None) -> int:  # a window delays no request
+        return self.quota - cost
+
+    def holding(self, now: int, units: int) -> WindowState | None:
+        return self.settle(None, now, units, now)
+
+    def continued(self, old: Limit, state: WindowState, now: int) -> WindowState | None:  # like others
+        return state if isinstance(old, FixedWindow) and old.window_us == self.window_us else None
+
     def _current_window(self, state: WindowState | None, now: int) -> tuple[int, int]:
         """Return count and start of the window at `now`. A clock that steps back does not end a window."""
         if state is None or now - state.start >= self.window_us:

@@ -40,5 +40,6 @@ if decide.gcra then
     end
   end
 
+  if counting then counting.gcra = bucket_counter(read, write) end
   if settle then settle.gcra = bucket_settler(read, write) end
 end

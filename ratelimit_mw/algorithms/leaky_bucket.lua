@@ -12,5 +12,6 @@ if decide.leaky_bucket then
 
   decide.leaky_bucket = bucket_decider(read_level, write_level, turn)
   if has_room then has_room.leaky_bucket = level_up_to end -- such a charge is not delayed
+  if counting then counting.leaky_bucket = bucket_counter(read_level, write_level, true) end
   if settle then settle.leaky_bucket = bucket_settler(read_level, write_level) end
 end

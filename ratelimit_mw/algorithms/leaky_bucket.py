@@ -47,6 +47,10 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
             else replace(self, at_once=0).with_max_delay(max_delay)
         )
 
+    def room(self, cost: int, max_delay: int | None) -> int:
+        unit = self.ticks[2]
+        return min(self.most - cost, self.units_at_once + self.delay_ticks(max_delay) // unit)
+
     def _admit_later(self, now: int, level: int, over: int, max_delay: int | None) -> Admission:
         ticks_before = level - self.decide_ticks[6]  # ticks that must leak before its turn
         return self._admission(now, ticks_before, max(over, ticks_before - self.delay_ticks(max_delay)))

@@ -39,6 +39,7 @@ _MIN_PREFIX: Final = 3  # characters of an algorithm's name that identify it
 _MAX_LENGTH = 1000  # characters; a longer text is a mistake or an attack
 
 _MAX_BUCKET_LENGTH: Final = 300  # characters; the ids of this package are shorter
+_MAX_NOTATIONS: Final = 4096  # parsed canonical notations that are kept
 _BAN: Final = re.compile(r"([0-9]{1,16})/([0-9]{1,16})(u?s)_ban_([0-9]{1,16})(u?s)_using_ban")
 _BAN_UNITS: Final = {"s": MICROSECONDS, "us": 1}
 
@@ -201,6 +202,15 @@ def limit_of_bucket(bucket: str) -> Limit | None:
     except ConfigError:
         return None
     return limit if limit.bucket == bucket else None
+
+
+@lru_cache(_MAX_NOTATIONS)
+def limit_of_notation(notation: str) -> Limit:
+    """Return the limit with this canonical notation (`Limit.notation`). Raises `ValueError` for any other text."""
+    limit = _ban_of_bucket(notation.replace(" ", "_")) or parse(notation)[0]
+    if limit.notation != notation:
+        raise ValueError(f"{notation!r:.100} is not the notation of a limit")
+    return limit
 
 
 def _ban_of_bucket(notation: str) -> Ban | None:

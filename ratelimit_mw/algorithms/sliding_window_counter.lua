@@ -14,7 +14,7 @@ if decide.sliding_window_counter then
       stored_start, newest, oldest = load(key)
       c = oldest and { stored_start, newest, oldest }
     else -- more numbers than `load` supports
-      local text = redis.pcall("GET", key) or ""
+      local text = get("GET", key) or ""
       if #text == last * WIDTH then
         c = { unpack_state("<" .. string.rep("d", last), text) }
         stored_start = c[1]
@@ -116,6 +116,37 @@ if decide.sliding_window_counter then
     next_after = next_after * clock - phase
     if reset_after > 0 then reset_after = reset_after * clock - phase end
     return state, expires, allowed, quota, remaining, retry_after, next_after, reset_after, 0, now
+  end
+
+  if counting then
+    local function look(key, now, clock, length, quota, buckets, strict)
+      local step = (now - now % clock) / clock
+      local c, _, units, used = read(key, step, length, buckets, strict)
+      return c, step, units, used
+    end
+
+    counting.sliding_window_counter = {
+      capacity = function(_, _, quota) return quota end,
+      room = function(cost, _, _, _, quota) return quota - cost end,
+      used = function(key, now, ...)
+        local _, _, _, used = look(key, now, ...)
+        return used
+      end,
+      until_used = function(key, now, most, clock, length, quota, buckets, strict)
+        local c, step, units = look(key, now, clock, length, quota, buckets, strict)
+        local steps = wait(c, units, 0, step - c[1], most, length, buckets, strict)
+        return steps > 0 and steps * clock - now % clock or 0
+      end,
+      holding = function(_, now, units, clock, length, quota, buckets)
+        if units == 0 then return false end
+        local c = { (now - now % clock) / clock, math.min(units, 2 * quota), [buckets + 2] = 0 }
+        return (write(c, clock, length, buckets))
+      end,
+      continued = function(key, _, old, numbers, clock, length, _, buckets)
+        local same = numbers[1] == clock and numbers[2] == length and numbers[4] == buckets
+        if old == "sliding_window_counter" and same then return get("GET", key) end
+      end,
+    }
   end
 
   if has_room then

@@ -178,6 +178,32 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         return *self.steps, self.quota, self.buckets, int(self.strict)
 
+    # the following six are for limits that take over the units of another one, see takeover.py
+
+    @property
+    def capacity(self) -> int:
+        return self.quota
+
+    def used(self, state: SubWindowState, now: int) -> int:
+        start, newest, between, oldest = self._slide(state, step := now // self.steps[0])
+        return self._used(step - start, newest, between, oldest)
+
+    def until_used(self, state: SubWindowState, now: int, units: int) -> int:
+        clock = self.steps[0]
+        start, newest, between, oldest = self._slide(state, step := now // clock)
+        wait = self._wait(step - start, newest, between, oldest, units)
+        return wait and wait * clock - now % clock
+
+    def room(self, cost: int, max_delay: int | None) -> int:  # a window delays no request
+        return self.quota - cost
+
+    def holding(self, now: int, units: int) -> SubWindowState | None:
+        return self.settle(None, now, units, now)
+
+    def continued(self, old: Limit, state: SubWindowState, now: int) -> SubWindowState | None:  # same
+        same = isinstance(old, SlidingWindowCounter) and (old.steps, old.buckets) == (self.steps, self.buckets)
+        return state if same else None
+
     def _slide(self, state: SubWindowState | None, step: int) -> tuple[int, int, tuple[int, ...], int]:
         """Return the start of the newest sub-window, and the newest, between and oldest counts, at `step`."""
         length = self.steps[1]

@@ -18,6 +18,8 @@ if decide.sliding_window_log then
   -- Returns the number of units that count at `now`, and instant and name of the newest unit (0 without units). The
   -- name is nil if the key contains anything but such a set.
   local function read(key, now, length)
+    local units = held and held[key]
+    if units then return units, units > 0 and now or 0, nil end
     local found = redis.pcall("ZRANGE", key, -1, -1, "WITHSCORES")
     if found.err then
       if not string.find(found.err, "WRONGTYPE", 1, true) then error(found.err) end -- see `load`
@@ -32,7 +34,7 @@ if decide.sliding_window_log then
 
   -- Returns the time (us) until `nth` of the `used` units have expired; later units expire a window from now.
   local function us_until_gone(key, now, length, used, nth)
-    if nth > used then return length end
+    if nth > used or (held and held[key]) then return length end
     local rank = nth - used - 1
     local instant = tonumber(redis.call("ZRANGE", key, rank, rank, "WITHSCORES")[2])
     return (is_int(instant) and min(instant, now) or now) + length - now
@@ -73,7 +75,7 @@ if decide.sliding_window_log then
   function decide.sliding_window_log(key, now, cost, _, length, quota, most)
     local used, newest, last = read(key, now, length)
     local allowed, retry_after, state, final = 1, 0, nil, min(newest, now)
-    local ahead = newest > now
+    local ahead, before = newest > now, held and held[key] or 0
     if cost > 0 then
       if cost > most then
         allowed, retry_after = 0, -1
@@ -83,7 +85,7 @@ if decide.sliding_window_log then
         final = now
       end
       if allowed == 1 or ahead then
-        state = function() add(key, now, length, used, newest, last, allowed * cost) end
+        state = function() add(key, now, length, used, newest, last, before + allowed * cost) end
       end
     end
     local new_used = used + allowed * cost
@@ -91,6 +93,25 @@ if decide.sliding_window_log then
     local next_after = us_until_gone(key, now, length, used, new_used + remaining + 1 - quota)
     local reset_after = new_used > 0 and final + length - now or 0
     return state, final + length, allowed, quota, remaining, retry_after, next_after, reset_after, 0, now
+  end
+
+  if counting then
+    counting.sliding_window_log = {
+      capacity = function(_, quota) return quota end,
+      room = function(cost, _, _, quota) return quota - cost end,
+      used = function(key, now, length) return (read(key, now, length)) end,
+      until_used = function(key, now, most, length)
+        local used = read(key, now, length)
+        return used > most and us_until_gone(key, now, length, used, used - most) or 0
+      end,
+      holding = function(key, _, units, _, quota)
+        held[key] = min(units, 2 * quota)
+        return false
+      end,
+      continued = function(_, _, old, numbers, length)
+        if old == "sliding_window_log" and numbers[1] == length then return false end
+      end,
+    }
   end
 
   if settle then

@@ -118,6 +118,28 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         return self.window_us, self.quota, self.most
 
+    # the following six are for limits that take over the units of another one, see takeover.py
+
+    @property
+    def capacity(self) -> int:
+        return self.quota
+
+    def used(self, state: LogState, now: int) -> int:
+        return self._used(state, now)
+
+    def until_used(self, state: LogState, now: int, units: int) -> int:
+        used = self._used(state, now)
+        return self._us_until_gone(state, now, used, used - units) if used > units else 0
+
+    def room(self, cost: int, max_delay: int | None) -> int:  # a window delays no request
+        return self.quota - cost
+
+    def holding(self, now: int, units: int) -> LogState | None:
+        return self.settle(None, now, units, now)
+
+    def continued(self, old: Limit, state: LogState, now: int) -> LogState | None:  # like others
+        return state if isinstance(old, SlidingWindowLog) and old.window_us == self.window_us else None
+
     def _used(self, state: LogState | None, now: int) -> int:
         """Return the number of units in (now - window, now] and later."""
         if state is None or state.newest <= now - self.window_us:
@@ -130,11 +152,14 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
 
     def _seconds_until_gone(self, state: LogState | None, now: int, used: int, nth: int) -> float:
         """Return the seconds until `nth` of the used units have expired; later units expire a window from now."""
+        return self._us_until_gone(state, now, used, nth) / MICROSECONDS
+
+    def _us_until_gone(self, state: LogState | None, now: int, used: int, nth: int) -> int:
         instant = now
         if state is not None and nth <= used:
             index = state.tail + state.count - used + nth - 1
             instant = min(state.past[index] if index < state.tail else state.newest, now)
-        return (instant + self.window_us - now) / MICROSECONDS
+        return instant + self.window_us - now
 
     def _add(self, state: LogState | None, now: int, units: int) -> LogState:
         """Return the state with `units` more at `now`, without the oldest expired ones."""

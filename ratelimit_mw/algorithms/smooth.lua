@@ -134,6 +134,40 @@ if decide.smooth then
     return state, expires, allowed, limit, free, retry_after, next_wait, missing, delay, now + missing
   end
 
+  if counting then
+    local function capacity(...)
+      measure(...)
+      return edge and 1 or (full - full % unit_storage) / unit_storage + 1
+    end
+
+    local function look(key, now, clock, drain, unit, quota, idle, cold)
+      local all = capacity(clock, drain, unit, quota, idle, cold)
+      return all, current(key, now, clock, idle, cold)
+    end
+
+    counting.smooth = {
+      capacity = capacity,
+      room = function(_, max_delay, clock, ...)
+        local all = capacity(clock, ...)
+        local over = (max_delay - max_delay % clock) / clock * scaled_drain
+        return all - 1 + (over - over % unit_time) / unit_time
+      end,
+      used = function(key, now, ...)
+        local all, wait, stored = look(key, now, ...)
+        if wait > 0 then return all - 1 + (wait + -wait % unit_time) / unit_time end
+        return edge and 0 or all - 1 - (stored - stored % unit_storage) / unit_storage
+      end,
+      until_used = function(key, now, most, clock, ...)
+        local all, wait, stored = look(key, now, clock, ...)
+        local free, ticks = all - 1 - most, 0 -- stored units
+        if free < 0 then ticks = wait + free * unit_time else ticks = wait + max(0, free * unit_storage - max(0, stored)) end
+        return ticks > 0 and (ticks + -ticks % scaled_drain) / scaled_drain * clock - now % clock or 0
+      end,
+      holding = function(key, now, units, ...) return units > 0 and (settle.smooth(key, now, units, now, ...)) end,
+      continued = function() return nil end,
+    }
+  end
+
   if settle then
     -- Returns wait, stored and delayed_ticks after a refund of units that count for `left_ticks` more ticks. Later
     -- requests that are delayed keep their instants.

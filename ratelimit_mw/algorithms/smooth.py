@@ -16,6 +16,7 @@ from ratelimit_mw.core.limit import (
     MAX_SECONDS,
     MICROSECONDS,
     Decision,
+    Limit,
     check_int,
     check_seconds,
     microseconds,
@@ -133,6 +134,35 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         clock, drain, unit_time, *_ = self.ticks
         scale = self.warm_up.scale if self.warm_up else 1
         return clock, drain // scale, unit_time // scale, self.quota, self.idle_us, self.cold
+
+    # the following six are for limits that take over the units of another one, see takeover.py
+
+    @property
+    def capacity(self) -> int:
+        _, _, _, unit_storage, full = self.ticks
+        return 1 if self.warm_up else full // unit_storage + 1
+
+    def used(self, state: SmoothState, now: int) -> int:
+        wait, stored, _ = self._current(state, now)
+        if wait:
+            return self.capacity - 1 + ceil_div(wait, self.ticks[2])
+        return 0 if self.warm_up else self.capacity - 1 - stored // self.ticks[3]
+
+    def until_used(self, state: SmoothState, now: int, units: int) -> int:
+        _, _, unit_time, unit_storage, _ = self.ticks
+        wait, stored, _ = self._current(state, now)
+        free = self.capacity - 1 - units  # stored units
+        ticks = wait + free * unit_time if free < 0 else wait + max(0, free * unit_storage - max(0, stored))
+        return self.wait(now, ticks) if ticks > 0 else 0
+
+    def room(self, cost: int, max_delay: int | None) -> int:  # the next request pays the cost
+        return self.capacity - 1 + self.delay_ticks(max_delay) // self.ticks[2]
+
+    def holding(self, now: int, units: int) -> SmoothState | None:
+        return self.settle(None, now, units, now)
+
+    def continued(self, old: Limit, state: SmoothState, now: int) -> None:
+        """Return None: units do not keep the times at which they were taken."""
 
     def _check(self) -> None:
         for field in ("max_burst", "warmup"):

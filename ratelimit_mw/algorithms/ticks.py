@@ -5,7 +5,7 @@ clock step. A clock step is one microsecond. If the numbers would then be too la
 microseconds with which they fit.
 """
 
-from math import gcd
+from math import ceil, floor, gcd
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError
@@ -18,6 +18,20 @@ _CLOCK_STEPS: Final = [10**power for power in range(16)]
 def ceil_div(a: int, b: int) -> int:
     """Return `a / b`, rounded up."""
     return -(-a // b)
+
+
+def scale_up(units: int, by: int, of: int) -> int:
+    """Return `units * by / of`, rounded up. If the product is inexact as a double, the result may be one too high."""
+    if units * by < MAX_EXACT_INT:
+        return ceil_div(units * by, of)
+    return ceil(units / of * by) + 1  # as in Lua, where all numbers are doubles
+
+
+def scale_down(units: int, by: int, of: int) -> int:
+    """Return `units * by / of`, rounded down. If the product is inexact as a double, the result may be one too low."""
+    if units * by < MAX_EXACT_INT:
+        return units * by // of
+    return max(0, floor(units / of * by) - 1)
 
 
 # Plain tuples, because every decision unpacks them.

@@ -6,5 +6,6 @@
 if decide.token_bucket then
   decide.token_bucket = bucket_decider(read_level, write_level)
   if has_room then has_room.token_bucket = level_up_to end
+  if counting then counting.token_bucket = bucket_counter(read_level, write_level) end
   if settle then settle.token_bucket = bucket_settler(read_level, write_level) end
 end

@@ -140,6 +140,10 @@ class Limit(_Rate, frozen=True, kw_only=True):
         """Return the instant, in microseconds, from which `state` decides exactly like None."""
         raise TypeError(f"{type(self).__name__} must define expires()")
 
+    def has_room(self, state: State, now: int) -> bool:
+        """Whether a charge of one unit would pass."""
+        return self.decide(state, now, 1, None)[0].allowed
+
     @property
     def most(self) -> int:
         """The largest cost that can pass at once, in units: the quota of a window, the burst of a bucket."""

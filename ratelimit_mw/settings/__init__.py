@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, fields
 
 from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY
+from ratelimit_mw.algorithms.takeover import OnChange
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.core.limit import NAME
 from ratelimit_mw.core.validation import OptionsMeta, build_checked, checks_of, option_checks
@@ -96,6 +97,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
     span_attributes: SpanAttributes = "none"
     jitter: float = 0.0  # seconds
     shadow: bool = False
+    on_change: OnChange = "fresh"
     missing_key: MissingKey | None = None
     key_secret: str = ""
     plain_keys: bool = False

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import force_setattr, replace
 
+from ratelimit_mw.algorithms.takeover import taking_over
 from ratelimit_mw.core.errors import ErrorCollector
 from ratelimit_mw.core.identity import encode, key_tagger
 from ratelimit_mw.core.limit import Charge, Role, scaled
@@ -234,6 +235,8 @@ class LimitSet:
         return self._compile(specs)
 
     def _compile(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
+        series = self._selector.name_of(specs) if isinstance(self._selector, TieredLimits) else ""
+        specs = tuple(self._taking_over(spec, f"{series}{place}") for place, spec in enumerate(specs, 1))
         labels = [self.name if index == 0 else f"{self.name}-{index + 1}" for index in range(len(specs))]
         names = [spec.limit.name or label for spec, label in zip(specs, labels, strict=True)]
         # a callable may name a limit after a client, so metrics must not have such names
@@ -243,8 +246,14 @@ class LimitSet:
         named = zip((*specs, *self._slots), names + slots, labels + slots, strict=True)
         limits = [CompiledLimit(spec, name, self, label=label) for spec, name, label in named]
         if self._penalty is not None:
-            limits.append(CompiledLimit(self._penalty, f"{self.name}-penalty", self, penalty=True))
+            penalty = self._taking_over(self._penalty, "penalty")
+            limits.append(CompiledLimit(penalty, f"{self.name}-penalty", self, penalty=True))
         return limits
+
+    def _taking_over(self, spec: LimitSpec, place: str) -> LimitSpec:
+        """Return the spec with a limit that takes over units, if `on_change` says so. `place`: that in the list."""
+        limit = taking_over(spec.limit, self.settings.on_change, f"{self.bucket_name}~{place}")
+        return spec if limit is spec.limit else replace(spec, limit=limit)
 
     def named_callables(self) -> Iterator[tuple[str, RequestCallable]]:
         """Yield each callable of these limits, including that of `settle`, with the name of its setting."""

@@ -241,6 +241,10 @@ class TieredLimits:
             return self.all[self._default]
         return specs
 
+    def name_of(self, specs: Sequence[LimitSpec]) -> str:
+        """Return the first tier with these limits and a `~`, for the names of their buckets."""
+        return next(f"{name}~" for name, limits in self.all.items() if tuple(limits) == tuple(specs))
+
     def _report_unknown(self, results: CallResults) -> None:
         """Warn of a callable that names a tier which is not in the table. Other keys may have any text by intention."""
         for call in self.callables:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypedDict
 
+from ratelimit_mw.algorithms.takeover import OnChange
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.events import DecisionEvent, StoreEvent
 from ratelimit_mw.core.limit import check_int, check_seconds
@@ -192,6 +193,11 @@ class Options(TypedDict, total=False):
         check_seconds,
     ]
     shadow: Annotated[bool, "decides and reports, but never refuses"]
+    on_change: Annotated[
+        OnChange,
+        "what a limit takes over from one of the same name with other numbers: `fresh` (nothing), the units `used`, or "
+        "their `share` of the quota",
+    ]
     missing_key: Annotated[
         MissingKey,
         "if a key is missing: `shared` (one bucket, one warning), `deny` (403), `exempt`; without it `shared`, but the "

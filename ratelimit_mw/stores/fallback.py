@@ -99,6 +99,8 @@ class FallbackStore(MemoryStore):
             refusal = self.refusals.get(stored_bucket(charge))
             if refusal is None or charge.role != "limit" or charge.cost < refusal.charges[0].cost:
                 continue
+            if refusal.charges[0].limit != charge.limit:  # with `on_change`, they share a bucket
+                continue
             if refusal.is_valid(now):
                 (refusals[index],) = refusal.decisions_at(now)
         return refusals

@@ -155,7 +155,7 @@ class GenerationalMap:
                 continue
             if self.limit.expires(state) <= now:
                 return key, evictable
-            if evictable is None and not is_refused and self.limit.decide(state, now, 1, None)[0].allowed:
+            if evictable is None and not is_refused and self.limit.has_room(state, now):
                 evictable = key
         return None, evictable
 

@@ -30,6 +30,7 @@ from ratelimit_mw import (
     TokenBucket,
 )
 from ratelimit_mw.algorithms.ban import Ban
+from ratelimit_mw.algorithms.takeover import KINDS, taking_over
 from ratelimit_mw.stores.redis import RedisStore, commands
 from ratelimit_mw.stores.sqlite import SQLiteStore, codec
 from ratelimit_mw.stores.sqlite.room import STATES
@@ -57,6 +58,11 @@ LIMITS: dict[str, Limit] = {
     "smooth, warmup": Smooth(10, 60, warmup=30),
     "concurrent": Concurrency(10),
     "ban": Ban(4, 60, ban=900),
+}
+LIMITS |= {
+    f"{name}, used": taking_over(limit, "used", f"rule~{number}")
+    for number, (name, limit) in enumerate(LIMITS.items(), 1)
+    if type(limit) in KINDS
 }
 
 State = dict[str, Any]

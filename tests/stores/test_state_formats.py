@@ -18,6 +18,7 @@ import ratelimit_mw
 from ratelimit_mw import Charge, Concurrency, FixedWindow
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.algorithms.ban import Ban
+from ratelimit_mw.algorithms.takeover import KINDS
 from ratelimit_mw.stores.sqlite import SQLiteStore, opening
 from ratelimit_mw.stores.sqlite.room import STATES
 from stores.state_formats import (
@@ -83,7 +84,7 @@ def test_states_in_redis_are_those_of_its_format(redis_url: str, codec: str) -> 
 
 
 def test_each_algorithm_has_a_state_in_each_format() -> None:
-    assert {type(limit) for limit in LIMITS.values()} == {*ALGORITHMS.values(), Concurrency, Ban}
+    assert {type(limit) for limit in LIMITS.values()} == {*ALGORITHMS.values(), Concurrency, Ban, *KINDS.values()}
 
 
 def test_versions_with_different_formats_share_a_file_but_no_state(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ if decide.gcra or has_level or decide.smooth then
   end
 end
 
-local bucket_decider, bucket_settler
+local bucket_decider, bucket_settler, bucket_counter
 if decide.gcra or has_level then
   -- Returns the decision function of an algorithm. read(key, step, drain, full): returns the present level, and whether
   -- the state is later than `step`. write(step, level, clock, drain, full): returns the text of a state and its expiry.
@@ -76,6 +76,49 @@ if decide.gcra or has_level then
         return write(step, new, clock, drain, full)
       end
     end
+  end
+end
+
+if counting then
+  -- Returns what limits need that take over units. `read` and `write` are the same as above.
+  function bucket_counter(read, write, queues)
+    local function level_of(key, now, clock, drain, unit, burst)
+      return (read(key, (now - now % clock) / clock, drain, burst * unit))
+    end
+
+    local function holding(now, level, clock, drain, unit, burst)
+      return (write((now - now % clock) / clock, math.min(level, MAX_EXACT / 2), clock, drain, burst * unit))
+    end
+
+    return {
+      level = level_of,
+      capacity = function(_, _, _, burst) return burst end,
+      room = function(cost, max_delay, clock, drain, unit, burst, _, at_once)
+        local over = (max_delay - max_delay % clock) / clock * drain
+        over = (over - over % unit) / unit
+        return queues and math.min(burst - cost, at_once + over) or burst - cost + over
+      end,
+      used = function(key, now, clock, drain, unit, burst)
+        local level = level_of(key, now, clock, drain, unit, burst)
+        return (level + -level % unit) / unit
+      end,
+      until_used = function(key, now, most, clock, drain, unit, burst)
+        local excess = level_of(key, now, clock, drain, unit, burst) - most * unit
+        return excess > 0 and (excess + -excess % drain) / drain * clock - now % clock or 0
+      end,
+      holding = function(_, now, units, clock, drain, unit, burst)
+        return holding(now, units * unit, clock, drain, unit, burst)
+      end,
+      continued = function(key, now, old, numbers, clock, drain, unit, burst)
+        local old_level, old_unit = counting[old].level, numbers[3]
+        if not old_level then return nil end
+        local level = old_level(key, now, unpack(numbers))
+        local part = level % old_unit
+        local whole = (level - part) / old_unit
+        if unit ~= old_unit then part = math.min(unit, scale_up(part, unit, old_unit)) end
+        return holding(now, whole * unit + part, clock, drain, unit, burst)
+      end,
+    }
   end
 end
 

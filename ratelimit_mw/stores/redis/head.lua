@@ -1,5 +1,5 @@
--- Defines what algorithms and drivers share. A script is a codec (decode, decision and reply), this head, bucket.lua, closed.lua,
--- the algorithms and a driver. The driver is the entry script, take.lua, settle.lua or refusing.lua: it calls the
+-- Defines what algorithms and drivers share. A script is a codec (decode, decision and reply), this head, takeover.lua,
+-- bucket.lua, closed.lua, the algorithms and a driver. The driver is the entry script, take.lua, settle.lua or refusing.lua: it calls the
 -- algorithms and returns the reply.
 --
 -- A decision is eight values, always in this order: allowed, limit, remaining, retry_after, next_after, reset_after,
@@ -24,6 +24,14 @@ local CHARGES = args[3] + 4 -- position of the first charge
 -- which follows below, replaces the mark with its function. The files of other algorithms define nothing.
 local decide = {}
 for c = CHARGES, #args, 11 do decide[args[c]] = true end
+-- Only with limits that take over units, see takeover.lua: their names, and what each algorithm defines for them.
+local takes_over, counting, scale_up
+for name in pairs(decide) do
+  if string.find(name, " ", 1, true) then
+    takes_over = takes_over or {}
+    takes_over[name] = true
+  end
+end
 local settle = args[2] == 2 and {} -- by name of an algorithm: its correction function; false in take.lua
 -- Only in refusing.lua. By name of an algorithm whose state is a text: a function that returns a test of such a text.
 -- The test returns true only if the bucket admits a charge, and is faster than a decision.
@@ -43,8 +51,10 @@ local function check(first, numbers)
   end
 end
 
+local get = redis.pcall -- reads the text of a key
+
 local load_six -- returns the numbers of a state that has six, from its text; nil if one is invalid
-if decide.smooth then
+if decide.smooth or takes_over then
   function load_six(text)
     local a, b, c, d, e, f = unpack_state("<dddddd", text)
     for _, x in ipairs({ a, b, c, d, e, f }) do
@@ -58,7 +68,7 @@ end
 -- type or with invalid numbers counts as missing, and the next charge overwrites it. Raises any other error, because a
 -- bucket that the script may not read must not count as unused.
 local function load(key)
-  local text = redis.pcall("GET", key) -- a text, false, or an error table, whose `#` is 0
+  local text = get("GET", key) -- a text, false, or an error table, whose `#` is 0
   if not text then return nil end
   local n, a, b, c = #text / WIDTH, -1, nil, nil
   if n == 1 then

@@ -16,7 +16,9 @@ for i = 5, #ARGV do
   check(c + 3, c + 5)
   positions["}:" .. ARGV[i]] = c
 end
-function write_state() end -- nothing is saved, so no algorithm needs to write a state
+if not takes_over then
+  function write_state() end -- nothing is saved, so no algorithm needs to write a state
+end
 
 local page = redis.call("SCAN", ARGV[2], "MATCH", ARGV[3], "COUNT", ARGV[4])
 local keys, refusing, others, find, match, sub, n = page[2], {}, {}, string.find, string.match, string.sub, 0

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec import DecodeError, convert, json, msgpack
 
 from ratelimit_mw.algorithms import SCRIPTED
+from ratelimit_mw.algorithms.takeover import KINDS
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, Limit, Role
 
@@ -27,7 +28,7 @@ _CACHED_CHARGES: Final = 4096  # encoded charges
 _CACHED_ARGUMENTS: Final = 128  # arguments of take.lua; most requests of an app have the limits of a few rules
 _FIXARRAY_LIMIT: Final = 16  # the head of a msgpack list has one byte if it has fewer values, else three
 _SEPARATORS: Final = {"msgpack": b"", "text": b","}  # between values
-SCRIPTED_LIMITS: Final = frozenset(SCRIPTED.values())  # types of limits with a Lua implementation
+SCRIPTED_LIMITS: Final = frozenset((*SCRIPTED.values(), *KINDS.values()))  # types of limits with a Lua implementation
 # Decodes replies of the codec `msgpack`. Their durations are in seconds already; `_decision` converts the durations in
 # replies of the codec `text`.
 _decode_decisions: Final = msgpack.Decoder(list[Decision]).decode
@@ -44,7 +45,8 @@ class Script(NamedTuple):
 @cache
 def script(driver: Driver, codec: Codec) -> Script:
     """Return the script with this driver and codec."""
-    names = [f"stores/redis/codec_{codec}", "stores/redis/head", "stores/redis/bucket", "stores/redis/closed"]
+    parts = (f"codec_{codec}", "head", "takeover", "bucket", "closed")
+    names = [f"stores/redis/{part}" for part in parts]
     names += [f"algorithms/{name}" for name in SCRIPTED]
     text = "\n".join(read_lua(name) for name in [*names, f"stores/redis/{driver}"])
     # Redis prescribes SHA-1; the digest is a name, not a secret

@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple, get_args, get_type_hints
 from msgspec import MsgspecError
 from msgspec.msgpack import Decoder, Encoder
 
+from ratelimit_mw.algorithms.notation import limit_of_notation
+from ratelimit_mw.algorithms.takeover import TakingOver, Written
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Limit, State
 from ratelimit_mw.core.log import warn_throttled
@@ -48,6 +50,8 @@ class Codecs:
         return codec
 
     def _codec_of(self, algorithm: type[Limit]) -> Codec:
+        if issubclass(algorithm, TakingOver):
+            return Codec(self._encode_written, self._decode_written)
         try:
             annotation = get_type_hints(algorithm.expires).get("state", Any)
         except (NameError, TypeError):  # the annotation names something that cannot be imported
@@ -72,6 +76,16 @@ class Codecs:
             return written
 
         return Codec(encode_and_check, decode)
+
+    def _encode_written(self, written: Written) -> bytes:
+        """Return the notation of the limit that wrote a state, a zero byte, and the state."""
+        limit, state = written
+        return limit.notation.encode() + b"\0" + self.of(limit).encode(state)
+
+    def _decode_written(self, text: bytes) -> Written:
+        notation, _, state = text.partition(b"\0")
+        limit = limit_of_notation(notation.decode())
+        return Written(limit, self.of(limit).decode(state))
 
 
 def read_state(codec: Codec, written: bytes) -> State:

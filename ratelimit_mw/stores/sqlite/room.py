@@ -178,7 +178,7 @@ class Room:
         for key, written, _ in candidates if limit is not None else ():
             if limit is not None and written[:1] != REFUSED:
                 state = read_state(self._codecs.of(limit), written)
-                if limit.decide(state, now, 1, None)[0].allowed:
+                if limit.has_room(state, now):
                     return key
         return None
 

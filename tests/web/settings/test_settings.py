@@ -134,6 +134,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("headers", "iet", f"headers: {found('iet', 'one of ietf, legacy, both, none')}"),
     ("missing_key", "", f"missing_key: {found('', 'one of shared, deny, exempt')}"),
     ("shadow", 1, f"shadow: {found(1, BOOL)}"),
+    ("on_change", "keep", "on_change: got 'keep', expected one of fresh, used, share"),
     ("plain_keys", 0, f"plain_keys: {found(0, BOOL)}"),
     ("enabled", "false", f"enabled: {found('false', BOOL)}"),
     *(
@@ -164,7 +165,7 @@ def test_the_error_for_an_unknown_setting_suggests_a_name_or_place() -> None:
         "slot_retry, key, tier, default_tier, settle, count_status, penalty, store, trusted_proxies, proxy_header, "
         "ipv6_prefix, exempt, safelist, blocklist, ignore_case, on_store_error, local_share, store_timeout, "
         "max_waiting, headers, on_refused, on_decision, on_store_event, remember_refused, metrics, "
-        "metrics_folder, span_attributes, jitter, shadow, missing_key, key_secret, "
+        "metrics_folder, span_attributes, jitter, shadow, on_change, missing_key, key_secret, "
         "plain_keys, strict, enabled"
     )
     nine = {"limits": "9/hour"}

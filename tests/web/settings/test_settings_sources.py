@@ -82,6 +82,7 @@ def test_settings_have_the_expected_defaults() -> None:
         "span_attributes": "none",
         "jitter": 0.0,
         "shadow": False,
+        "on_change": "fresh",
         "missing_key": None,
         "key_secret": "",
         "plain_keys": False,

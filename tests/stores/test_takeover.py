@@ -1,0 +1,181 @@
+"""Limits that take over what others counted decide alike in memory, in a file and on Redis, in any order."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+import pytest
+
+from profiles import PROOF
+from ratelimit_mw import Charge, Concurrency, FixedWindow, Limit, Limiter, MemoryStore, TokenBucket
+from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.algorithms.ban import Ban
+from ratelimit_mw.algorithms.takeover import KINDS, OnChange, taking_over
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.fallback import FallbackStore
+from ratelimit_mw.stores.redis import RedisStore
+from ratelimit_mw.stores.sqlite import SQLiteStore
+from ratelimit_mw.testing import Clock
+from stores.model_store import ModelStore
+from stores.random_steps import RandomSteps
+
+ROUNDS = 40 if PROOF else 2
+STEPS = 150  # with the same limits
+SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure message contains it
+
+pytestmark = [pytest.mark.promise(5)]
+
+
+class RandomTurns(RandomSteps):
+    """Random steps of limits that share one bucket for each client."""
+
+    def __init__(self, algorithm: str, seed: int, on_change: OnChange, *, kind: str) -> None:
+        # the file cannot hold the TAT of some quotas of gcra above a thousand units a microsecond
+        self._most = 1500 if kind == "file" else 10**9
+        both_ways = kind in ("msgpack", "text")  # other stores may have dropped states that had expired
+        others = {"ban": Ban} if algorithm == "ban" else ALGORITHMS
+        super().__init__(algorithm, seed, both_ways=both_ways, others=others)
+        self._limits = [taking_over(limit, on_change, "rule~1") for limit in self._limits]
+
+    def _limit(self, algorithm: str) -> Limit:
+        while (limit := super()._limit(algorithm)).name is not None or limit.quota > self._most:
+            pass
+        return limit
+
+
+def compare(steps: RandomTurns, store: Store, place: str) -> None:
+    model = ModelStore(steps.clock)
+    for number in range(STEPS):
+        verb, charges = steps.next()
+        expected, got = list(getattr(model, verb)(charges) or ()), list(getattr(store, verb)(charges) or ())
+        assert got == expected, f"TEST_SEED={SEED}, {place}, step {number}: {verb} {charges} at {steps.clock.now}"
+        if verb == "take":
+            steps.heard(charges, got)
+
+
+class Opener:
+    """Opens stores of a kind, each over a clock and with a prefix of its own."""
+
+    def __init__(self, kind: str, url: str, folder: Path) -> None:
+        self.kind, self._url, self._folder = kind, url, folder
+
+    def __call__(self, clock: Clock, prefix: str) -> Store:
+        if self.kind == "memory":
+            return MemoryStore(clock=clock)
+        if self.kind == "file":
+            return SQLiteStore(self._folder / f"{prefix}.db", clock=clock, timeout=5, deny_cache=0)
+        store = RedisStore(self._url, clock=clock, timeout=5, deny_cache=0, prefix=f"{prefix}-{self.kind}:")
+        if self.kind == "text":
+            below: Any = store._store
+            below._codec = self.kind
+        return store
+
+
+@pytest.fixture(params=["memory", "file", "msgpack", "text"])
+def opened(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> Opener:
+    return Opener(request.param, redis_url, tmp_path)
+
+
+@pytest.mark.parametrize("on_change", ["used", "share"])
+@pytest.mark.parametrize("algorithm", sorted({kind.algorithm for kind in KINDS}))
+def test_limits_take_turns_on_each_store_as_in_the_model(opened: Opener, algorithm: str, on_change: OnChange) -> None:
+    kind = opened.kind
+    for turn in range(ROUNDS):
+        steps = RandomTurns(algorithm, SEED + turn, on_change, kind=kind)
+        with closing(opened(steps.clock, f"{algorithm}-{on_change}-{turn}")) as store:
+            compare(steps, store, kind)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(opened: Opener, clock: Clock) -> Iterator[Store]:
+    with closing(opened(clock, "one")) as one:
+        yield one
+
+
+def remaining(store: Store, limit: Limit) -> int:
+    return store.peek([Charge("k", limit, 0)])[0].remaining
+
+
+def both(old: Limit, new: Limit, on_change: OnChange = "used") -> tuple[Limit, Limit]:
+    return taking_over(old, on_change, "rule~1"), taking_over(new, on_change, "rule~1")
+
+
+def test_a_refusal_changes_nothing_so_the_old_limit_keeps_its_units(store: Store, clock: Clock) -> None:
+    old, new = both(TokenBucket(100, 60), TokenBucket(20, 60))
+    store.take([Charge("k", old, 100)])
+    for _ in range(3):
+        (refused,) = store.take([Charge("k", new)])
+        assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 0, pytest.approx(81 * 0.6))
+    assert remaining(store, old) == 0
+    clock.advance(refused.retry_after)
+    assert store.take([Charge("k", new)])[0].remaining == 0
+    assert remaining(store, old) == 80
+
+
+def test_a_correction_goes_to_the_limit_that_wrote_the_state(store: Store) -> None:
+    old, new = both(FixedWindow(100, 60), FixedWindow(20, 60))
+    (decision,) = store.take([Charge("k", old, 60)])
+    store.settle([Charge("k", new, 30)])  # with the new limit's debt of one quota, 50 units would come back
+    assert remaining(store, old) == 10
+    store.settle([Charge("k", new, -80, at=decision.at)])
+    assert (remaining(store, old), remaining(store, new)) == (90, 10)
+
+
+def test_a_reset_by_either_limit_forgets_the_units(store: Store) -> None:
+    old, new = both(FixedWindow(100, 60), TokenBucket(20, 60))
+    for limit, other in ((old, new), (new, old)):
+        store.take([Charge("k", old, 10)])
+        store.reset([Charge("k", limit)])
+        assert (remaining(store, limit), remaining(store, other)) == (limit.quota, other.quota)
+
+
+def test_limits_of_one_series_share_units_in_a_group_with_others(store: Store) -> None:
+    old, new = both(FixedWindow(10, 60), FixedWindow(20, 60))
+    other = FixedWindow(5, 60)
+    assert [one.remaining for one in store.take([Charge("k", old, 4), Charge("k", other, 4)])] == [6, 1]
+    group = [Charge("k", new, 4), Charge("k", other, 2)]
+    assert [(one.allowed, one.remaining) for one in store.take(group)] == [(True, 16), (False, 1)]
+    assert remaining(store, old) == 6  # all or nothing
+
+
+def test_a_limiter_uses_such_limits_as_others(store: Store, clock: Clock) -> None:
+    limiter = Limiter(store)
+    old, new = both(TokenBucket(100, 60), TokenBucket(200, 60, max_delay=60.0))
+    limiter.hit(old, "bob", 60)
+    assert limiter.peek(new, "bob").remaining == 140
+    limiter.settle(new, "bob", -10)
+    assert limiter.acquire(new, "bob", 150).delay == 0.0
+    assert limiter.hit(new, "bob").delay == pytest.approx(0.3)
+    limiter.reset(old, "bob")
+    assert limiter.peek(new, "bob").remaining == 200
+
+
+@pytest.mark.parametrize("limit", [Concurrency(5), FixedWindow(5, 60)])
+def test_slots_and_fresh_limits_take_over_nothing(limit: Limit) -> None:
+    assert taking_over(limit, "fresh" if isinstance(limit, FixedWindow) else "used", "rule~1") is limit
+
+
+def test_a_quota_of_0_admits_nothing_and_leaves_the_units(store: Store) -> None:
+    old, new = both(FixedWindow(10, 60), FixedWindow(0, 60))
+    store.take([Charge("k", old, 4)])
+    assert not store.take([Charge("k", new)])[0].allowed
+    assert remaining(store, old) == 6
+
+
+def test_the_fallback_takes_over_units_but_no_refusal_of_another_limit(clock: Clock) -> None:
+    fallback = FallbackStore(0.5, clock=clock)
+    old, new = both(FixedWindow(10, 60), FixedWindow(20, 60))
+    fallback.take([Charge("k", old, 4)])
+    refused = MemoryStore(clock=clock)
+    refused.take([Charge("k", old, 10)])
+    fallback.observe([Charge("k", old)], refused.take([Charge("k", old)]))
+    assert fallback.take([Charge("k", old)])[0].allowed is False  # as the store refused
+    assert fallback.take([Charge("k", new)])[0].remaining == 5  # of half the quota
