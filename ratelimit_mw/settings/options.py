@@ -175,6 +175,12 @@ class Options(TypedDict, total=False):
         "every second, for the commands `top` and `tail`; 0: none",
         check_remember_refused,
     ]
+    refresh: Annotated[
+        float,
+        "seconds between looks at the settings file, with `reload`, or at settings from a callable; 0: never",
+        check_seconds,
+    ]
+    reload: Annotated[bool, "takes over the settings file when it changes, without a restart"]
     metrics: Annotated[bool, "counts decisions, for `PrometheusCollector` and OpenTelemetry"]
     metrics_folder: Annotated[
         str,
