@@ -83,6 +83,11 @@ def warn(message: str, *args: object, code: str) -> None:
     logger.warning(with_code(f"ratelimit_mw: {message}", code), *args)
 
 
+def info(message: str, *args: object, code: str) -> None:
+    """Log what an operator did, and what came of it."""
+    logger.info(with_code(f"ratelimit_mw: {message}", code), *args)
+
+
 def warn_throttled(
     topic: str,
     message: str,

@@ -11,8 +11,8 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import ReferenceType, ref
 
 from ratelimit_mw.checks.workers import thread_finding
-from ratelimit_mw.core.errors import ConfigError, with_code
-from ratelimit_mw.core.log import Finding, logger, printable, warn, warn_or_fail, without_repeats
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import Finding, info, logger, printable, warn, warn_or_fail, without_repeats
 from ratelimit_mw.engine.observation import policy_of
 from ratelimit_mw.metrics.registry import COUNTS
 from ratelimit_mw.settings import Settings
@@ -102,7 +102,7 @@ class Reloader(Generic[T]):
         self._use(built)
         self._settings, self._digest = settings, snapshot.digest
         self._show(settings, failed=False)
-        logger.info(with_code("ratelimit_mw: %s: taken over", "RL-254"), self._source.place)
+        info("%s: taken over", self._source.place, code="RL-254")
 
     def _check_fixed(self, settings: Settings) -> None:
         """Raise `ConfigError` for changes that need a restart. Values are not shown, as they may be secrets."""
