@@ -92,9 +92,9 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
     on_refused: Any = None
     on_decision: Any = None
     on_store_event: Any = None
-    remember_refused: int = 0
     refresh: float = 1.0  # seconds
     reload: bool = False
+    remember_refused: int = 0
     metrics: bool = False
     metrics_folder: str | None = None
     span_attributes: SpanAttributes = "none"

@@ -20,9 +20,10 @@ RELOADS = 20
 _PATIENCE = 300.0  # seconds
 _PAUSE = 0.25  # seconds between changes
 FIRST = 1_000_000  # the quota, which each change raises by one
-THREADS = ("--worker-class", "gthread", "--threads", "2", "--workers", "2")
+HEALTH = ("--timeout-worker-healthcheck", "300")  # a busy machine must not look like a dead worker
+THREADS = ("--worker-class", "gthread", "--threads", "2", "--workers", "2", "--timeout", "300")
 SERVERS: dict[str, tuple[Callable[..., AbstractContextManager[WebServer]], str, tuple[str, ...], int]] = {
-    "uvicorn": (serve_uvicorn, "reloaded:asgi", ("--factory", "--workers", "4"), 4),
+    "uvicorn": (serve_uvicorn, "reloaded:asgi", ("--factory", "--workers", "4", *HEALTH), 4),
     "gunicorn with Flask": (serve_gunicorn, "reloaded:flask()", THREADS, 2),
     "gunicorn with Django, which forks": (serve_gunicorn, "reloaded:django()", ("--preload", *THREADS), 2),
 }
@@ -71,7 +72,8 @@ class Load:
                     self.seen.add(int(policy[1]))
 
     def wait_for(self, quota: int, processes: int) -> bool:
-        """Wait until all processes have answered with this quota."""
+        """Wait until all processes have answered with this quota, of those that answer from now on."""
+        self.quotas.clear()
         end = time.monotonic() + _PATIENCE
         while len(self.quotas) < processes or set(self.quotas.values()) != {quota}:
             if time.monotonic() > end:
