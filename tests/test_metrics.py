@@ -64,14 +64,14 @@ def test_scrape_shows_counts_with_their_labels(counts: Registry) -> None:
     counts.add(REQUESTS, ADMITTED, 3)
     counts.add(REFUSALS, ("login", "login-2", "true"))
     counts.add(DELAY_SECONDS, ("login",), 1_500_000)
-    counts.set_policy("abc")
-    counts.set_policy("abc")
+    counts.set_policy(("abc", "off"))
+    counts.set_policy(("abc", "off"))
     assert samples() == {
         'ratelimit_requests_total{outcome="admitted",rule="login",source="store"}': 3.0,
         'ratelimit_refusals_total{limit="login-2",rule="login",shadow="true"}': 1.0,
         'ratelimit_delay_seconds_total{rule="login"}': 1.5,
         "ratelimit_store_keys": 0.0,
-        'ratelimit_policy_info{digest="abc"}': 1.0,
+        'ratelimit_policy_info{digest="abc",reload="off"}': 1.0,
     }
 
 
@@ -117,9 +117,9 @@ def test_rules_over_the_series_limit_count_as_other(counts: Registry, caplog: py
         counts.add(REQUESTS, (f"rule-{number}", "admitted", "store"))
         counts.add(REFUSALS, (f"rule-{number}", f"rule-{number}", "false"))
     counts.add(WAITING, ("new",))
-    counts.set_policy("digest")
+    counts.set_policy(("digest", "off"))
     for number in range(50):
-        counts.set_policy(f"digest-{number}")
+        counts.set_policy((f"digest-{number}", "off"))
     STORE_CALLS.record("take", 0.1)
     STORE_CALLS.record("settle", 0.1)
     shown = samples()
@@ -164,13 +164,34 @@ def test_concurrent_threads_lose_no_counts(counts: Registry, tmp_path: Path, *, 
     assert counts.own_counts()[REQUESTS.name, ADMITTED] == 160_000
 
 
+def test_settings_that_are_replaced_are_no_longer_shown(counts: Registry, tmp_path: Path) -> None:
+    """Any number of reloads takes one series for each gate."""
+    counts.open(str(tmp_path / "counts"))
+
+    def shown() -> dict[str, float]:
+        return {name: count for name, count in samples().items() if name.startswith(POLICY_INFO.name)}
+
+    def info(digest: str, reload: str = "ok") -> str:
+        return f'ratelimit_policy_info{{digest="{digest}",reload="{reload}"}}'
+
+    counts.set_policy(("0", "ok"))
+    counts.set_policy(("0", "ok"))  # another gate with the same settings
+    for number in range(50):
+        counts.set_policy((f"{number + 1}", "ok"), (f"{number}", "ok"))
+        assert shown() == {info("0"): 1.0, info(f"{number + 1}"): 1.0}
+    counts.set_policy(("50", "failed"), ("50", "ok"))
+    assert shown() == {info("0"): 1.0, info("50", "failed"): 1.0}
+    counts.set_policy(("50", "failed"), ("0", "ok"))
+    assert shown() == {info("50", "failed"): 1.0}
+
+
 def test_forked_child_starts_its_counts_at_zero(counts: Registry) -> None:
     counts.add(REQUESTS, ADMITTED, 5)
-    counts.set_policy("abc")
+    counts.set_policy(("abc", "off"))
 
     def work() -> None:
         assert counts.own_counts()[REQUESTS.name, ADMITTED] == 0
-        assert counts.own_counts()[POLICY_INFO.name, ("abc",)] == 1
+        assert counts.own_counts()[POLICY_INFO.name, ("abc", "off")] == 1
         counts.add(REQUESTS, ADMITTED)
         assert counts.own_counts()[REQUESTS.name, ADMITTED] == 1
 

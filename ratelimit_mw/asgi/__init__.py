@@ -1,7 +1,10 @@
 """Rate limiting middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and others."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Any, ClassVar, Final, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ratelimit_mw.asgi.disconnect import ClientDisconnected, DisconnectWatcher, send_client_closed
 from ratelimit_mw.asgi.messages import with_messages
@@ -25,13 +28,14 @@ from ratelimit_mw.core.signatures import ADD_THE_CLASS, check_app
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.entrance import enter_asgi
-from ratelimit_mw.engine.gate import AsyncGate
+from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.engine.reload import Reloader, reloader
 from ratelimit_mw.engine.runtime import Sleep, async_sleep
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.response import raw_headers
+from ratelimit_mw.http.response import HeaderStyle, raw_headers
 from ratelimit_mw.http.views import AsgiRequest, peer_of
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings import Settings, SettingsValue
 from ratelimit_mw.settings.options import Options
 
 _NO_ASYNCIO: Final = (
@@ -41,11 +45,28 @@ _KINDS: Final = ("http", "websocket")
 _NOT_GIVEN: Final[Any] = object()  # a marker for an argument that is missing
 
 
+class Setup(Struct, frozen=True, eq=False):
+    """What the settings in force make of the middleware. A reload replaces it as a whole.
+
+    `gate`: None if the settings are invalid. `rules`: those of the short way; None if every request takes the longer
+    one. `limited_types`: the types of scopes that are limited.
+    """
+
+    gate: Any = None
+    rules: RuleSet | None = None
+    sync_gate: Gate | None = None  # None if the store or a rule may need an await
+    limited_types: tuple[str, ...] = ()
+    style: HeaderStyle = "none"
+    adds_headers: bool = False
+    may_hold: bool = False
+
+
 class RateLimitMiddleware:
     """Limits how often a client may call `app`: `app.add_middleware(RateLimitMiddleware, limits="100/minute")`.
 
-    `settings`: a `Settings` object or a mapping. Keyword arguments are the same settings and take precedence. The app
-    finds the verdict in `scope["state"]["ratelimit"].verdict`, in Starlette `request.state.ratelimit.verdict`.
+    `settings`: a `Settings` object or a mapping, or a callable that returns one. Keyword arguments are the same
+    settings and take precedence. The app finds the verdict in `scope["state"]["ratelimit"].verdict`, in Starlette
+    `request.state.ratelimit.verdict`.
 
     Invalid settings raise `ConfigError`. Inside a running event loop, where Starlette builds its middleware, the error
     fails the server's lifespan startup instead, so that the server stops and shows the message.
@@ -54,34 +75,51 @@ class RateLimitMiddleware:
     request_type: ClassVar[type[AsgiRequest]] = AsgiRequest
 
     @check_arguments(Options)
-    def __init__(
-        self, app: App, settings: Settings | Mapping[str, Any] | None = None, **options: Unpack[Options]
-    ) -> None:
+    def __init__(self, app: App, settings: SettingsValue = None, **options: Unpack[Options]) -> None:
         self.app = app
         self._error: ConfigError | None = None
-        self._rules: RuleSet | None = None  # None: every request takes the longer way
-        self._routes_checked = False  # while false, requests take the longer way, which checks the routes
+        self._checked_app: Any = None  # the app whose routes were checked; before, requests take the longer way
+        self._tracks_all = False
+        self._reloader: Reloader[Setup] | None = None
         try:
             check_app(app, "ASGI")
-            self._gate = AsyncGate(Settings.of(settings, options))
-            self._gate.warn_of_unused_slot_options()
-            warn_of_authentication(app, self._gate.rule_set.keys, strict=self._gate.settings.strict)
-            warn_of_script_name(app, self._gate.settings)
+            found = Settings.of(settings, options)
+            self._setup = self._build(found)
+            self._reloader = reloader(found, self._rebuild, self._use)
         except ConfigError as error:
             if not in_event_loop():
                 raise
             self._fail(error)
         else:
-            self._limited_types: tuple[str, ...] = _KINDS if self._gate.settings.enabled is not False else ()
-            self._sync_gate = self._gate.sync_gate
-            self._style = self._gate.settings.headers
-            self._adds_headers = self._style != "none"
-            self._may_hold = self._gate.may_hold
-            self._tracks_all = False
             if MIDDLEWARE_REGISTRY.register(self):
                 self.track_all()
             warn_of_cors(app, None)
-            self._gate.rule_set.adapt_to_router(app)
+
+    def _build(self, settings: Settings, before: AsyncGate | None = None) -> Setup:
+        """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
+        gate = AsyncGate(settings, before=before)
+        gate.warn_of_unused_slot_options()
+        warn_of_authentication(self.app, gate.rule_set.keys, strict=settings.strict)
+        warn_of_script_name(self.app, settings)
+        gate.rule_set.adapt_to_router(self.app)
+        types, style = _KINDS if settings.enabled is not False else (), settings.headers
+        return Setup(gate, None, gate.sync_gate, types, style, style != "none", gate.may_hold)
+
+    def _rebuild(self, settings: Settings) -> Setup:
+        """Return what decides after a reload."""
+        check_routes(self._checked_app, settings)
+        return self._with_short_way(self._build(settings, self._gate))
+
+    def _use(self, setup: Setup) -> None:
+        """Decide the requests that begin from now on by this."""
+        self._setup = setup
+        if self._tracks_all:  # since `setup` was made
+            self.track_all()
+
+    def _with_short_way(self, setup: Setup) -> Setup:
+        """Return `setup`, which takes the short way if it can. Only once the routes were checked."""
+        takes_short_way = setup.limited_types and not self._tracks_all and setup.gate.has_short_way
+        return replace(setup, rules=setup.gate.rule_set) if takes_short_way else setup
 
     @property
     def settings(self) -> Settings:
@@ -90,49 +128,55 @@ class RateLimitMiddleware:
             raise self._error
         return self._gate.settings
 
+    @property
+    def _gate(self) -> AsyncGate:
+        gate: AsyncGate = self._setup.gate
+        return gate
+
     def _fail(self, error: ConfigError) -> None:
         """From now on, fail the lifespan startup and every request with this error."""
-        self._error, self._limited_types = error, ()
-        self._rules = None
-        self._may_hold = self._tracks_all = False
+        self._error, self._setup, self._tracks_all = error, Setup(), False
 
     def track_all(self) -> None:
         """Track every response, because only routing shows whether an endpoint limit needs it."""
-        self._rules, self._tracks_all = None, True
+        self._tracks_all = True
+        self._setup = replace(self._setup, rules=None)
 
     def _finish_setup(self, scope: Scope) -> None:
-        """Report limits on routes that are not enforced, then enable the short way.
+        """Report limits on routes that are not enforced, then enable the short way and reloads.
 
-        Runs once: at startup, or else at the first request.
+        Runs at startup, or else at the first request.
 
         Some servers run no lifespan, and mounted apps have none. Raises `ConfigError` under trio, and for a finding
         that `strict` makes an error; every later request then fails with this error.
         """
-        self._routes_checked = True
+        self._checked_app = scope.get("app") or self.app
         if self._error is not None:
             return
         try:
             _check_asyncio()
-            check_routes(scope.get("app") or self.app, self._gate.settings)
+            check_routes(self._checked_app, self._gate.settings)
         except ConfigError as error:
             self._fail(error)
             raise
-        if self._limited_types and not self._tracks_all and self._gate.has_short_way:
-            self._rules = self._gate.rule_set
+        self._setup = self._with_short_way(self._setup)
+        if self._reloader is not None:
+            self._reloader.start()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send = _NOT_GIVEN) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
-        way, verdict, client, rules = None, None, None, self._rules
+        setup = self._setup  # once: a reload may replace it
+        way, verdict, client, rules = None, None, None, setup.rules
         if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
             way, charges, client = enter_asgi(rules, scope)
             if way is not None:
-                gate = self._sync_gate  # None if the store or a rule may need an await
-                verdict = await self._gate.take(way, charges) if gate is None else gate.take(way, charges)
+                gate = setup.sync_gate
+                verdict = await setup.gate.take(way, charges) if gate is None else gate.take(way, charges)
         if way is None or (verdict is not None and not verdict.allowed):
-            await self._on_longer_way(verdict, client, scope, receive, send)
+            await self._on_longer_way(setup, verdict, client, scope, receive, send)
             return
-        state = RateLimitState(verdict, self._gate, self._adds_headers, True)
-        if self._style == "ietf":
+        state = RateLimitState(verdict, setup.gate, setup.adds_headers, True)
+        if setup.style == "ietf":
             # with_headers() and _scope_with_state(), inlined: calling them would add 1/40 to the time that this class
             # takes per request. Default arguments are faster than closure cells. Annotations are quoted, so that they
             # are not evaluated for each request.
@@ -146,7 +190,7 @@ class RateLimitMiddleware:
 
             send = send_with_headers
         else:
-            send = with_headers(state, self._style, send)
+            send = with_headers(state, setup.style, send)
         try:
             scope["state"]["ratelimit"] = scope[STATE_KEY] = state
         except KeyError:  # the server made no `state`
@@ -161,7 +205,13 @@ class RateLimitMiddleware:
                 state.settle_at_actual_cost()
 
     def _on_longer_way(
-        self, verdict: Verdict | None, client: str | None, scope: Scope, receive: Receive, send: Send
+        self,
+        setup: Setup,
+        verdict: Verdict | None,
+        client: str | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> Awaitable[None]:
         """Return the coroutine that decides the request, or passes another scope through.
 
@@ -170,21 +220,21 @@ class RateLimitMiddleware:
         """
         if send is _NOT_GIVEN:
             raise ConfigError(ADD_THE_CLASS, code="RL-047")
-        if not self._routes_checked and scope["type"] in _KINDS:
+        if self._checked_app is None and scope["type"] in _KINDS:
             self._finish_setup(scope)
         # a verdict of the short way is a refusal, which is sent without a delay, so it needs no watcher
-        if self._may_hold and verdict is None and scope["type"] == "http":
-            return self._decide_with_watcher(scope, receive, send)
-        return self._decide(verdict, client, scope, receive, send)
+        if setup.may_hold and verdict is None and scope["type"] == "http":
+            return self._decide_with_watcher(setup, scope, receive, send)
+        return self._decide(setup, verdict, client, scope, receive, send)
 
-    async def _decide_with_watcher(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _decide_with_watcher(self, setup: Setup, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide an HTTP request that may be delayed. End it early if its client disconnects.
 
         A delay either paces an admitted request, or is the time that a request waits in a queue.
         """
         watcher = DisconnectWatcher(scope, receive)
         try:
-            await self._decide(None, None, scope, watcher.receive, send, watcher.sleep)
+            await self._decide(setup, None, None, scope, watcher.receive, send, watcher.sleep)
         except ClientDisconnected:
             await send_client_closed(send)
         finally:
@@ -192,6 +242,7 @@ class RateLimitMiddleware:
 
     async def _decide(
         self,
+        setup: Setup,
         verdict: Verdict | None,
         client: str | None,
         scope: Scope,
@@ -204,30 +255,31 @@ class RateLimitMiddleware:
         Sends the refusal if the middleware's own limits refuse a request or a handshake. Limits on endpoints refuse
         later, inside the app. Limits on messages act later, too, in `asgi/messages.py`.
         """
-        if scope["type"] not in self._limited_types:
+        if scope["type"] not in setup.limited_types:
             await self._handle_other_scope(scope, receive, send)
             return
+        gate = setup.gate
         peer_or_client = peer_of(scope) if verdict is None else client  # `admit` finds the client
         request = self.request_type(scope, peer_or_client, scope.get(STATE_KEY))
         if verdict is None:
-            verdict = self._sync_gate.admit(request) if self._sync_gate else await self._gate.admit(request, (), sleep)
+            verdict = setup.sync_gate.admit(request) if setup.sync_gate else await gate.admit(request, (), sleep)
         state = request.outer
         if state is None:
-            state = RateLimitState(verdict, self._gate, in_app=scope["type"] == "http")
+            state = RateLimitState(verdict, gate, in_app=scope["type"] == "http")
         elif verdict is not None:
-            state.record(verdict, self._gate)
+            state.record(verdict, gate)
         if verdict is not None and not verdict.allowed:
-            await send_refusal(request, verdict, self._gate, receive, send)
+            await send_refusal(request, verdict, gate, receive, send)
             return
         app = self.app
         if request.on_end is not None or self._tracks_all:
             app, receive, send = track(request, state, app, receive, send)
         if scope["type"] == "http":
-            if self._adds_headers and not state.headers_claimed:
+            if setup.adds_headers and not state.headers_claimed:
                 state.headers_claimed = True
-                send = with_headers(state, self._style, send)
+                send = with_headers(state, setup.style, send)
         elif request.messages is not None:
-            receive, send = await with_messages(request, self._gate, state, receive, send)
+            receive, send = await with_messages(request, gate, state, receive, send)
         try:
             await app(_scope_with_state(scope, state), receive, send)
         finally:
@@ -254,6 +306,8 @@ class RateLimitMiddleware:
 
         async def send_after_close(message: Message) -> None:
             if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+                if self._reloader is not None:
+                    self._reloader.stop()
                 await self._gate.close()
             await send(message)
 

@@ -63,6 +63,16 @@ def forgeable_address_findings() -> Iterator[Finding]:
             )
 
 
+def thread_finding() -> Iterator[Finding]:
+    """Yield a finding if uWSGI runs no threads besides its own, so that settings are not reloaded."""
+    if getattr(sys.modules.get("uwsgi"), "has_threads", True) == 0:
+        yield Finding(
+            "reload: uWSGI runs the thread that looks at the settings only with --enable-threads; add it",
+            weakens_limits=False,
+            code="RL-147",
+        )
+
+
 def _gunicorn_arguments() -> Sequence[str]:
     with suppress(ValueError):  # an unclosed quote: gunicorn reports it
         return shlex.split(os.environ.get("GUNICORN_CMD_ARGS", ""))

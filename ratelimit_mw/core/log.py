@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 from zlib import crc32
 
@@ -27,6 +28,8 @@ _PYTHON_TEXTS = """
 """
 _PYTHON_WORDS = {*dir(builtins), *_WORD.findall(_PYTHON_TEXTS)}  # of Python's own messages
 _quiet_until: dict[str, float] = {}
+_logged_findings: set[str] = set()
+_skips_repeats = ContextVar("_skips_repeats", default=False)
 
 
 class Finding(NamedTuple):
@@ -49,21 +52,40 @@ class Finding(NamedTuple):
 def warn_or_fail(findings: Iterable[Finding], *, strict: bool) -> None:
     """Log each finding as a warning. With `strict`, raise one `ConfigError` for the findings that weaken limits.
 
-    All startup warnings pass through here. `strict`: the setting of that name.
+    All startup warnings pass through here. `strict`: the setting of that name. In a block of `without_repeats`, what
+    this process has logged before is not logged again.
     """
+    skips = _skips_repeats.get()
     problems: list[str] = []
     for finding in findings:
         if strict and finding.weakens_limits:
             problems.append(finding.message)
-        else:
+        elif not (skips and finding.message in _logged_findings):
+            if len(_logged_findings) < _MAX_TOPICS:
+                _logged_findings.add(finding.message)
             logger.warning("ratelimit_mw: %s", finding.message)
     if problems:
         raise ConfigError(*problems)
 
 
+@contextmanager
+def without_repeats() -> Iterator[None]:
+    """Log no finding in the block that was logged before, because settings that are reloaded mostly have the same."""
+    token = _skips_repeats.set(True)
+    try:
+        yield
+    finally:
+        _skips_repeats.reset(token)
+
+
 def warn(message: str, *args: object, code: str) -> None:
     """Log a warning that clients cannot repeat at will."""
     logger.warning(with_code(f"ratelimit_mw: {message}", code), *args)
+
+
+def info(message: str, *args: object, code: str) -> None:
+    """Log what an operator did, and what came of it."""
+    logger.info(with_code(f"ratelimit_mw: {message}", code), *args)
 
 
 def warn_throttled(

@@ -86,11 +86,9 @@ def check_callable(call: Callable[..., Any], names: Sequence[str], display_name:
     if not accepts(call, names):
         own = getattr(call, "__name__", "")
         parameters = ", ".join(names)
-        example = f"lambda {parameters}: ..." if own in ("", LAMBDA) else f"def {own}({parameters})"
-        arguments = " and ".join(f"the {one}" for one in names)
-        raise ConfigError(
-            f"{name} takes {parameters_text(call)}; it is called with {arguments}: {example}", code="RL-034"
-        )
+        example = f"{f'lambda {parameters}'.rstrip()}: ..." if own in ("", LAMBDA) else f"def {own}({parameters})"
+        arguments = f"with {' and '.join(f'the {one}' for one in names)}" if names else "without arguments"
+        raise ConfigError(f"{name} takes {parameters_text(call)}; it is called {arguments}: {example}", code="RL-034")
     reject_dependency(call, name)
     if isgeneratorfunction(call) or isasyncgenfunction(call):
         raise ConfigError(f"got {name}, which yields; expected a function that returns its answer", code="RL-034")

@@ -35,7 +35,7 @@ from ratelimit_mw.django.middleware import (
 from ratelimit_mw.django.throttle import FIX, idle_throttles, uses_of, views_of
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings import Settings, is_settings_callable
 from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 from ratelimit_mw.settings.loading import unread_settings
 
@@ -61,7 +61,9 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         found.append(Warning(text, hint=hint, id="ratelimit_mw.W005"))  # never an error, as more is limited, not less
     keys, problems, warnings = _read(value)
     hint = "The server does not start with it. The page on settings in the documentation lists what is allowed."
-    found += [Error(problem, hint=hint, id="ratelimit_mw.E001") for problem in problems]
+    # never an error for a callable, which may read a table that `manage.py migrate` has to make
+    kind = Warning if is_settings_callable(value) else Error
+    found += [kind(problem, hint=hint, id="ratelimit_mw.E001") for problem in problems]
     found += [Warning(text, id="ratelimit_mw.W006") for text in warnings]
     unread = unread_settings(dir(settings), SETTING_NAME)
     found += [_finding(finding.message, None, "ratelimit_mw.W006") for finding in unread]

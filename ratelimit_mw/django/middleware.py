@@ -10,6 +10,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
+from msgspec import Struct
 
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.log import Finding, warn_or_fail
@@ -37,10 +38,12 @@ from ratelimit_mw.django.responses import (
 )
 from ratelimit_mw.engine.base_gate import Face
 from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.engine.reload import reloader
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import await_result, custom_refusal
+from ratelimit_mw.http.response import HeaderStyle
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.rule_set import UNDECIDED, ShortWay
 from ratelimit_mw.rules.rule_table import EndpointRules
@@ -58,11 +61,16 @@ _DJANGO: Final = Face(("plain",), "a callable (request, verdict)", "the middlewa
 _IN_SETTINGS: Final = dict.fromkeys(Options.__annotations__, f"into {SETTING_NAME} of Django's settings")
 
 
-def build_gate(value: Any, *, is_async: bool) -> Gate | AsyncGate:
-    """Return the gate of `RATELIMIT_MW`. Raises `ConfigError` that names the setting."""
+def build_gate(value: Any, *, is_async: bool, before: Any = None) -> Gate | AsyncGate:
+    """Return the gate of `RATELIMIT_MW`. Raises `ConfigError` that names the setting.
+
+    `before`: the gate that it replaces in a reload.
+    """
     with error_location(SETTING_NAME):
         found = Settings.of(value, {})
-        return AsyncGate(found, face=_DJANGO) if is_async else Gate(found, face=_DJANGO)
+        kind: Any = AsyncGate if is_async else Gate
+        gate: Gate | AsyncGate = kind(found, face=_DJANGO, before=before)
+        return gate
 
 
 def middleware_indices() -> Sequence[int]:
@@ -93,13 +101,26 @@ def _check_get_response(arguments: Sequence[object]) -> str:
     return ""
 
 
+class Setup(Struct, frozen=True, eq=False):
+    """What the settings in force make of the middleware. A reload replaces it as a whole.
+
+    `sync_gate`: decides without an await; None if the store or a rule may need one.
+    """
+
+    gate: Any
+    sync_gate: Gate | None
+    style: HeaderStyle
+    has_short_way: bool
+
+
 class RateLimitMiddleware:
     """Limits how often a client may call a Django project: `"ratelimit_mw.django.RateLimitMiddleware"` in `MIDDLEWARE`.
 
-    Place it after AuthenticationMiddleware. `RATELIMIT_MW` in Django's settings is `Settings` or a mapping. Views find
-    the verdict in `request.ratelimit.verdict`, None if nothing is limited. A request is decided when its view is known,
-    before the view is called. A request that reaches no view is decided when inner middleware has answered it; a
-    refusal replaces that answer. Invalid settings raise `ConfigError` when the server loads the project.
+    Place it after AuthenticationMiddleware. `RATELIMIT_MW` in Django's settings is `Settings` or a mapping, or a
+    callable that returns one, or text that names it. Views find the verdict in `request.ratelimit.verdict`, None if
+    nothing is limited. A request is decided when its view is known, before the view is called. A request that reaches
+    no view is decided when inner middleware has answered it; a refusal replaces that answer. Invalid settings raise
+    `ConfigError` when the server loads the project.
     """
 
     sync_capable: ClassVar[bool] = True
@@ -110,28 +131,46 @@ class RateLimitMiddleware:
         check_app(get_response, "Django")
         self._get_response: Final = get_response
         self._is_async: Final = iscoroutinefunction(get_response)
-        self._gate: Any = build_gate(getattr(settings, SETTING_NAME, None), is_async=self._is_async)
-        findings = [*unread_settings(dir(settings), SETTING_NAME)]
-        if comes_before_authentication(self._gate.rule_set.keys):
-            findings.append(Finding(f"{USER_UNKNOWN}; {FIX_ORDER[0].lower()}{FIX_ORDER[1:]}", code="RL-115"))
-        warn_or_fail(findings, strict=self._gate.settings.strict)
-        self._has_short_way: Final = self._gate.has_short_way
         self._compile: Final = self._limits_on  # the same object for each request
-        self._style: Final = self._gate.settings.headers
-        self._adds_headers: Final = self._style != "none"
-        self._processes: Final = ProcessCountCheck(self._gate.settings.store)
+        self._setup = self._build(getattr(settings, SETTING_NAME, None))
+        found = self._setup.gate.settings
+        self._reloader: Final = reloader(found, lambda changed: self._build(changed, self.gate), self._use)
+        self._processes: Final = ProcessCountCheck(found.store)
+        self._has_started = False
         # An async middleware needs an async hook: Django would run a plain function in a thread.
         self.process_view: Final[Callable[..., Any]] = self._decide if self._is_async else self._decide_in_thread
         if self._is_async:
             markcoroutinefunction(self)
         MIDDLEWARE_LOADED.set()
 
+    def _build(self, value: Any, before: Gate | AsyncGate | None = None) -> Setup:
+        """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
+        gate: Any = build_gate(value, is_async=self._is_async, before=before)
+        findings = [*unread_settings(dir(settings), SETTING_NAME)]
+        if comes_before_authentication(gate.rule_set.keys):
+            findings.append(Finding(f"{USER_UNKNOWN}; {FIX_ORDER[0].lower()}{FIX_ORDER[1:]}", code="RL-115"))
+        warn_or_fail(findings, strict=gate.settings.strict)
+        sync_gate = gate.sync_gate if self._is_async else gate
+        return Setup(gate, sync_gate, gate.settings.headers, gate.has_short_way)
+
+    def _use(self, setup: Setup) -> None:
+        """Decide the requests that begin from now on by this."""
+        self._setup = setup
+
+    def _start(self, request: HttpRequest) -> None:
+        """Examine the server, and start reloads, at the first request."""
+        if not self._is_async and not hasattr(request, "scope"):  # Django sets multiprocess under ASGI
+            self._processes.examine(request.META)
+        if self._reloader is not None:
+            self._reloader.start()
+        self._has_started = self._processes.done or self._is_async
+
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Return the inner response to a request, with headers added, or a refusal."""
+        if not self._has_started:
+            self._start(request)
         if self._is_async:
             return self._handle(request)
-        if not self._processes.done and not hasattr(request, "scope"):  # Django sets multiprocess under ASGI
-            self._processes.examine(request.META)
         context = self._context(request)
         try:
             response: HttpResponseBase = self._get_response(request)
@@ -158,7 +197,7 @@ class RateLimitMiddleware:
         if refusal is not None:
             response = replace_response(refusal, response)
         if context.adds_headers:
-            add_headers(response, context.state.verdict, self._style)
+            add_headers(response, context.state.verdict, context.setup.style)
         if context.tracker is not None:
             end_on_close(request, response, context.tracker)
             context.tracker = None  # the response has it now
@@ -167,7 +206,7 @@ class RateLimitMiddleware:
     def _decide_in_thread(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         context = self._context(request)
         way, charges, client = self._enter(request, context)
-        if way is not None and self._admits(context, self._gate.take(way, charges), client):
+        if way is not None and self._admits(context, context.setup.gate.take(way, charges), client):
             return None
         return run(self._decide_generally(request))
 
@@ -176,19 +215,21 @@ class RateLimitMiddleware:
         context = self._context(request)
         way, charges, client = self._enter(request, context)
         if way is not None:
-            gate = self._sync_gate
-            verdict = await self._gate.take(way, charges) if gate is None else gate.take(way, charges)
+            setup = context.setup
+            gate = setup.sync_gate
+            verdict = await setup.gate.take(way, charges) if gate is None else gate.take(way, charges)
             if self._admits(context, verdict, client):
                 return None
         return await self._decide_generally(request)
 
     def _enter(self, request: HttpRequest, context: RequestContext) -> ShortWay:
         """Return the short way of a request that is undecided and has no user."""
-        if not self._has_short_way or context.is_decided or context.state.verdict is not None:
+        setup: Setup = context.setup
+        if not setup.has_short_way or context.is_decided or context.state.verdict is not None:
             return UNDECIDED
         if getattr(request, "user", None) is not None and may_have_user(request):
             return UNDECIDED
-        return enter(self._gate.rule_set, request, self.limits_of(request)[0])
+        return enter(setup.gate.rule_set, request, self.limits_of(request, setup)[0])
 
     def _admits(self, context: RequestContext, verdict: Verdict | None, client: str | None) -> bool:
         """Record the short way's verdict, and return whether it admits. `_decide_generally` responds to a refusal."""
@@ -197,7 +238,7 @@ class RateLimitMiddleware:
             return False
         context.is_decided = True
         if verdict is not None:
-            context.state.record(verdict, self._gate)
+            context.state.record(verdict, context.setup.gate)
         return True
 
     async def _decide_generally(self, request: HttpRequest) -> HttpResponse | None:
@@ -214,28 +255,29 @@ class RateLimitMiddleware:
                 django_request.client = context.client
             else:
                 try:
-                    context.verdict = await self._admit(django_request)
+                    context.verdict = await self._admit(django_request, context.setup)
                 except UserNotLoaded:
                     django_request = AsyncDjangoRequest(request, context.state, await load_user(request))
-                    context.verdict = await self._admit(django_request)
+                    context.verdict = await self._admit(django_request, context.setup)
             if context.verdict is not None:
                 await self._conclude(context.verdict, django_request, context)
         return None if context.refusal is None else to_django(request, context.refusal)
 
-    async def _admit(self, django_request: DjangoRequest) -> Verdict | None:
-        endpoint_rules, gate = self.limits_of(django_request.raw)
+    async def _admit(self, django_request: DjangoRequest, setup: Setup) -> Verdict | None:
+        endpoint_rules, gate = self.limits_of(django_request.raw, setup)
         if gate is not None:
             return gate.admit(django_request, endpoint_rules)
-        verdict: Verdict | None = await self._gate.admit(django_request, endpoint_rules)
+        verdict: Verdict | None = await setup.gate.admit(django_request, endpoint_rules)
         return verdict
 
     async def _conclude(self, verdict: Verdict, django_request: DjangoRequest, context: RequestContext) -> None:
         """Record a verdict, and prepare the response to a refused request."""
-        context.state.record(verdict, self._gate)
+        gate = context.setup.gate
+        context.state.record(verdict, gate)
         if not verdict.allowed:
-            default = self._gate.default_refusal(django_request, verdict)
+            default = gate.default_refusal(django_request, verdict)
             waits = await_result if self._is_async else wait_in_thread
-            context.refusal = await custom_refusal(self._gate.refusal_handler, django_request, verdict, default, waits)
+            context.refusal = await custom_refusal(gate.refusal_handler, django_request, verdict, default, waits)
         elif django_request.on_end is not None:
             loop = asyncio.get_running_loop() if self._is_async else None
             context.tracker = track_response(django_request, context.state, loop)
@@ -248,52 +290,51 @@ class RateLimitMiddleware:
             if context.middleware is self:
                 return context
             context = context.outer
+        setup = self._setup  # once: a reload may replace it
         state = getattr(request, "scope", request.META).get(_STATE_KEY) if inner is None else inner.state
-        adds_headers = self._adds_headers
+        adds_headers = setup.style != "none"
         if state is None or not isinstance(state, RateLimitState):
-            state = RateLimitState(None, self._gate, adds_headers)
+            state = RateLimitState(None, setup.gate, adds_headers)
         elif state.headers_claimed:
             adds_headers = False
         elif adds_headers:
             state.headers_claimed = True
         request.ratelimit = state
-        context = request._ratelimit_mw = RequestContext(self, state, adds_headers, inner)  # noqa: SLF001  # our own
+        context = request._ratelimit_mw = RequestContext(self, state, setup, adds_headers, inner)  # noqa: SLF001  # our own
         return context
 
     @property
     def gate(self) -> Gate | AsyncGate:
         """The gate that decides the requests."""
-        gate: Gate | AsyncGate = self._gate
+        gate: Gate | AsyncGate = self._setup.gate
         return gate
 
-    @property
-    def _sync_gate(self) -> Gate | None:
-        """The gate that decides without an await; None if the store or a rule may need one."""
-        gate: Gate | None = self._gate.sync_gate if self._is_async else self._gate
-        return gate
+    def limits_of(self, request: HttpRequest, setup: Setup | None = None) -> tuple[EndpointRules, Gate | None]:
+        """Return the limits on the view of a request, and `sync_gate`; None in its place if they may need an await.
 
-    def limits_of(self, request: HttpRequest) -> tuple[EndpointRules, Gate | None]:
-        """Return the limits on the view of a request, and `_sync_gate`; None in its place if they may need an await."""
+        `setup`: what decides the request; by default what decides new ones.
+        """
+        setup = setup or self._setup
         match: Any = request.resolver_match
         if match is None:
-            return (), self._sync_gate
+            return (), setup.sync_gate
         method = request.method if request.method in METHODS else ""
-        place = self._compile, match.func, method, *match.tried[-1]  # see `route_of`
+        place = self._compile, setup, match.func, method, *match.tried[-1]  # see `route_of`
         try:
-            limits: tuple[EndpointRules, Gate | None] = self._gate.compiled[place]
+            limits: tuple[EndpointRules, Gate | None] = setup.gate.compiled[place]
         except TypeError:  # the view is an instance without a hash
             limits = self._limits_on(*place[1:])
         return limits
 
-    def _limits_on(self, view: Any, method: str, *patterns: Any) -> tuple[EndpointRules, Gate | None]:
+    def _limits_on(self, setup: Setup, view: Any, method: str, *patterns: Any) -> tuple[EndpointRules, Gate | None]:
         levels = list(limits_by_level(view, method, joined_route(*patterns)))
-        limits = report_limits(self._gate.rule_set, levels)
+        limits = report_limits(setup.gate.rule_set, levels)
         for endpoint_limits, name, _ in levels:
             for endpoint_limit in () if self._is_async else endpoint_limits:
                 try:
                     endpoint_limit.reject_async_callables()
                 except ConfigError as error:
                     finding = Finding(f"limits on {name}: {error}", code="")
-                    warn_or_fail([finding], strict=self._gate.settings.strict)
+                    warn_or_fail([finding], strict=setup.gate.settings.strict)
         may_await = self._is_async and any(rule.limit_set.may_await for rule in limits)
-        return limits, None if may_await else self._sync_gate
+        return limits, None if may_await else setup.sync_gate

@@ -22,13 +22,14 @@ _KEEPS_DICT: Final = isinstance(getattr(ResponseHeaders({}), "_store", None), di
 class RequestContext(Struct):
     """What one middleware remembers of one request.
 
-    `adds_headers`: whether the middleware adds the headers. `outer`: the context of the next middleware outside.
-    `verdict`: its verdict. `client`: the client's address, if the short way refused. `refusal`: its response, if it
-    refuses. `tracker`: reports the end of the response.
+    `setup`: what decides it, also after a reload. `adds_headers`: whether the middleware adds the headers. `outer`: the
+    context of the next middleware outside. `verdict`: its verdict. `client`: the client's address, if the short way
+    refused. `refusal`: its response, if it refuses. `tracker`: reports the end of the response.
     """
 
     middleware: Any
     state: RateLimitState
+    setup: Any
     adds_headers: bool
     outer: "RequestContext | None"
     is_decided: bool = False

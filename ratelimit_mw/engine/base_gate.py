@@ -24,6 +24,7 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
+from ratelimit_mw.http.routes import app_cache
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_variables
@@ -32,6 +33,7 @@ from ratelimit_mw.stores.contract import declared
 from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.url import open_unchecked
 
+NESTED_GATES: Final = "gates"  # the name of a gate's `app_cache` of those with stores of their own, by store
 _MAX_CACHED_ENDPOINTS: Final = 4096  # endpoints whose compiled limits are cached
 _UNEVEN_LOAD: Final = Finding(
     "store: in a cluster without key_secret, a client that can choose its identity can choose its slot, and so "
@@ -76,6 +78,9 @@ class BaseGate:
     remembers refusals, if `remember_refused` is set. `is_nested`: an outer gate of the same settings has reported the
     findings of the start. `findings`: those that this gate has reported. `compiled`: caches the compiled limits of
     endpoints: `compiled[compile, *place]` is `compile(*place)`.
+
+    `before`, of the constructor: the gate that this one replaces in a reload. Its store, and what counts requests that
+    are under way (slots, queues, delays, refusals to report), are taken over.
     """
 
     _default_max_waiting: int  # requests; replaces a `max_waiting` of None
@@ -91,11 +96,15 @@ class BaseGate:
         *,
         face: Face,
         is_nested: bool = False,
+        before: Self | None = None,
     ) -> None:
         self.settings: Final = settings
         self._face: Final = face
         self._is_nested: Final = is_nested
+        self._before = before
         self.rule_set: Final = rules or RuleSet(settings)
+        if before is not None:
+            self.rule_set.succeed(before.rule_set)
         self.compiled: Final = Memo[tuple[Any, ...], Any](_compile, Budget(_MAX_CACHED_ENDPOINTS))
         findings: list[Finding] = []
         if not (rules or is_nested):
@@ -107,19 +116,22 @@ class BaseGate:
             findings.append(multiple_workers_finding(workers))
         self.findings: Final[Sequence[Finding]] = findings
         warn_or_fail(findings, strict=settings.strict)
-        self._fallback: Final = FallbackStore(settings.local_share) if fallback is None else fallback
+        if before is not None and before.settings.local_share == settings.local_share:
+            fallback = before._fallback  # noqa: SLF001  # the same class
+        self._fallback: Final[FallbackStore] = FallbackStore(settings.local_share) if fallback is None else fallback
         self._on_decision: Final = _hook("on_decision", settings.on_decision)
         self._observe: Final = observer(settings, opens_folder=face.probes_store and rules is None)
-        if rules is None:
+        if rules is None and before is None:  # a reload records them itself, once they are in force
             record_policy(settings)
         # `_use_store` resets it to None if the store calls the hook itself
         self._on_store_event = _hook("on_store_event", settings.on_store_event)
         self._owns_store: Final = isinstance(settings.store, str)
         self.refusal_handler: Final = self._build_refusal_handler(settings)
-        self.delay_capacity = DelayCapacity(
-            self._default_max_waiting if settings.max_waiting is None else settings.max_waiting
+        self.delay_capacity: DelayCapacity = DelayCapacity(
+            self._default_max_waiting if settings.max_waiting is None else settings.max_waiting,
+            None if before is None else before.delay_capacity,
         )
-        self._queues: Final = Queues()
+        self._queues: Final[Queues] = Queues() if before is None else before._queues  # noqa: SLF001  # the same class
         self._address_key: Final = Key("ip", settings.ipv6_prefix)
 
     @property
@@ -158,8 +170,8 @@ class BaseGate:
         """
         return self.nested_with(self._store)
 
-    def nested_with(self, store: Any) -> Self:
-        """Return a gate like `nested`, with another store."""
+    def nested_with(self, store: Any, before: Self | None = None) -> Self:
+        """Return a gate like `nested`, with another store. `before`: the gate that it replaces in a reload."""
         overrides: dict[str, Any] = {
             "limits": [],
             "concurrent": 0,
@@ -171,10 +183,22 @@ class BaseGate:
             "remember_refused": 0,  # the reporter of this gate is used
             "strict": False,  # this gate has reported the findings of startup
         }
-        nested = type(self)(replace(self.settings, **overrides, store=store), face=self._face, is_nested=True)
+        settings = replace(self.settings, **overrides, store=store)
+        nested = type(self)(settings, face=self._face, is_nested=True, before=before)
         nested.delay_capacity, nested.reporter = self.delay_capacity, self.reporter
         nested.rule_set.share_with_outer(self.rule_set)
         return nested
+
+    def _succeed_nested(self) -> None:
+        """Replace the nested gates of the gate before, and let go of that gate. The last step of a constructor."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        if "nested" in vars(before):
+            vars(self)["nested"] = self.nested_with(self._store, before.nested)
+        gates = app_cache(self, NESTED_GATES)
+        for store_id, gate in app_cache(before, NESTED_GATES).items():
+            gates[store_id] = self.nested_with(gate.settings.store, gate)
 
     def _build_refusal_handler(self, settings: Settings) -> RefusalHandler | None:
         if settings.on_refused is None:
@@ -192,6 +216,8 @@ class BaseGate:
 
     def _open(self, open_url: Callable[[str, float], Any]) -> Any:
         """Return the store of the settings. `open_url`: opens one by its URL."""
+        if self._before is not None:
+            return self._before._store  # noqa: SLF001  # the same class
         store, timeout = self.settings.store, self.settings.store_timeout
         if not isinstance(store, str):
             check_is_store(store)
@@ -206,7 +232,10 @@ class BaseGate:
         self._needs_fallback = self._declared.can_fail
         if self._on_store_event is not None and self._declared.subscribe(self._on_store_event):
             self._on_store_event = None
-        if size := self.settings.remember_refused:
+        before = self._before
+        if before is not None and before.settings.remember_refused == self.settings.remember_refused:
+            self.reporter = before.reporter
+        elif size := self.settings.remember_refused:
             self.reporter = reporter_for(self._declared, size, is_async=self._awaits_callables)
             if self.reporter is None:
                 warn_or_fail([_KEEPS_NO_REFUSALS], strict=self.settings.strict)
@@ -215,7 +244,7 @@ class BaseGate:
         if self._declared.is_cluster and not (self.settings.key_secret or self._is_nested):
             warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)
 
-        if self.settings.strict and self._face.probes_store:
+        if self.settings.strict and self._face.probes_store and before is None:
             self._probe()
 
     def _probe(self) -> None:

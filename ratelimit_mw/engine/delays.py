@@ -15,23 +15,31 @@ from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.stores.lifecycle import after_fork_in_child, fork_safe_lock
 
 
-class DelayCapacity:
-    """Counts the delayed requests of a gate. It allows `capacity` in all, and half of that per key, but at least 1.
+class _Delayed:
+    """The number of delayed requests, in all and by key."""
 
-    Thread-safe. The argument `keys` of its methods: the keys of one request.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._lock: Final = fork_safe_lock()
-        self._capacity: Final = capacity
-        self._max_per_key: Final = max(1, capacity // 2)
+    def __init__(self) -> None:
+        self.lock: Final = fork_safe_lock()
         after_fork_in_child(self._reset)
         self._reset()
 
     def _reset(self) -> None:
-        """Free all capacity. Also runs after a fork, because the child has none of the delayed threads."""
-        self._free = self._capacity
-        self._used_by_key = Counter[str]()
+        """Forget all of them. Also runs after a fork, because the child has none of the delayed threads."""
+        self.count = 0
+        self.by_key = Counter[str]()
+
+
+class DelayCapacity:
+    """Counts the delayed requests of a gate. It allows `capacity` in all, and half of that per key, but at least 1.
+
+    Thread-safe. `before`: the capacity until a reload, whose requests still count. The argument `keys` of its methods:
+    the keys of one request.
+    """
+
+    def __init__(self, capacity: int, before: "DelayCapacity | None" = None) -> None:
+        self._capacity: Final = capacity
+        self._max_per_key: Final = max(1, capacity // 2)
+        self._delayed: Final[_Delayed] = _Delayed() if before is None else before._delayed  # noqa: SLF001  # the same class
 
     def refusing_if_full(self, plan: Plan, keys: Sequence[str]) -> Plan:
         """Return the plan. If no capacity is left, return a plan that refuses the request instead of delaying it."""
@@ -41,21 +49,29 @@ class DelayCapacity:
 
     def enter(self, keys: Sequence[str]) -> bool:
         """Reserve capacity. Return whether there was any."""
-        with self._lock:
+        with self._delayed.lock:
             if not self._has_capacity(keys):
                 return False
-            self._free -= 1
+            self._delayed.count += 1
             self._used_by_key.update(keys)
             return True
 
     def leave(self, keys: Sequence[str]) -> None:
         """Free the capacity that `enter` reserved."""
-        with self._lock:
-            self._free += 1
+        with self._delayed.lock:
+            self._delayed.count -= 1
             for key in keys:
                 self._used_by_key[key] -= 1
                 if not self._used_by_key[key]:
                     del self._used_by_key[key]
+
+    @property
+    def _free(self) -> int:
+        return self._capacity - self._delayed.count
+
+    @property
+    def _used_by_key(self) -> Counter[str]:
+        return self._delayed.by_key
 
     def _has_capacity(self, keys: Sequence[str]) -> bool:
         return self._free > 0 and all(self._used_by_key[key] < self._max_per_key for key in keys)

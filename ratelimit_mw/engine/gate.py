@@ -46,8 +46,9 @@ class Gate(Flow):
         *,
         face: Face = WSGI,
         is_nested: bool = False,
+        before: "Gate | None" = None,
     ) -> None:
-        super().__init__(settings, rules, fallback, face=face, is_nested=is_nested)
+        super().__init__(settings, rules, fallback, face=face, is_nested=is_nested, before=before)
         if rules is None:  # if rules are passed, an AsyncGate made them, and awaits their callables
             check_no_async_callables(self.rule_set.limit_sets)
         store = self._open(open_store)
@@ -58,6 +59,7 @@ class Gate(Flow):
             )
         self._use_store(store)
         self.runtime = ThreadRuntime(store)
+        self._succeed_nested()
 
     def admit(self, request: Request, endpoint_rules: EndpointRules = ()) -> Verdict | None:
         """Return the verdict on a request; None if no limit applies. `endpoint_rules`: the limits of its endpoint."""
@@ -109,8 +111,10 @@ class AsyncGate(Flow):
     _awaits_callables = True
     _default_max_waiting = 1000
 
-    def __init__(self, settings: Settings, *, face: Face = ASGI, is_nested: bool = False) -> None:
-        super().__init__(settings, face=face, is_nested=is_nested)
+    def __init__(
+        self, settings: Settings, *, face: Face = ASGI, is_nested: bool = False, before: "AsyncGate | None" = None
+    ) -> None:
+        super().__init__(settings, face=face, is_nested=is_nested, before=before)
         store = self._open(open_async_store)
         if not isinstance(store, AsyncStore):
             raise ConfigError(
@@ -129,8 +133,15 @@ class AsyncGate(Flow):
         if self.sync_gate is not None:
             self.sync_gate.runtime.slot_renewer = ASYNC_SLOT_RENEWER  # it runs in the thread of the loop
             self.sync_gate.reporter = self.reporter
-        self._settlement_queues: Final = PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
+        self._settlement_queues: Final[PerLoop[SettlementQueue]] = (
+            PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
+            if before is None
+            else before._settlement_queues  # noqa: SLF001  # the same class
+        )
         self.runtime = AsyncioRuntime(store, settings.store_timeout, self._wake_waiters)
+        if before is not None:
+            self.runtime.loop = before.runtime.loop
+        self._succeed_nested()
 
     def compile_for_endpoint(
         self,

@@ -18,6 +18,7 @@ _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")  # a part of a callable's te
 _NO_OPENTELEMETRY: Final = "span_attributes: needs OpenTelemetry, pip install 'ratelimit-mw[opentelemetry]'"
 
 Observer = Callable[[Verdict], None]
+Policy = tuple[str, str]  # the digest of settings; see POLICY_INFO
 
 
 def observer(settings: Settings, *, opens_folder: bool = True) -> Observer | None:
@@ -62,7 +63,12 @@ def _span_observer(settings: Settings) -> Observer | None:
 def record_policy(settings: Settings) -> None:
     """Show the digest of these settings among the metrics, unless they have no limits, like those of a nested gate."""
     if settings.metrics and (settings.limits or settings.rules or settings.app_limits):
-        COUNTS.set_policy(digest(settings))
+        COUNTS.set_policy(policy_of(settings))
+
+
+def policy_of(settings: Settings, *, failed: bool = False) -> Policy:
+    """Return the labels by which the metrics show settings. `failed`: the last reload kept them, for a mistake."""
+    return digest(settings), "failed" if failed else "ok" if settings.is_reloaded else "off"
 
 
 def digest(settings: Settings) -> str:

@@ -6,12 +6,11 @@ from typing import Any, Final, Unpack
 from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.flask.commands import ratelimit_command
 from ratelimit_mw.flask.endpoint_limits import CONFIG, exempt, limit, register_app, warn_unless_limits_app
 from ratelimit_mw.flask.first_request import FirstRequestCheck
 from ratelimit_mw.flask.hooks import Hooks
-from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings import Settings, SettingsValue, is_settings_callable
 from ratelimit_mw.settings.options import Options
 
 with require("flask"):
@@ -25,11 +24,11 @@ class RateLimiter:
 
     `RateLimiter(app, limits="100/minute")`, or call `init_app(app)` later, for any number of apps.
 
-    `settings`: a `Settings` object or a mapping. Keyword arguments are the same settings and take precedence. After
-    these come `app.config["RATELIMIT_MW"]`, a mapping or `Settings`, and then the environment. A `Settings` object is
-    complete, so no later source is read. Views find the verdict in `g.ratelimit.verdict`, which is None if nothing was
-    charged. Invalid settings raise `ConfigError`: at once if they are passed here, in `init_app` if they come from
-    `app.config` or the environment.
+    `settings`: a `Settings` object or a mapping, or a callable that returns one. Keyword arguments are the same
+    settings and take precedence. After these come `app.config["RATELIMIT_MW"]`, which has the same kinds of values, and
+    then the environment. A `Settings` object is complete, so no later source is read. Views find the verdict in
+    `g.ratelimit.verdict`, which is None if nothing was charged. Invalid settings raise `ConfigError`: at once if they
+    are passed here, in `init_app` if they come from `app.config` or the environment.
     """
 
     limit = staticmethod(limit)
@@ -39,7 +38,7 @@ class RateLimiter:
     def __init__(
         self,
         app: Flask | None = None,
-        settings: Settings | Mapping[str, Any] | None = None,
+        settings: SettingsValue = None,
         **options: Unpack[Options],
     ) -> None:
         mapping = isinstance(settings, Mapping)
@@ -47,6 +46,8 @@ class RateLimiter:
         self._options: Final[Mapping[str, Any]] = {**settings, **options} if isinstance(settings, Mapping) else options
         if app is not None:
             self.init_app(app)
+        elif is_settings_callable(self._settings):
+            pass  # it may need the app
         elif self._settings is not None:
             Settings.of(self._settings, self._options)
         else:
@@ -66,9 +67,9 @@ class RateLimiter:
             raise ConfigError(_no_app(app), code="RL-048")
         if "ratelimit_mw" in app.extensions:
             raise ConfigError(f"app {app.name!r} has a RateLimiter already", code="RL-048")
-        hooks = Hooks(app, self._gate(app))
+        hooks = self._hooks(app)
         hooks.first_request = FirstRequestCheck(app, hooks.gate.settings, reads=self._settings is None)
-        if hooks.gate.settings.enabled is not False:
+        if hooks.gate.settings.enabled is not False or hooks.reloader is not None:
             app.before_request(hooks.before)
             app.after_request(hooks.after)
             got_request_exception.connect(hooks.failed, app)
@@ -76,10 +77,10 @@ class RateLimiter:
         app.cli.add_command(ratelimit_command)
         register_app(app, self)
 
-    def _gate(self, app: Flask) -> Gate:
+    def _hooks(self, app: Flask) -> Hooks:
         config = app.config.get(CONFIG) if self._settings is None else None
         try:
-            return Gate(Settings.of(self._settings if config is None else config, self._options))
+            return Hooks(app, Settings.of(self._settings if config is None else config, self._options))
         except ConfigError as error:
             if config is None:
                 raise

@@ -41,9 +41,7 @@ class FirstRequestCheck:
     def findings(self, app: Flask) -> Iterator[Finding]:
         """Yield a finding for each setting written since, and for each rule whose path or methods no route has."""
         yield from self._late_settings(app.config)
-        if not (app.url_map.host_matching or app.subdomain_matching):  # else a path has a route on some hosts only
-            routes = [shape_of_bracket_template(rule.rule, rule.methods or ()) for rule in app.url_map.iter_rules()]
-            yield from route_findings(self._settings, routes, partial(_has_route, app))
+        yield from findings_on_routes(app, self._settings)
 
     def _late_settings(self, config: Mapping[str, Any]) -> Iterator[Finding]:
         yield from unread_settings(config.keys() - self._names, _PLACE)
@@ -57,6 +55,13 @@ class FirstRequestCheck:
             )
         elif self._value is _ABSENT:
             yield _beside_settings()
+
+
+def findings_on_routes(app: Flask, settings: Settings) -> Iterator[Finding]:
+    """Yield a finding for each rule whose path or methods no route has."""
+    if not (app.url_map.host_matching or app.subdomain_matching):  # else a path has a route on some hosts only
+        routes = [shape_of_bracket_template(rule.rule, rule.methods or ()) for rule in app.url_map.iter_rules()]
+        yield from route_findings(settings, routes, partial(_has_route, app))
 
 
 def _has_route(app: Flask, path: str) -> bool:

@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from ratelimit_mw.core.errors import require
-from ratelimit_mw.core.log import Finding, warn_throttled
+from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.entrance import enter_wsgi
 from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.engine.reload import reloader
 from ratelimit_mw.engine.response_tracking import ResponseTracker, track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.flask.endpoint_limits import levels_of
+from ratelimit_mw.flask.first_request import findings_on_routes
 from ratelimit_mw.http.on_refused import RefusalHandler, warn_of_failed_handler
 from ratelimit_mw.http.request import Request, as_text, user_id
-from ratelimit_mw.http.response import HeaderList, addable, addable_to_refusal, headers
+from ratelimit_mw.http.response import HeaderList, HeaderStyle, addable, addable_to_refusal, headers
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.views import WsgiRequest
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.rule_table import EndpointRules
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 from ratelimit_mw.wsgi.send import send_refusal
 from ratelimit_mw.wsgi.tracking import end_on_close
@@ -121,18 +124,52 @@ class _RequestDecision(Struct):
     tracker: ResponseTracker | None = None
 
 
-class Hooks:
-    """The request hooks of one app."""
+class Setup(Struct, frozen=True, eq=False):
+    """What the settings in force make of the hooks. A reload replaces it as a whole."""
 
-    def __init__(self, app: Flask, gate: Gate) -> None:
-        self.gate: Final = gate
+    gate: Gate
+    style: HeaderStyle
+    takes_short_way: bool
+
+
+class Hooks:
+    """The request hooks of one app. `gate`: decides under the settings in force."""
+
+    def __init__(self, app: Flask, settings: Settings) -> None:
         self.first_request: Any = None  # referenced, because signals keep only weak references
         self._app: Final = app
-        self._style: Final = gate.settings.headers
-        self._takes_short_way: Final = self._style != "none" and gate.has_short_way
         self._compile: Final = self._limits_of_view  # the same object for each request
+        self._setup = self._build(settings)
+        self.reloader: Final = reloader(settings, self._rebuild, self._use)
         self._reports_ends = False  # whether Flask calls `finished`
-        self._processes: Final = ProcessCountCheck(gate.settings.store)
+        self._processes: Final = ProcessCountCheck(settings.store)
+        self._has_started = False
+
+    def _build(self, settings: Settings, before: Gate | None = None) -> Setup:
+        """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
+        gate, style = Gate(settings, before=before), settings.headers
+        return Setup(gate, style, style != "none" and gate.has_short_way)
+
+    def _rebuild(self, settings: Settings) -> Setup:
+        """Return what decides after a reload."""
+        warn_or_fail(findings_on_routes(self._app, settings), strict=settings.strict)
+        return self._build(settings, self.gate)
+
+    def _use(self, setup: Setup) -> None:
+        """Decide the requests that begin from now on by this."""
+        self._setup = setup
+
+    @property
+    def gate(self) -> Gate:
+        """The gate that decides the requests."""
+        return self._setup.gate
+
+    def _start(self, environ: "WSGIEnvironment") -> None:
+        """Examine the server, and start reloads, at the first request."""
+        self._processes.examine(environ)
+        if self.reloader is not None:
+            self.reloader.start()
+        self._has_started = self._processes.done
 
     def before(self) -> Any:
         """Return the response to a refused request; None for an admitted one.
@@ -159,7 +196,9 @@ class Hooks:
                 response = refusal
             decision = getattr(flask_request, _ATTRIBUTE)
         state = decision.shown_state
-        _add_headers(response, decision.fields or [] if state is None else headers(state.verdict, self._style), state)
+        _add_headers(
+            response, decision.fields or [] if state is None else headers(state.verdict, self._setup.style), state
+        )
         if decision.fields is not None and response.status_code < _FIRST_ERROR:
             warn_throttled(
                 "error handler", _HANDLER_ADMITS, response.status_code, decision.refusal.status_code, code="RL-243"
@@ -187,35 +226,39 @@ class Hooks:
 
     def close(self) -> None:
         """Close the store if it was opened for this app. WSGI has no shutdown event: call this from a server hook."""
+        if self.reloader is not None:
+            self.reloader.stop()
         self.gate.close()
 
     def _decide(self, flask_request: FlaskRequest) -> _RequestDecision:
         environ, rule = flask_request.environ, flask_request.url_rule
-        if not self._processes.done:
-            self._processes.examine(environ)
-        endpoint_rules = () if rule is None else self.limits_of(rule, flask_request.method)
+        if not self._has_started:
+            self._start(environ)
+        setup = self._setup  # once: a reload may replace it
+        gate = setup.gate
+        endpoint_rules = () if rule is None else self.limits_of(rule, flask_request.method, gate)
         way, verdict, client, outer = None, None, None, environ.get("ratelimit_mw")
-        if outer is None and self._takes_short_way and not _may_have_user(self._app, environ):
-            way, charges, client = enter_wsgi(self.gate.rule_set, environ, endpoint_rules)
-            verdict = None if way is None else self.gate.take(way, charges)
+        if outer is None and setup.takes_short_way and not _may_have_user(self._app, environ):
+            way, charges, client = enter_wsgi(gate.rule_set, environ, endpoint_rules)
+            verdict = None if way is None else gate.take(way, charges)
             if verdict is not None and verdict.allowed:
-                state = environ["ratelimit_mw"] = RateLimitState(verdict, self.gate, True)
+                state = environ["ratelimit_mw"] = RateLimitState(verdict, gate, True)
                 _current_globals().ratelimit = state
                 return _RequestDecision(state)
         if way is None:
             client = environ.get("REMOTE_ADDR") or None  # `admit` finds the client
         our_request = FlaskLoginRequest(environ, client, outer, None if rule is None else rule.rule)
         if way is None:
-            verdict = self.gate.admit(our_request, endpoint_rules)
-        _current_globals().ratelimit = state = outer or RateLimitState(None, self.gate)
+            verdict = gate.admit(our_request, endpoint_rules)
+        _current_globals().ratelimit = state = outer or RateLimitState(None, gate)
         if verdict is None:
             return _RequestDecision()
-        state.record(verdict, self.gate)
+        state.record(verdict, gate)
         if not verdict.allowed:
             return self._refusal_decision(our_request, verdict)
         environ["ratelimit_mw"] = state
         tracker = None if our_request.on_end is None else self._track(our_request, state)
-        if self._style == "none" or state.headers_claimed:
+        if setup.style == "none" or state.headers_claimed:
             return _RequestDecision(tracker=tracker)
         state.headers_claimed = True
         return _RequestDecision(shown_state=state, tracker=tracker)
@@ -226,12 +269,12 @@ class Hooks:
             self._reports_ends = True
         return track_response(our_request, state)
 
-    def limits_of(self, rule: Rule, method: str) -> EndpointRules:
-        """Return the limits on the view and its blueprints, cached."""
+    def limits_of(self, rule: Rule, method: str, gate: Gate | None = None) -> EndpointRules:
+        """Return the limits on the view and its blueprints, cached. `gate`: the gate that decides the request."""
         view = self._app.view_functions.get(rule.endpoint)
         place = self._compile, view, rule.endpoint, rule.rule, method, EndpointLimit.version
         try:
-            limits: EndpointRules = self.gate.compiled[place]
+            limits: EndpointRules = (gate or self.gate).compiled[place]
         except TypeError:  # the view is an instance without a hash
             limits = self._limits_of_view(*place[1:])
         return limits

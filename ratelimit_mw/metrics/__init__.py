@@ -100,6 +100,8 @@ def _metric(family: Family, by_name: Mapping[str, Mapping[tuple[str, ...], int]]
     kind = core.CounterMetricFamily if family.kind == "counter" else core.GaugeMetricFamily
     made: Any = kind(family.name, family.help, labels=family.labels)
     for labels, count in sorted(by_name.get(family.name, {}).items()):
+        if family.once and not count:
+            continue
         value = min(count, 1) if family.once else count
         made.add_metric(list(labels), value if family.unit == 1 else value / family.unit)
     metric: Metric = made

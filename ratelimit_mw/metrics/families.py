@@ -68,7 +68,11 @@ STORE_OPEN: Final = Family(
     "ratelimit_store_open", "gauge", "Stores that are not queried at the moment, because they failed."
 )
 POLICY_INFO: Final = Family(
-    "ratelimit_policy_info", "gauge", "1 for the digest of each settings in force.", ("digest",), once=True
+    "ratelimit_policy_info",
+    "gauge",
+    "1 for the digest of each settings in force; reload: off, ok, or failed if a change was not taken over.",
+    ("digest", "reload"),
+    once=True,
 )
 
 FAMILIES: Final = (

@@ -250,13 +250,13 @@ def _read(path: Path) -> dict[Series, int]:
         return {}
     if numbers[0] != MAGIC:
         return {}
-    counts: dict[Series, int] = {}
+    names: dict[int, Series] = {}
     for line in lines:
         with suppress(DecodeError, ValidationError):  # an incomplete line
             index, name, labels = json.decode(line, type=tuple[int, str, tuple[str, ...]])
             if FIRST_CELL <= index < CAPACITY:
-                counts[name, labels] = numbers[index]
-    return counts
+                names[index] = name, labels  # of two names of a cell, the last is the present one
+    return {series: numbers[index] for index, series in names.items()}
 
 
 def _bounded(counts: Counter[Series]) -> Counter[Series]:

@@ -5,6 +5,7 @@ switch threads. In a build without the global lock, counts can be lost.
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
@@ -63,6 +64,7 @@ class Registry:
         self._lock = Lock()
         self._has_warned = False
         self._stores = WeakSet[KeepsStates]()
+        self._policies = Counter[tuple[str, ...]]()  # how many gates have settings with these labels of POLICY_INFO
         self._open_stores: set[int] = set()
         self._update_due = 0.0  # monotonic seconds
 
@@ -140,11 +142,35 @@ class Registry:
         (self._open_stores.add if is_open else self._open_stores.discard)(store)
         self.set(STORE_OPEN, (), len(self._open_stores))
 
-    def set_policy(self, digest: str) -> None:
-        """Record settings that are in force. The first ten digests count."""
-        known = [labels for name, labels in self._series if name == POLICY_INFO.name]
-        if (digest,) in known or len(known) < _MAX_DIGESTS:
-            self.set(POLICY_INFO, (digest,), 1)
+    def set_policy(self, policy: tuple[str, str], before: tuple[str, str] | None = None) -> None:
+        """Record settings that are in force, up to ten of them. `policy`: the labels of `POLICY_INFO`.
+
+        `before`: those that they replace, or the same with another `reload`.
+        """
+        with self._lock:
+            in_force = self._policies
+            if before is not None:
+                in_force[before] -= 1
+            in_force[policy] += 1
+            known = [labels for name, labels in self._series if name == POLICY_INFO.name]
+            unused = [labels for labels in known if not in_force[labels]]
+            series = POLICY_INFO.name, policy
+            if policy not in known and unused:
+                self._rename((POLICY_INFO.name, unused.pop()), series)
+            elif policy not in known and len(known) < _MAX_DIGESTS:
+                self._add_series(series)
+            for labels in [*unused, policy]:
+                if (index := self._series.get((POLICY_INFO.name, labels))) is not None:
+                    self.cells[index] = int(in_force[labels] > 0)
+
+    def _rename(self, old: Series, new: Series) -> None:
+        """Use the cell of a series that is 0 for another one."""
+        index = self._series.pop(old)
+        self.cells[index] = 0
+        self._series[new] = index
+        if self._file is not None:
+            self._file.add_name(index, new)
+            self._write_names()
 
     def own_counts(self) -> dict[Series, int]:
         """Return the counts of this process alone."""
@@ -221,6 +247,7 @@ class Registry:
         self.admitted.clear()
         self._stores.clear()
         self.cells, self.folder, self._file = [0] * CAPACITY, None, None
+        self._policies.clear()
         self._series, self._open_stores, self._has_warned, self._update_due = {}, set(), False, 0.0
         return self
 

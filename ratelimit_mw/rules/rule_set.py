@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
 from ratelimit_mw.checks.rules import EndpointLimitChecks, startup_findings
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge
-from ratelimit_mw.core.log import Finding, warn_or_fail
+from ratelimit_mw.core.log import Finding, warn_or_fail, without_repeats
 from ratelimit_mw.http.apps import is_falcon
 from ratelimit_mw.http.callables import ENABLED_FAILURE, RequestCallable, evaluate_predicate, resolve_callable
 from ratelimit_mw.http.client_ip import ClientIPResolver
@@ -75,6 +76,7 @@ class RuleSet:
             self.names[rule.name] += len(rule.limit_set.fixed_limits or (rule,))
         self.limit_sets: Final = [app, *(rule.limit_set for rule in self._table.rules), default]
         self._warned = False  # whether UNDERSCORE_FINDING was logged
+        self._is_reloaded = False
         self._proxy_check: ProxyHeaderCheck | None = ProxyHeaderCheck(finder)
         self._endpoint_checks: Final = EndpointLimitChecks(self.limit_sets)
         findings = startup_findings(rules, self.limit_sets, self._table.messages.limit_sets)
@@ -106,7 +108,23 @@ class RuleSet:
 
         `outer`: the rules of the middleware. This object has those of an endpoint limit with a store of its own.
         """
-        self.names, self._proxy_check = outer.names, outer._proxy_check  # noqa: SLF001  # the same class
+        self.names = outer.names
+        self._share_proxy_check(outer)
+
+    def succeed(self, before: "RuleSet") -> None:
+        """Report nothing again that `before`, the rules until a reload, has reported."""
+        self._is_reloaded, self._warned = True, before._warned  # noqa: SLF001  # the same class
+        settings, settings_before = self._settings, before._settings  # noqa: SLF001  # the same class
+        if (settings.trusted_proxies, settings.proxy_header) == (
+            settings_before.trusted_proxies,
+            settings_before.proxy_header,
+        ):
+            self._share_proxy_check(before)
+
+    def _share_proxy_check(self, other: "RuleSet") -> None:
+        self._proxy_check = other._proxy_check  # noqa: SLF001  # the same class
+        if self._proxy_check is None:
+            self.reads_headers = self._finder is not None
 
     def adapt_to_router(self, app: object) -> None:
         """Match paths as the router of `app` does. Only Falcon's differs from the others. `app`: None for any."""
@@ -172,7 +190,8 @@ class RuleSet:
 
         These are warnings even with `strict`, because the app is running.
         """
-        warn_or_fail(self._endpoint_checks.findings(rule.limit_set for rule in endpoint_rules), strict=False)
+        with without_repeats() if self._is_reloaded else nullcontext():
+            warn_or_fail(self._endpoint_checks.findings(rule.limit_set for rule in endpoint_rules), strict=False)
         return endpoint_rules
 
     def endpoint_findings(self, endpoints: Iterable[tuple[str, Callable[[], EndpointRules]]]) -> Sequence[Finding]:

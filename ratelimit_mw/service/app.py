@@ -1,11 +1,11 @@
 """The decision service as an ASGI app: its endpoints, and the checks of their callers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
-from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.asgi import RateLimitMiddleware, Setup
 from ratelimit_mw.asgi.send import Message, Receive, Scope, Send, send_response
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import warn_throttled
@@ -38,27 +38,72 @@ Call = Callable[[bytes], Awaitable[Any]]
 Render = Callable[[Send], Send]  # changes a decision into what a proxy expects
 
 
+class Endpoints(NamedTuple):
+    """What answers the calls under the settings in force. A reload replaces it as a whole.
+
+    `rebuild`: for each path, the function that returns the request that a proxy describes.
+    """
+
+    access: Access
+    requests: Requests
+    rebuild: Mapping[str, tuple[Rebuild, Render | None]]
+    rebuild_envoy: Rebuild
+    calls: Mapping[str, Call]
+
+    @classmethod
+    def of(cls, gate: AsyncGate, secret: str) -> Self:
+        """Return the endpoints over a gate. `secret`: the text that callers must send."""
+        access, hits, requests = Access(gate.settings, secret), Hits(gate), Requests(gate)
+        proxies = ProxyRequests(access)
+        rebuild: dict[str, tuple[Rebuild, Render | None]] = {
+            "/v1/forward": (proxies.from_headers("forward"), None),
+            "/v1/nginx": (proxies.from_headers("nginx"), for_nginx),
+        }
+        calls: dict[str, Call] = {
+            "/v1/check": lambda body: requests.check_call(read_call(body, RequestParts)),
+            "/v1/hit": lambda body: hits.hit_call(read_call(body, HitCall)),
+            "/v1/settle": lambda body: hits.settle_call(read_call(body, SettleCall)),
+            "/v1/peek": lambda body: _by_kind(read_either(body), hits.peek_call, requests.peek_call),
+            "/v1/reset": lambda body: _by_kind(read_either(body), hits.reset_call, requests.reset_call),
+        }
+        return cls(access, requests, rebuild, proxies.from_path(_ENVOY), calls)
+
+
 class LimitedAnswer(RateLimitMiddleware):
-    """The middleware around an app that answers every admitted request with an empty 200."""
+    """The middleware around an app that answers every admitted request with an empty 200.
+
+    `endpoints`: those of the service, which a reload replaces.
+    """
 
     request_type = TargetRequest
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, secret: str) -> None:
         super().__init__(_answer, settings)
         if self._error is not None:
             raise self._error
-        self._gate.rule_set.adapt_to_router(None)
+        self._secret: Final = secret
+        self.endpoints = Endpoints.of(self._gate, secret)
+
+    def _build(self, settings: Settings, before: AsyncGate | None = None) -> Setup:
+        setup = super()._build(settings, before)
+        setup.gate.rule_set.adapt_to_router(None)
+        return setup
+
+    def _use(self, setup: Setup) -> None:
+        super()._use(setup)
+        self.endpoints = Endpoints.of(setup.gate, self._secret)
 
     async def decide(self, request: Forwarded, receive: Receive, send: Send, render: Render | None) -> None:
         """Send the decision on a request. `render`: changes a refusal into what the proxy expects.
 
         If the short way admits the request, this takes half the time of the middleware around an app.
         """
-        way, charges, client = self._enter(request)
+        setup = self._setup  # once: a reload may replace it
+        way, charges, client = _enter(setup, request)
         verdict = None
         if way is not None:
-            gate = self._sync_gate
-            verdict = await self._gate.take(way, charges) if gate is None else gate.take(way, charges)
+            gate = setup.sync_gate
+            verdict = await setup.gate.take(way, charges) if gate is None else gate.take(way, charges)
             if verdict is None or verdict.allowed:
                 await send(_OK if verdict is None else {**_OK, "headers": raw_headers(verdict, _EMPTY)})
                 await send(_END)
@@ -66,21 +111,16 @@ class LimitedAnswer(RateLimitMiddleware):
         scope = request.scope()
         send = _never_admitting(scope, send if render is None else render(send))
         if verdict is None:
-            await self._on_longer_way(None, None, scope, receive, send)
+            await self._on_longer_way(setup, None, None, scope, receive, send)
         else:
-            await self._decide(verdict, client, scope, receive, send)
+            await self._decide(setup, verdict, client, scope, receive, send)
 
-    def _enter(self, request: Forwarded) -> ShortWay:
-        rules = self._rules
-        if rules is None or (path := request.plain_path) is None:
-            return UNDECIDED
-        peer = request.client[0] if request.client else None
-        return rules.short_way(request.method, path, peer, partial(asgi_lines, request.fields))
 
-    @property
-    def gate(self) -> AsyncGate:
-        """The gate that decides."""
-        return self._gate
+def _enter(setup: Setup, request: Forwarded) -> ShortWay:
+    if setup.rules is None or (path := request.plain_path) is None:
+        return UNDECIDED
+    peer = request.client[0] if request.client else None
+    return setup.rules.short_way(request.method, path, peer, partial(asgi_lines, request.fields))
 
 
 async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,23 +156,18 @@ class Service:
     """An ASGI app that decides requests of other servers. See `ratelimit_mw.service.service`."""
 
     def __init__(self, settings: Settings, secret: str) -> None:
-        self.access: Final = Access(settings, secret)
-        self._limited: Final = LimitedAnswer(settings)
+        self._limited: Final = LimitedAnswer(settings, secret)
         self._counts: Final = settings.metrics
-        hits, self.requests = Hits(self._limited.gate), Requests(self._limited.gate)
-        proxies = ProxyRequests(self.access)
-        self._rebuild: Final[dict[str, tuple[Rebuild | None, Render | None]]] = {
-            "/v1/forward": (proxies.from_headers("forward"), None),
-            "/v1/nginx": (proxies.from_headers("nginx"), for_nginx),
-        }
-        self._rebuild_envoy: Final = proxies.from_path(_ENVOY)
-        self._calls: Final[dict[str, Call]] = {
-            "/v1/check": lambda body: self.requests.check_call(read_call(body, RequestParts)),
-            "/v1/hit": lambda body: hits.hit_call(read_call(body, HitCall)),
-            "/v1/settle": lambda body: hits.settle_call(read_call(body, SettleCall)),
-            "/v1/peek": lambda body: _by_kind(read_either(body), hits.peek_call, self.requests.peek_call),
-            "/v1/reset": lambda body: _by_kind(read_either(body), hits.reset_call, self.requests.reset_call),
-        }
+
+    @property
+    def access(self) -> Access:
+        """Checks the callers."""
+        return self._limited.endpoints.access
+
+    @property
+    def requests(self) -> Requests:
+        """Decides requests that callers describe."""
+        return self._limited.endpoints.requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
@@ -142,13 +177,15 @@ class Service:
         path: str = scope["path"]
         if scope.get("root_path"):
             path = strip_root(scope["root_path"], path)
-        rebuild, render = self._rebuild.get(path, (None, None))
+        endpoints = self._limited.endpoints  # once: a reload may replace them
+        rebuild: Rebuild | None
+        rebuild, render = endpoints.rebuild.get(path, (None, None))
         if rebuild is None and (path == _ENVOY or path.startswith(f"{_ENVOY}/")):
-            rebuild, render = self._rebuild_envoy, for_envoy
+            rebuild, render = endpoints.rebuild_envoy, for_envoy
         try:
-            self.access.check(scope)
+            endpoints.access.check(scope)
             if rebuild is None:
-                response = await self._respond(path, scope, receive)
+                response = await self._respond(endpoints.calls.get(path), path, scope, receive)
             else:
                 request = rebuild(scope)
                 if request.method == "HEAD" != scope["method"]:
@@ -164,9 +201,8 @@ class Service:
                 send = render(send)
         await send_response(response, scope, send)
 
-    async def _respond(self, path: str, scope: Scope, receive: Receive) -> Response:
+    async def _respond(self, call: Call | None, path: str, scope: Scope, receive: Receive) -> Response:
         """Return the answer to a call that is not about a proxy's request. Raises `Rejected` for an invalid call."""
-        call = self._calls.get(path)
         if call is None:
             return self._read(path, scope)
         if scope["method"] != "POST":
@@ -200,7 +236,8 @@ class Service:
     @property
     def paths(self) -> list[str]:
         """The paths of all endpoints."""
-        return [*self._rebuild, f"{_ENVOY}/...", *self._calls, "/healthz", "/metrics"]
+        endpoints = self._limited.endpoints
+        return [*endpoints.rebuild, f"{_ENVOY}/...", *endpoints.calls, "/healthz", "/metrics"]
 
     async def _handle_other_scope(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

@@ -17,7 +17,7 @@ from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.response import HeaderList
 from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.http.views import AsgiRequest
-from ratelimit_mw.service.access import Access, socket_mode
+from ratelimit_mw.service.access import socket_mode
 from ratelimit_mw.service.answers import Rejected
 from ratelimit_mw.service.app import Service
 from ratelimit_mw.service.forwarded import MAX_TARGET, too_long
@@ -45,9 +45,8 @@ _STOP_GRACE: Final = 1.0  # seconds for calls in progress when the server stops
 class RateLimitService:
     """Answers `ShouldRateLimit`."""
 
-    def __init__(self, requests: Requests, access: Access) -> None:
-        self._requests: Final = requests
-        self._access: Final = access
+    def __init__(self, service: Service) -> None:
+        self._service: Final = service  # a reload replaces its parts
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler of the gRPC service."""
@@ -61,8 +60,9 @@ class RateLimitService:
     async def should_rate_limit(self, call: Any, context: Any) -> Any:
         """Decide the descriptors of a call."""
         peer = _address(context.peer())
-        problem = self._access.problem_of_metadata(peer, context.invocation_metadata() or ())
-        problem = problem or self._access.distrust(peer)
+        access, decider = self._service.access, self._service.requests
+        problem = access.problem_of_metadata(peer, context.invocation_metadata() or ())
+        problem = problem or access.distrust(peer)
         if problem is not None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, problem)
         if call is None:
@@ -83,15 +83,17 @@ class RateLimitService:
                 requests.append((_request(descriptor.entries), cost))
             except Rejected as error:
                 return _rejected(error, len(call.descriptors))
-        verdict, buckets = await self._requests.decide(requests)
-        return await self._response(requests[0][0], verdict, buckets)
+        verdict, buckets = await decider.decide(requests)
+        return await self._response(decider, requests[0][0], verdict, buckets)
 
-    async def _response(self, request: AsgiRequest, verdict: Verdict | None, buckets: Sequence[Sequence[Any]]) -> Any:
+    async def _response(
+        self, decider: Requests, request: AsgiRequest, verdict: Verdict | None, buckets: Sequence[Sequence[Any]]
+    ) -> Any:
         response = MESSAGES["RateLimitResponse"](overall_code=OK)
         if verdict is None:
             response.statuses.extend(MESSAGES["DescriptorStatus"](code=OK) for _ in buckets)
             return response
-        _, fields, response.raw_body = await self._requests.response(request, verdict)
+        _, fields, response.raw_body = await decider.response(request, verdict)
         response.overall_code = OK if verdict.allowed else OVER_LIMIT
         _add_fields(response, fields)
         for own in buckets:
@@ -222,7 +224,7 @@ class GrpcServer:
         service = self._service
         options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.so_reuseport", 1)]
         self._server = aio.server(options=options)
-        limits = RateLimitService(service.requests, service.access)
+        limits = RateLimitService(service)
         self._server.add_generic_rpc_handlers((limits.handler(),))
         for address in self._addresses:
             own = _own(address)

@@ -1,26 +1,27 @@
 """Settings: the same options in keyword arguments, mappings, files and environment variables."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from os import environ
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import asdict, fields
+from msgspec.structs import asdict, fields, replace
 
 from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY
 from ratelimit_mw.algorithms.takeover import OnChange
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.core.limit import NAME
+from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import OptionsMeta, build_checked, checks_of, option_checks
-from ratelimit_mw.http.callables import Predicate
+from ratelimit_mw.http.callables import Predicate, is_callable_name, resolve_callable
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.keys import KeySpec, check_key, key_or_placeholder
 from ratelimit_mw.http.response import HeaderStyle
 from ratelimit_mw.settings.features import PenaltySpec, check_no_concurrency, check_single_concurrency
 from ratelimit_mw.settings.limits import check_buckets, check_estimates, parse_limits
-from ratelimit_mw.settings.loading import option_of, read_environment, read_file, with_location
+from ratelimit_mw.settings.loading import option_of, read_environment, with_location
 from ratelimit_mw.settings.options import MissingKey, Options, SpanAttributes
 from ratelimit_mw.settings.rule import (
     LIMIT_TABLE_OPTIONS,
@@ -31,6 +32,7 @@ from ratelimit_mw.settings.rule import (
     RuleOptions,
     rule_from,
 )
+from ratelimit_mw.settings.source import ORIGIN, CallSource, FileSource, Origin
 
 _FILES: Final = (".toml", ".json")
 _NOTATION: Final = ("limits", "app_limits", "messages")  # notation has commas, so a variable's text is not split
@@ -91,6 +93,8 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
     on_refused: Any = None
     on_decision: Any = None
     on_store_event: Any = None
+    refresh: float = 1.0  # seconds
+    reload: bool = False
     remember_refused: int = 0
     metrics: bool = False
     metrics_folder: str | None = None
@@ -132,6 +136,23 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         found: Collection[str] = vars(self).get(_FROM_ENVIRONMENT, ())
         return found
 
+    @property
+    def origin(self) -> Origin | None:
+        """The file or callable that these settings come from; None if there is none. A copy by `replace` has none."""
+        found: Origin | None = vars(self).get(ORIGIN)
+        return found
+
+    @property
+    def is_reloaded(self) -> bool:
+        """Whether an integration takes over changes of their origin while the app runs."""
+        return self.origin is not None and self.refresh > 0 and (self.reload or self.origin.source.is_polled)
+
+    def pass_origin_to(self, made: "Settings", step: Callable[["Settings"], "Settings"]) -> "Settings":
+        """Give `made`, which is `step(self)`, the same origin, so that a reload takes the step, too. Returns `made`."""
+        if self.origin is not None and made is not self:
+            vars(made)[ORIGIN] = self.origin.then(step)
+        return made
+
     def for_rule(self, rule: Rule | None, option: str) -> Any:
         """Return an option of a rule, or the global one if the rule does not set it. `rule`: None for global limits."""
         value = None if rule is None else getattr(rule, option)
@@ -158,18 +179,22 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         return rules
 
     @classmethod
-    def of(cls, settings: "Settings | Mapping[str, Any] | None", options: Mapping[str, Any]) -> "Settings":
+    def of(cls, settings: "SettingsValue", options: Mapping[str, Any]) -> "Settings":
         """Build settings from an object or a mapping, from keyword arguments and from the environment.
 
         Keyword arguments override the mapping, and both override the environment, because code takes precedence. (In
-        `load`, the environment overrides the file.) A Settings object is complete, so the environment is not read.
+        `load`, the environment overrides the file.) A Settings object is complete, so the environment is not read. A
+        callable, which text may name, returns one of them.
         """
         if isinstance(settings, cls):
             if not options:
                 return settings
             built = build_checked(cls, {**asdict(settings), **options}, Options, _MISPLACED_OPTIONS)
             vars(built)[_FROM_ENVIRONMENT] = set(settings.from_environment) - set(options)
-            return built
+            return settings.pass_origin_to(built, partial(cls.of, options=options))
+        if is_settings_callable(settings):
+            made: Settings = _call_source(cls, settings, options).snapshot().build()
+            return made
         if settings is not None and not isinstance(settings, Mapping):
             text = isinstance(settings, str)
             preview = f"{settings!r:.100}" if text else type(settings).__name__
@@ -198,8 +223,13 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         The environment overrides the file, so that one file serves several deployments. (In `of`, the arguments
         override the environment.) Raises `ConfigError` that names the file.
         """
-        values, (env_values, env_problems) = read_file(Path(path)), cls._from_environment()
-        return cls._build({**values, **env_values}, env_values, env_problems, Path(path))
+        built: Settings = FileSource(Path(path), partial(cls._of_table, Path(path))).snapshot().build()
+        return built
+
+    @classmethod
+    def _of_table(cls, path: Path, values: Mapping[str, Any]) -> "Settings":
+        env_values, env_problems = cls._from_environment()
+        return cls._build({**values, **env_values}, env_values, env_problems, path)
 
     @classmethod
     def strict_setting(cls, value: object) -> bool:
@@ -283,7 +313,32 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         return (None if self.tier is None else key_or_placeholder(self.tier)), self.default_tier
 
 
+SettingsValue = Settings | Mapping[str, Any] | str | Callable[[], Settings | Mapping[str, Any]] | None
+"""What an integration takes as its settings. Text names a callable: `call:app.limits:current`."""
+
 _CHECKS: Final = checks_of(Settings, Options)
+
+
+def is_settings_callable(value: object) -> bool:
+    """Return whether settings come from a callable, or from text that names one."""
+    return is_callable_name(value) or (callable(value) and not isinstance(value, Mapping))
+
+
+def _call_source(kind: type[Settings], value: Any, options: Mapping[str, Any]) -> CallSource:
+    """Return the source of settings that a callable returns. Raises `ConfigError` unless it can be called."""
+    with error_location("settings"):
+        call: Any = resolve_callable(value, (), plain=True)
+    place = value.strip() if isinstance(value, str) else callable_name(call)
+
+    def make(returned: Any) -> Settings:
+        if not isinstance(returned, (Settings, Mapping)):
+            raise ConfigError(
+                f"settings: {place} returned {type(returned).__name__}, expected Settings or a mapping", code="RL-068"
+            )
+        built = kind.of(returned, options)
+        return replace(built) if built is returned else built  # a copy, as the callable may return the object again
+
+    return CallSource(call, place, make)
 
 
 def _same_name(rule: Rule, other: Rule, index: int) -> str:

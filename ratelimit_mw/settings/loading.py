@@ -42,16 +42,27 @@ _Key = tuple[int | None, str]  # the index of the rule, None for global settings
 
 def read_file(path: Path) -> dict[str, Any]:
     """Read a settings file: JSON if its name ends in `.json`, else TOML. Raises `ConfigError` that names the file."""
+    return parse_file(path, read_text(path))
+
+
+def read_text(path: Path, shown: Path | None = None) -> str:
+    """Return the text of a file. Raises `ConfigError` that names it. `shown`: the path in errors, if it is another."""
+    shown = shown or path
     try:
-        text = path.read_text("utf-8-sig")  # editors of Windows may write a byte order mark
-        table = json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
+        return path.read_text("utf-8-sig")  # editors of Windows may write a byte order mark
     except OSError as error:
-        folder = "" if path.is_absolute() else f", in the folder {Path.cwd()}"
-        raise ConfigError(f"{path}: {error}{folder}", code="RL-006") from None
-    except (ValueError, DecodeError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
-        raise ConfigError(
-            f"{path}: invalid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}", code="RL-006"
-        ) from None
+        folder = "" if shown.is_absolute() else f", in the folder {Path.cwd()}"
+        raise ConfigError(f"{shown}: {error}{folder}", code="RL-006") from None
+    except UnicodeDecodeError as error:
+        raise _invalid(shown, error) from None
+
+
+def parse_file(path: Path, text: str) -> dict[str, Any]:
+    """Return the table of a settings file with this text. Raises `ConfigError` that names the file."""
+    try:
+        table = json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, DecodeError) as error:  # a TOMLDecodeError is a ValueError
+        raise _invalid(path, error) from None
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: got {type(table).__name__}, expected a table of settings", code="RL-006")
     if header := _table_around(table):
@@ -60,6 +71,10 @@ def read_file(path: Path) -> dict[str, Any]:
             code="RL-006",
         )
     return {option: value for option, value in table.items() if option != _SCHEMA}
+
+
+def _invalid(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(f"{path}: invalid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}", code="RL-006")
 
 
 def _table_around(table: Mapping[str, Any], above: str = "") -> str | None:

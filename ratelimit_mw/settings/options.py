@@ -170,6 +170,12 @@ class Options(TypedDict, total=False):
         "a plain callable that receives an event when the store fails, and when it is back",
         callable_check(("event",), plain=True),
     ]
+    refresh: Annotated[
+        float,
+        "seconds between looks at the settings file, with `reload`, or at settings from a callable; 0: never",
+        check_seconds,
+    ]
+    reload: Annotated[bool, "takes over the settings file when it changes, without a restart"]
     remember_refused: Annotated[
         int,
         "how many of the clients that were refused most, and of the latest refusals, each process reports to the store "

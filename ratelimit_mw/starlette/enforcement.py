@@ -13,6 +13,7 @@ from ratelimit_mw.checks.endpoints import check_routes
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.base_gate import NESTED_GATES
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.response import HeaderList, RawFields, headers, raw, raw_headers
@@ -170,7 +171,7 @@ def _gate_for(scope: Scope, outer: AsyncGate | None, endpoint_limit: AsgiEndpoin
     if outer is not None and endpoint_limit.store is None:
         return outer.nested
     app = scope.get("router", scope.get("app"))  # the outermost router, if apps are mounted
-    gates, store_id = app_cache(outer or app, "gates"), endpoint_limit.store_id
+    gates, store_id = app_cache(outer or app, NESTED_GATES), endpoint_limit.store_id
     if store_id not in gates:
         if endpoint_limit.store is None and endpoint_limit.standalone_settings.store == "memory://":
             warn_or_fail([_NO_MIDDLEWARE], strict=endpoint_limit.standalone_settings.strict)

@@ -355,7 +355,7 @@ class OfAnother(RateLimitMiddleware):
 
     def __init__(self, get_response: Any) -> None:
         super().__init__(get_response)
-        self._gate = type(self._gate)(replace(self._gate.settings, app_limits="7/minute"))
+        self._use(self._build(replace(self.gate.settings, app_limits="7/minute")))
 
 
 @BOTH

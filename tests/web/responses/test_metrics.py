@@ -223,7 +223,7 @@ def test_policy_info_contains_the_digest_of_the_settings(counts: Registry) -> No
     settings = Settings(limits=limits, key_secret="0123456789abcdef", metrics=True)
     gate = AsyncGate(settings)
     assert gate.nested is not None
-    assert of(counts, POLICY_INFO) == {(digest(settings),): 1}
+    assert of(counts, POLICY_INFO) == {(digest(settings), "off"): 1}
     assert digest(Settings(limits=limits, key_secret="another of so many bytes", metrics=True)) == digest(settings)
     assert digest(Settings(limits=limits, metrics=True, jitter=1)) != digest(settings)
 

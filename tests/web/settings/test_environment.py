@@ -85,6 +85,7 @@ KINDS: list[tuple[str, str, Any]] = [
     ("BLOCKLIST", "call:web.scenarios_clients:is_vip", ["call:web.scenarios_clients:is_vip"]),
     ("ON_STORE_ERROR", "deny", "deny"),
     ("ON_CHANGE", "used", "used"),
+    ("REFRESH", "0", 0),
     ("STORE_TIMEOUT", "0.25", 0.25),
     ("STORE_TIMEOUT", "2", 2),
     ("STORE_TIMEOUT", "1e-3", 0.001),
@@ -106,9 +107,9 @@ KINDS: list[tuple[str, str, Any]] = [
     ("KEY_SECRET", "[s3cret-of-our-own", "[s3cret-of-our-own"),
     ("KEY_SECRET", '{"a": 1234567890}', '{"a": 1234567890}'),
     ("KEY_SECRET", "[12345678901234]", "[12345678901234]"),
-    *[(name, word, True) for name in ("IGNORE_CASE", "METRICS", "SHADOW", "PLAIN_KEYS", "STRICT", "ENABLED")
+    *[(name, word, True) for name in ("IGNORE_CASE", "METRICS", "RELOAD", "SHADOW", "PLAIN_KEYS", "STRICT", "ENABLED")
       for word in ("true", "1", "yes", "on", "TRUE", "Yes", " on ")],
-    *[(name, word, False) for name in ("IGNORE_CASE", "METRICS", "SHADOW", "PLAIN_KEYS", "STRICT", "ENABLED")
+    *[(name, word, False) for name in ("IGNORE_CASE", "METRICS", "RELOAD", "SHADOW", "PLAIN_KEYS", "STRICT", "ENABLED")
       for word in ("false", "0", "no", "off", "FALSE", "No")],
 ]  # fmt: skip
 
