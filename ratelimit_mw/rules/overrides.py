@@ -1,4 +1,4 @@
-"""Overrides: limits, an exemption or a block of one client for a time, and switches for everyone. Pure: no store, no I/O.
+"""Overrides: limits, an exemption or a block of one client for a time, and switches for everyone. Pure: no store.
 
 Policy: for each rule, the override of the client that says most exactly whom it concerns decides, then the switch: a
 key of the store before a part of the key such as the user, before an address, before a network; an override of the
@@ -12,12 +12,13 @@ Bounds: `MAX_ENTRIES` entries and `MAX_BYTES` bytes; every entry ends.
 """
 
 import hmac
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop
 from itertools import groupby
 from math import inf
 from socket import AF_INET6, inet_aton, inet_pton
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import DecodeError, Struct, json
 
@@ -39,7 +40,11 @@ KEY: Final = "key="
 _CHUNK: Final = 100  # entries that are indexed in less than a millisecond
 _MAX_TAGS: Final = 16_384  # of recent clients; a hash takes a third of the time of a request in memory
 
+_INVALID: Final = "an entry of the store is ignored, clear it with `override clear` and set it again: %s: %s"
+_MAX_SHOWN: Final = 100  # bytes of an invalid entry
+
 Action = Literal["exempt", "block", "limits", "off", "shadow"]
+ACTIONS: Final[Sequence[Action]] = ("exempt", "block", "limits", "off", "shadow")
 
 
 class Override(Struct, frozen=True):
@@ -74,7 +79,7 @@ def decode_overrides(text: bytes) -> Iterator[Override]:
         try:
             yield _decode(line)
         except DecodeError as error:
-            raise ConfigError(f"overrides: an entry of the store cannot be read: {error}", code="RL-250") from None
+            raise ConfigError(f"overrides: an entry of the store cannot be read: {error}", code="RL-066") from None
 
 
 def mac_of(secret: str, version: str, text: bytes) -> str:
@@ -92,24 +97,31 @@ def is_authentic(secret: str, version: str, text: bytes, mac: str) -> bool:
 class Index:
     """Entries by client. `fill` adds them in steps, of which none takes a millisecond."""
 
-    def __init__(self, entries: Sequence[Override]) -> None:
-        self._entries: Final = entries
+    def __init__(self) -> None:
         self.by_who: Final[dict[str, tuple[Override, ...]]] = {}
         self.everyone: tuple[Override, ...] = ()
         # (IP version, bits of a host) -> number of the network -> entries; filled from the smallest networks on
         self.networks: dict[tuple[int, int], dict[int, tuple[Override, ...]]] = {}
-        self.ends: Final = [(entry.until, number, entry) for number, entry in enumerate(entries)]
+        self.ends: Final[list[tuple[float, int, Override]]] = []  # a heap
+        self.counts: Final = Counter[Action]()
 
-    def fill(self) -> Iterator[None]:
-        """Add the entries. Yields between two steps. Leaves out an entry whose network is invalid, with a warning."""
-        heapify(self.ends)
-        for start in range(0, len(self._entries), _CHUNK):
-            for entry in self._entries[start : start + _CHUNK]:
+    def fill(self, text: bytes) -> Iterator[None]:
+        """Add the entries of a text. Yields between two steps. Leaves out an entry that is invalid, with a warning."""
+        lines = text.split(b"\n") if text else []
+        for start in range(0, len(lines), _CHUNK):
+            for number, line in enumerate(lines[start : start + _CHUNK], start):
                 try:
+                    entry = _decode(line)
                     self._add(entry)
-                except ConfigError as error:
-                    warn_throttled("overrides", "%s was ignored: %s", entry.id, error, code="RL-250")
+                except (DecodeError, ConfigError) as error:
+                    warn_throttled(
+                        "overrides", _INVALID, line[:_MAX_SHOWN].decode(errors="replace"), error, code="RL-250"
+                    )
+                    continue
+                self.ends.append((entry.until, number, entry))
+                self.counts[entry.action] += 1
             yield
+        heapify(self.ends)
         self.networks = dict(sorted(self.networks.items()))
 
     def _add(self, entry: Override) -> None:
@@ -117,22 +129,21 @@ class Index:
             self.everyone = (*self.everyone, entry)
             return
         place, key = self._place(entry.who)
-        place[key] = (*place.get(key, ()), entry)  # type: ignore[index]  # the key of this place
+        place[key] = (*place.get(key, ()), entry)
 
     def remove(self, entry: Override) -> None:
         """Remove an entry. Other threads may look up entries meanwhile."""
-        self.everyone = tuple(one for one in self.everyone if one is not entry)
-        try:
-            place, key = self._place(entry.who)
-        except ConfigError:
+        self.counts[entry.action] -= 1
+        if entry.who == EVERYONE:
+            self.everyone = tuple(one for one in self.everyone if one is not entry)
             return
-        place[key] = tuple(one for one in place.get(key, ()) if one is not entry)  # type: ignore[index]  # as in `_add`
-        if not place[key]:  # type: ignore[index]
-            del place[key]  # type: ignore[arg-type]
+        place, key = self._place(entry.who)
+        place[key] = tuple(one for one in place.get(key, ()) if one is not entry)
+        if not place[key]:
+            del place[key]
 
-    def _place(
-        self, who: str
-    ) -> "tuple[dict[str, tuple[Override, ...]], str] | tuple[dict[int, tuple[Override, ...]], int]":
+    def _place(self, who: str) -> tuple[dict[Any, tuple[Override, ...]], str | int]:
+        """Return the dict that has the entries of a client, and the key in it. Raises `ConfigError`."""
         if not who.startswith(ADDRESS) or "/" not in who:
             return self.by_who, who
         network = parse_network(who[len(ADDRESS) :])
@@ -153,7 +164,7 @@ class Index:
 class _Tags(Memo[str, "str | None"]):
     """The tags of clients by their addresses. None for a text that is no address, and for a client with an override."""
 
-    def __init__(self, overrides: "Overrides", prefix: int, tag_of: Callable[[str], str]) -> None:
+    def __init__(self, overrides: "ActiveOverrides", prefix: int, tag_of: Callable[[str], str]) -> None:
         self._overrides: Final = overrides
 
         def tag(client: str) -> str | None:
@@ -175,25 +186,29 @@ class _Tags(Memo[str, "str | None"]):
         self._budget.clear()
 
 
-class Overrides:
+class ActiveOverrides:
     """The overrides of a store that are in force in this process. Thread-safe.
 
-    `version`: that of the set in the store. `next_end`: when the next entry ends, in seconds since 1970. `generation`:
+    `next_end`: when the next entry ends, in seconds since 1970. `generation`:
     the number of changes so far. `is_known`: False before the first look, so that all requests wait for it.
     """
 
     def __init__(self, *, is_known: bool = True) -> None:
         self.is_known = is_known
-        self.version = ""
         self.next_end = inf
         self.generation = 0
-        self._index = Index(())
+        self._index = Index()
         self._tags: dict[tuple[int, Callable[[str], str]], _Tags] = {}
 
     @property
     def entries(self) -> Sequence[Override]:
         """The entries that have not ended."""
         return [entry for _, _, entry in self._index.ends]
+
+    @property
+    def counts(self) -> Mapping[Action, int]:
+        """The number of entries by action."""
+        return self._index.counts
 
     @property
     def is_empty(self) -> bool:
@@ -207,9 +222,9 @@ class Overrides:
         """
         return self._tags.setdefault((prefix, tag_of), _Tags(self, prefix, tag_of))
 
-    def take_over(self, index: Index, version: str, now: float) -> None:
+    def take_over(self, index: Index, now: float) -> None:
         """Use the entries of a filled index from now on. `now`: seconds since 1970."""
-        self._index, self.version, self.is_known = index, version, True
+        self._index, self.is_known = index, True
         self.expire(now)
         self._changed()
 
@@ -332,9 +347,9 @@ def _replaced(
     try:
         return list(limit_set.overridden(limit, entry.limits or ""))
     except ConfigError as error:
-        warn_throttled("overrides", "%s was ignored: limits: %s", entry.id, error, code="RL-250")
+        warn_throttled("overrides", _INVALID, entry.id, error, code="RL-250")
         return own
 
 
-NO_OVERRIDES: Final = Overrides()
+NO_OVERRIDES: Final = ActiveOverrides()
 """Those of a store that keeps none."""

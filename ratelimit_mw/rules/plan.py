@@ -16,7 +16,7 @@ from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.keys import KeyContext
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Policy
-from ratelimit_mw.rules.overrides import NO_OVERRIDES, Overrides
+from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
 from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
@@ -134,7 +134,7 @@ def client_identities(charge_plan: Plan) -> Sequence[str]:
     return list(dict.fromkeys(hash_tag(charge.key) for charge, limit in pairs if not limit.key.is_shared))
 
 
-def plan(match: Match, request: Request, results: CallResults, overrides: Overrides = NO_OVERRIDES) -> Plan:
+def plan(match: Match, request: Request, results: CallResults, overrides: ActiveOverrides = NO_OVERRIDES) -> Plan:
     """Return the charges of a request, given the results of the callables of its match."""
     if match.denied:
         return _DENIED

@@ -19,7 +19,7 @@ from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.views import UNDERSCORE_FINDING, unambiguous_values
 from ratelimit_mw.rules.deployment_checks import ProxyHeaderCheck
-from ratelimit_mw.rules.overrides import Overrides
+from ratelimit_mw.rules.overrides import ActiveOverrides
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.rules.rule_table import (
     CompiledRule,
@@ -103,12 +103,12 @@ class RuleSet:
         return [*self.limit_sets, *self._table.preflight_limit_sets, *self._table.messages.limit_sets]
 
     @property
-    def overrides(self) -> Overrides:
+    def overrides(self) -> ActiveOverrides:
         """The overrides of the store; set before the first request."""
         return self._table.overrides
 
     @overrides.setter
-    def overrides(self, overrides: Overrides) -> None:
+    def overrides(self, overrides: ActiveOverrides) -> None:
         self._table.overrides = overrides
 
     @property

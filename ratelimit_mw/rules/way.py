@@ -7,7 +7,7 @@ from msgspec.structs import force_setattr
 
 from ratelimit_mw.core.limit import Charge, PlainGroup
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.rules.overrides import NO_OVERRIDES, Overrides
+from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
 from ratelimit_mw.rules.plan import Match, Plan, with_distinct_buckets
 from ratelimit_mw.settings.compiled import CompiledLimit
 from ratelimit_mw.stores.group import is_plain
@@ -30,7 +30,7 @@ class Way:
         match: Match,
         templates: Sequence[Charge] = (),
         prefix: int = _ALL_BITS,
-        overrides: Overrides = NO_OVERRIDES,
+        overrides: ActiveOverrides = NO_OVERRIDES,
     ) -> None:
         self.match: Final = match
         self.rule: Final = match.rule
@@ -73,7 +73,7 @@ NOT_LIMITED: Final = Way(Match((), "unmatched", "unmatched"))
 BLOCKED: Final = Way(Match((), "blocklist", "unmatched", denied=True))
 
 
-def way_of(match: Match, overrides: Overrides = NO_OVERRIDES) -> Way | None:
+def way_of(match: Match, overrides: ActiveOverrides = NO_OVERRIDES) -> Way | None:
     """Return the way of requests with these limits; None if more than method, path and address decide."""
     if match.denied:
         return BLOCKED

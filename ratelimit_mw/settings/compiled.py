@@ -262,7 +262,8 @@ class LimitSet:
 
         Slots and the penalty of the rule stay. Raises `ConfigError` for a text that is no limits.
         """
-        spec = LimitSpec(limit=limit.policy.limit) if limit.is_penalty or limit.policy.limit.is_concurrency else limit.spec
+        has_other_cost = limit.is_penalty or limit.policy.limit.is_concurrency
+        spec = LimitSpec(limit=limit.policy.limit) if has_other_cost else limit.spec
         return self._compile(tuple(replace(spec, limit=one, max_delay=None, lease=0) for one in parse(text)))
 
     def _compile_shadow(self, limit: CompiledLimit) -> CompiledLimit:
