@@ -26,8 +26,8 @@ from ratelimit_mw.http.path_index import PathTree, fold
 from ratelimit_mw.http.paths import Forms, normal_path
 from ratelimit_mw.http.request import as_text
 from ratelimit_mw.http.response import headers
+from ratelimit_mw.rules.overrides import ActiveOverrides
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.way import _GROUPS, _tags_of_addresses
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import deny_cache, lease
 from ratelimit_mw.stores.redis import async_transport, sync_transport
@@ -79,7 +79,7 @@ def remembered_peers(bound: int) -> None:
 
 def tags_for(secret: str) -> Memo[str, str | None]:
     """Return the remembered tags of a secret that no other test uses."""
-    return _tags_of_addresses(64, key_tagger(secret, plain=False))
+    return ActiveOverrides().tags(64, key_tagger(secret, plain=False))
 
 
 def a_remembered_address(bound: int) -> None:
@@ -101,12 +101,12 @@ def remembered_addresses(bound: int) -> None:
 
 def remembered_charges(bound: int) -> None:
     compiled = RuleSet(Settings(limits="5/minute"))
-    _GROUPS.clear()
+    compiled.overrides = ActiveOverrides()
     for number in range(bound):
         compiled.short_way("GET", "/", f"10.0.{number >> 8}.{number & 255}", lambda _: ())
-    assert _GROUPS.count == bound
+    assert compiled.overrides.groups.count == bound
     compiled.short_way("GET", "/", "192.0.2.1", lambda _: ())
-    assert _GROUPS.count == 1
+    assert compiled.overrides.groups.count == 1
 
 
 def cookies(bound: int) -> None:

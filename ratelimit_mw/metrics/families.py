@@ -74,6 +74,9 @@ POLICY_INFO: Final = Family(
     ("digest", "reload"),
     once=True,
 )
+OVERRIDES: Final = Family(
+    "ratelimit_overrides", "gauge", "Overrides and switches in force, by action; each process counts all.", ("action",)
+)
 
 FAMILIES: Final = (
     REQUESTS,
@@ -86,6 +89,7 @@ FAMILIES: Final = (
     STORE_KEYS,
     STORE_OPEN,
     POLICY_INFO,
+    OVERRIDES,
 )
 OTHER: Final = "other"  # the label of the rules and limits beyond the maximum of series
 

@@ -1,40 +1,19 @@
 """What a request is charged where its path, its method and the client's address decide."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Final
 
 from msgspec.structs import force_setattr
 
 from ratelimit_mw.core.limit import Charge, PlainGroup
-from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.http.client_ip import client_address
+from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
 from ratelimit_mw.rules.plan import Match, Plan, with_distinct_buckets
 from ratelimit_mw.settings.compiled import CompiledLimit
 from ratelimit_mw.stores.group import is_plain
 
 _NO_TAG: Final = "{}"
 _ALL_BITS: Final = 128
-_MAX_TAGS: Final = 16_384  # of recent clients; a hash takes a third of the time of a request in memory
-_GROUPS: Final = Budget(8192)  # charges of recent clients, over all ways; making them takes a tenth of that time
-
-
-@cache
-def _tags_of_addresses(
-    prefix: int, tag_of: Callable[[str], str], *, are_shortest: bool = False
-) -> Memo[str, str | None]:
-    """Return the tags of clients by their addresses, which all rules share. None for a text that is no address.
-
-    No text of an address is longer than 64 characters. `are_shortest`: the clients are addresses in their shortest
-    form, so one without a colon is an IPv4 address. Looking at it again would take a fifth of the time.
-    """
-
-    def tag(client: str) -> str | None:
-        address = client if are_shortest and ":" not in client else client_address(client, prefix)
-        return None if address is None else tag_of(f"ip={address}")
-
-    return Memo(tag, Budget(_MAX_TAGS))
 
 
 class Way:
@@ -53,6 +32,7 @@ class Way:
         match: Match,
         templates: Sequence[Charge] = (),
         prefix: int = _ALL_BITS,
+        overrides: ActiveOverrides = NO_OVERRIDES,
         *,
         are_shortest: bool = False,
     ) -> None:
@@ -62,14 +42,14 @@ class Way:
         self.verdict: Final = Verdict(False, (), (), match.rule) if match.denied else None
         self._limits: Final[Sequence[CompiledLimit]] = match.fixed_limits or ()
         tag_of = self._limits[0].tag_of if self._limits else str
-        self._tags: Final = _tags_of_addresses(prefix, tag_of, are_shortest=are_shortest)
+        self._tags: Final = overrides.tags(prefix, tag_of, are_shortest=are_shortest)
         # of each charge: itself if all clients share it, else its copying method and the end of its key
         self._templates: Final[list[tuple[Charge | None, Callable[[], Charge], str]]] = [
             (template if limit.key.is_all else None, template.__copy__, template.key.removeprefix(_NO_TAG))  # type: ignore[attr-defined]  # of msgspec's structs
             for limit, template in zip(self._limits, templates, strict=True)
         ]
         self._is_plain: Final = is_plain(templates)
-        self.charges: Final = Memo(self.new_charges, _GROUPS).__getitem__
+        self.charges: Final = overrides.remembered(self.new_charges).__getitem__
 
     def new_charges(self, client: str) -> Sequence[Charge] | None:
         """Return the charges of a client, for the memo `charges`."""
@@ -99,7 +79,7 @@ NOT_LIMITED: Final = Way(Match((), "unmatched", "unmatched"))
 BLOCKED: Final = Way(Match((), "blocklist", "unmatched", denied=True))
 
 
-def way_of(match: Match, *, are_shortest: bool = False) -> Way | None:
+def way_of(match: Match, overrides: ActiveOverrides = NO_OVERRIDES, *, are_shortest: bool = False) -> Way | None:
     """Return the way of requests with these limits; None if more than method, path and address decide.
 
     `are_shortest`: whether all clients are addresses in their shortest form.
@@ -116,4 +96,4 @@ def way_of(match: Match, *, are_shortest: bool = False) -> Way | None:
     templates = [
         limit.charge(limit.tag_of("all=all") if limit.key.is_all else _NO_TAG, limit.cost_of({})) for limit in limits
     ]
-    return Way(match, with_distinct_buckets(templates), prefix, are_shortest=are_shortest)
+    return Way(match, with_distinct_buckets(templates), prefix, overrides, are_shortest=are_shortest)

@@ -172,7 +172,8 @@ class Options(TypedDict, total=False):
     ]
     refresh: Annotated[
         float,
-        "seconds between looks at the settings file, with `reload`, or at settings from a callable; 0: never",
+        "seconds between looks of a process at the overrides and switches in the store, only while requests come; with "
+        "`reload`, at the settings file; and at settings from a callable; 0: never",
         check_seconds,
     ]
     reload: Annotated[bool, "takes over the settings file when it changes, without a restart"]
