@@ -60,6 +60,11 @@ class Guard:
         if self.breaker is not None:
             self.breaker.clear()
 
+    def check(self) -> None:
+        """Raise `StoreError` if the store must not be queried now."""
+        if self.breaker is not None:
+            self.breaker.check(self.clock())
+
 
 class _GuardedCalls:
     """The calls of a guarded store, as coroutines, which do not suspend unless the shared store does.
@@ -100,8 +105,7 @@ class _GuardedCalls:
 
     async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
         """See `GuardedStore.peek`."""
-        if self.guard.breaker is not None:
-            self.guard.breaker.check(self.guard.clock())
+        self.guard.check()
         decisions: Sequence[Decision] = await self._store.apeek(charges)
         return decisions
 
@@ -234,7 +238,7 @@ class GuardedStore(_Declared):
 
     def read_overrides(self, known: str) -> KeptOverrides | None:
         """See `OverrideKeeper.read_overrides`. Raises at once while the circuit breaker is open."""
-        self.guard.before_peek()
+        self.guard.check()
         kept: KeptOverrides | None = self._store.read_overrides(known)
         return kept
 
@@ -267,7 +271,7 @@ class AsyncGuardedStore(_GuardedCalls, _Declared):
 
     async def aread_overrides(self, known: str) -> KeptOverrides | None:
         """See `GuardedStore.read_overrides`."""
-        self.guard.before_peek()
+        self.guard.check()
         kept: KeptOverrides | None = await self._store.aread_overrides(known)
         return kept
 
