@@ -69,7 +69,8 @@ def outcome(tests: Sequence[str]) -> Outcome:
     options = ["-x", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of a plugin that is imported already
     try:
-        code = pytest.main([*options, *[str(ROOT / test) for test in tests]], plugins=[first])
+        # not a Path, which would join two slashes in the id of a test
+        code = pytest.main([*options, *[f"{ROOT}/{test}" for test in tests]], plugins=[first])
     except Exception as error:  # noqa: BLE001  # pytest raises errors of objects that are collected after the last test
         return Outcome(package, first.failed, "" if first.failed else f"pytest raises {error!r:.300}")
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:

@@ -67,12 +67,14 @@ def test_a_suffixed_path_is_exempt_only_in_both_readings(site: Site, store: Reco
 
 
 @BOTH
-def test_only_the_format_of_the_route_is_a_suffix(site: Site, store: RecordingStore) -> None:
+@pytest.mark.parametrize("more", [{}, {"on_decision": lambda event: None}], ids=["short way", "longer way"])
+def test_only_the_format_of_the_route_is_a_suffix(site: Site, store: RecordingStore, more: dict[str, Any]) -> None:
     def file(_: Any, name: str, format: str = "") -> HttpResponse:  # noqa: A002  # REST framework's name
         return HttpResponse(f"{name} {format}")
 
     plain, suffixed = path("files/<name>", file), path("named/<str:name>.<format>", file)
-    ask = site([plain, suffixed], settings(store, rules=[{"path": "/{folder}/a", "limits": "1/minute", "name": "a"}]))
+    rule = {"path": "/{folder}/a", "limits": "1/minute", "name": "a"}
+    ask = site([plain, suffixed], settings(store, rules=[rule], **more))
     for where in ("/files/a.json", "/named/a.json", "/nowhere/a.json"):
         ask(where)
     assert taken(store) == [[f"{CLIENT}default 9"], [f"{CLIENT}a 1", f"{CLIENT}default 9"], [f"{CLIENT}default 9"]]
