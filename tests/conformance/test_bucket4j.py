@@ -38,7 +38,7 @@ OURS: dict[int, dict[OnChange, int]] = {
 CHANGES = [*product([100], [200, 20, 1, 100]), *product([1, 7], [3, 1000])]  # quotas before and after
 FILLINGS = [0.0, 0.01, 0.6, 1.0]  # the part of the old quota that was used
 
-pytestmark = pytest.mark.promise(3)
+pytestmark = [pytest.mark.promise(3), pytest.mark.one_redis]
 
 
 @pytest.fixture

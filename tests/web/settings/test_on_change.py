@@ -8,6 +8,7 @@ import pytest
 
 from ratelimit_mw import MemoryStore, admin
 from ratelimit_mw.admin.target import DescribedRequest
+from ratelimit_mw.algorithms.takeover import OnChange
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.replay import replay
 from ratelimit_mw.settings import Settings
@@ -63,7 +64,7 @@ def test_old_and_new_processes_share_a_store(url: str, faces: Sequence[str]) -> 
 class App:
     """A gate over a store. `left`: the units that are left of each limit of a rule, in order."""
 
-    def __init__(self, store: Any, limits: Any, on_change: str = "used", **settings: Any) -> None:
+    def __init__(self, store: Any, limits: Any, on_change: OnChange = "used", **settings: Any) -> None:
         rule = {"name": "api", "path": "/", "limits": limits, **settings.pop("rule", {})}
         self.settings = Settings(
             limits=[], rules=[rule], store=store, on_change=on_change, store_timeout=PATIENT, **settings
@@ -102,7 +103,7 @@ def test_a_name_keeps_a_limit_apart_wherever_it_stands() -> None:
 def test_rules_and_tiers_are_apart() -> None:
     store = MemoryStore()
     tiers = {"free": "5/hour", "pro": "50/hour"}
-    options = {"tier": "header:x-plan", "rule": {"key": "ip"}}
+    options: dict[str, Any] = {"tier": "header:x-plan", "rule": {"key": "ip"}}
     assert App(store, tiers, **options).send(2, headers=["X-Plan: pro"]) == [48]
     changed = App(store, {"free": "6/hour", "pro": "60/hour"}, **options)
     assert changed.send(headers=["X-Plan: free"]) == [5]
