@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.once, pytest.mark.usefixtures("with_codes")]
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/messages.md"
-MAKERS = ("ConfigError", "ConfigTypeError", "Finding", "warn", "warn_throttled", "with_code")
+MAKERS = ("ConfigError", "ConfigTypeError", "Finding", "info", "warn", "warn_throttled", "with_code")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 CODE = re.compile(r"RL-\d{3}")
 MAX_LENGTH = 300  # characters, not counting values: two lines of a wide terminal
@@ -33,7 +33,7 @@ UNCODED = {
     "algorithms/notation.py": 1,  # puts the limit's text before the problem
     "cli/check.py": 1,  # puts file and line before the problems
     "core/errors.py": 3,  # with_prefix, raise_if_any, with_code
-    "core/log.py": 4,  # the functions themselves
+    "core/log.py": 5,  # the functions themselves
     "django/middleware.py": 1,  # puts the view before the problem
     "django/throttle.py": 1,  # puts the scope of a rate before the problem
     "flask/__init__.py": 1,  # puts the key of app.config before the problems
@@ -42,8 +42,9 @@ UNCODED = {
     "settings/__init__.py": 1,  # problems with environment variables
     "settings/features.py": 1,  # puts the penalty before the problem
 }
-# calls of a logger: the ConfigError of a failed start; warn, warn_throttled (twice) and warn_or_fail
-DIRECT_LOGS = {"asgi/send.py": 1, "core/log.py": 4, "engine/refusal_log.py": 1}
+# calls of a logger: the ConfigError of a failed start; info, warn, warn_throttled (twice) and warn_or_fail; the traceback
+# of a failed reload
+DIRECT_LOGS = {"asgi/send.py": 1, "core/log.py": 5, "engine/refusal_log.py": 1, "engine/reload.py": 1}
 
 
 class Use(NamedTuple):
