@@ -203,7 +203,7 @@ def _buckets_of_key(target: Target, store: Store, args: argparse.Namespace) -> R
 
 def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
     """If the settings come from a file and a person reads the output, print that limits on endpoints are not shown."""
-    if target.endpoint_of is None and not args.json:
+    if target.find_steps is None and not args.json:
         print(_FROM_FILE, file=sys.stderr)
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +12,14 @@ from django.core.management.base import BaseCommand
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from django.urls import Resolver404, resolve
+from msgspec.structs import replace
 
 from ratelimit_mw.admin.commands import add_commands
-from ratelimit_mw.admin.target import DescribedRequest, Endpoint, Inner, Target
+from ratelimit_mw.admin.target import DescribedRequest, Step, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.django.endpoint_limits import SETTING_NAME
 from ratelimit_mw.django.middleware import RateLimitMiddleware
-from ratelimit_mw.django.request import DjangoRequest, route_of
+from ratelimit_mw.django.request import DjangoRequest
 from ratelimit_mw.django.throttle import throttle_rules
 
 
@@ -48,19 +50,14 @@ def _target(_: Namespace) -> Target:
             raise
         middleware = RateLimitMiddleware(_respond_async)
 
-    def endpoint_of(described: DescribedRequest) -> Endpoint:
-        request = _request(described)
-        return middleware.limits_of(request)[0], route_of(request)
+    def find_steps(described: DescribedRequest) -> Iterator[Step]:
+        request, inner = _request(described), middleware.gate.nested
+        yield Step(middleware.gate.rule_set, DjangoRequest(request, None), middleware.limits_of(request)[0])
+        match, nested = request.resolver_match, Step(inner.rule_set, DjangoRequest(request, None))
+        if match is not None and nested.rules.match(nested.request) is not None:  # else no throttle limits the client
+            yield replace(nested, endpoint_rules=throttle_rules(match.func, inner))
 
-    def throttles_of(described: DescribedRequest) -> Inner:
-        match, gate = _request(described).resolver_match, middleware.gate.nested
-        return gate.rule_set, () if match is None else throttle_rules(match.func, gate)
-
-    def request_of(described: DescribedRequest) -> DjangoRequest:
-        return DjangoRequest(_request(described), None)
-
-    rules = middleware.gate.rule_set
-    return Target(middleware.gate.settings, rules, endpoint_of, inner_of=throttles_of, request_of=request_of)
+    return Target(middleware.gate.settings, middleware.gate.rule_set, find_steps)
 
 
 def _request(described: DescribedRequest) -> HttpRequest:
