@@ -32,8 +32,9 @@ _SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600}
 _DENY_CACHE: Final = "processes that remember a refusal follow within deny_cache, 1 s by default"
 _FROM_FILE: Final = (
     "limits that are attached to endpoints are not in a settings file: `keys` lists their buckets, `reset --key` "
-    "forgets them, and in Flask and Django `flask ratelimit` and `manage.py ratelimit` find them"
+    "forgets them, and `--app MODULE:APP`, `flask ratelimit` and `manage.py ratelimit` find them"
 )
+_ELSEWHERE: Final = "limits with a store of their own are not shown: {}"
 
 _UNREAD: Final = "buckets of this key that stay, because the settings do not have their limits"
 
@@ -47,8 +48,9 @@ def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> N
         parser = commands.add_parser(name, help=about, description=about)
         if has_file:
             parser.add_argument("file", nargs="?", help="a TOML file, or one that ends in .json")
-            about_app = "the ASGI app whose RateLimitMiddleware has the settings, or a function that returns the app"
+            about_app = "the ASGI app whose limits are meant, or a function that returns the app"
             parser.add_argument("--app", metavar="MODULE:APP", help=about_app)
+            parser.add_argument("--app-dir", metavar="FOLDER", help="has the app's module; default: the current one")
         parser.add_argument("--json", action="store_true", help="print JSON")
         parser.set_defaults(run=partial(_run, run, open_target))
         return parser
@@ -171,8 +173,12 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
 
 
 def _mention_absent(args: argparse.Namespace, found: RequestBuckets, buckets: Sequence[Bucket]) -> None:
-    """If a person reads the output, print which callables found no key, and for which clients nothing is counted."""
-    for message in () if args.json else (*found.unanswered, *found.absent(buckets)):
+    """If a person reads the output, print which callables found no key, and for which clients nothing is counted.
+
+    Also, which limits count elsewhere.
+    """
+    elsewhere = [_ELSEWHERE.format(", ".join(found.elsewhere))] if found.elsewhere else []
+    for message in () if args.json else (*found.unanswered, *found.absent(buckets), *elsewhere):
         print(printable(message, _MAX_ERROR), file=sys.stderr)
 
 
