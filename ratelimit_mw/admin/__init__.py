@@ -13,14 +13,47 @@ from typing import Final
 from msgspec import Struct
 
 from ratelimit_mw.admin.buckets import Bucket, find_buckets, look, split_key
+from ratelimit_mw.admin.changing import (
+    Changes,
+    Overrides,
+    changes,
+    clear_override,
+    overrides,
+    set_override,
+    switch,
+    undo,
+)
 from ratelimit_mw.admin.listing import Listing, inventory_of
+from ratelimit_mw.admin.override_set import Change
 from ratelimit_mw.admin.target import DescribedRequest, SettingsSource, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, check_int, check_seconds
+from ratelimit_mw.rules.overrides import Override
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import KEPT_SECONDS
 
-__all__ = ["Bucket", "Buckets", "Clients", "Keys", "RefusedClient", "keys", "peek", "reset", "reset_key", "top"]
+__all__ = [
+    "Bucket",
+    "Buckets",
+    "Change",
+    "Changes",
+    "Clients",
+    "Keys",
+    "Override",
+    "Overrides",
+    "RefusedClient",
+    "changes",
+    "clear_override",
+    "keys",
+    "overrides",
+    "peek",
+    "reset",
+    "reset_key",
+    "set_override",
+    "switch",
+    "top",
+    "undo",
+]
 
 DEFAULT_MOST: Final = 100  # clients
 

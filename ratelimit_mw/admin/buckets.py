@@ -172,19 +172,6 @@ def split_key(key: str) -> tuple[str, str]:
     return identity.removeprefix("{"), rule
 
 
-def rule_spellings(rule: str) -> set[str]:
-    """Return the names by which an operator may refer to the rule of a key: `@search()` is also `search`.
-
-    A limit on an endpoint has an `@` before its name, brackets after it if the name is the endpoint's, and a `+` if
-    another limit has the same name. Headers, metrics and logs have none of these.
-    """
-    if not rule.startswith("@"):
-        return {rule}
-    name = rule.rstrip("+")
-    short = name.removesuffix("()")
-    return {rule, name, name[1:], short, short[1:]}
-
-
 def _bucket(charge: Charge, decision: Decision) -> Bucket:
     identity, rule = split_key(charge.key)
     left = decision.remaining, decision.retry_after, decision.reset_after

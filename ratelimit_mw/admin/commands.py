@@ -10,11 +10,12 @@ from itertools import islice
 from typing import Any, Final
 
 from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, forget, most_refused
-from ratelimit_mw.admin.buckets import Bucket, RequestBuckets, find_buckets, look, rule_spellings, split_key
+from ratelimit_mw.admin.buckets import Bucket, RequestBuckets, find_buckets, look, split_key
 from ratelimit_mw.admin.listing import Listing, inventory_of
 from ratelimit_mw.admin.output import CommandParser, bucket_row, json_text, refusal_row, table, write_line
 from ratelimit_mw.admin.target import DescribedRequest, Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
+from ratelimit_mw.core.identity import rule_spellings
 from ratelimit_mw.core.log import printable
 from ratelimit_mw.http.callables import import_from_working_folder
 from ratelimit_mw.stores import Store

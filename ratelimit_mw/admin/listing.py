@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ratelimit_mw.admin.buckets import PER_CALL, Bucket, look, rule_spellings
+from ratelimit_mw.admin.buckets import PER_CALL, Bucket, look
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.algorithms.notation import limit_of_bucket
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.identity import rule_spellings
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.contract import declared

@@ -67,7 +67,7 @@ class DescribedRequest(Struct, frozen=True):
             )
         given = self.headers
         lines = [f"{name}: {value}" for name, value in given.items()] if isinstance(given, Mapping) else given
-        raw = [_header(line) for line in lines]
+        raw = [header_of(line) for line in lines]
         return raw if self.host is None else [(b"host", _to_bytes("--host", self.host)), *raw]
 
     def request(self, route: str | None = None) -> AsgiRequest:
@@ -121,8 +121,10 @@ class Target(Struct, frozen=True):
         return list(self.find_steps(described))
 
     @classmethod
-    def of(cls, source: SettingsSource) -> "Target":
+    def of(cls, source: "SettingsSource | Target") -> "Target":
         """Return the target of these settings, or of those in a file. Raises `ConfigError`."""
+        if isinstance(source, Target):
+            return source
         settings = Settings.load(source) if isinstance(source, (str, Path)) else Settings.of(source, {})
         return cls(settings, RuleSet(settings))
 
@@ -153,7 +155,8 @@ class Target(Struct, frozen=True):
             )
 
 
-def _header(line: str) -> tuple[bytes, bytes]:
+def header_of(line: str) -> tuple[bytes, bytes]:
+    """Return name and value of a header, `NAME: VALUE`. Raises `ConfigError`."""
     name, colon, value = line.partition(":") if isinstance(line, str) else ("", "", "")
     if not colon or not name.strip():
         raise ConfigError(

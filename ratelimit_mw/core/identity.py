@@ -50,6 +50,19 @@ def bucket_key(identity: str, rule: str) -> str:
     return f"{{{identity_hash('')(identity)}}}:{rule}"
 
 
+def rule_spellings(rule: str) -> set[str]:
+    """Return the names by which an operator may refer to the rule of a key: `@search()` is also `search`.
+
+    A limit on an endpoint has an `@` before its name, brackets after it if the name is the endpoint's, and a `+` if
+    another limit has the same name. Headers, metrics and logs have none of these.
+    """
+    if not rule.startswith("@"):
+        return {rule}
+    name = rule.rstrip("+")
+    short = name.removesuffix("()")
+    return {rule, name, name[1:], short, short[1:]}
+
+
 @cache
 def key_tagger(secret: str, *, plain: bool) -> Callable[[str], str]:
     """Return the function that makes the tag of a bucket key from an encoded identity: `{hash}`.

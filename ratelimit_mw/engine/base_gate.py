@@ -17,6 +17,7 @@ from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.delays import DelayCapacity
 from ratelimit_mw.engine.observation import observer, record_policy, watch_store
 from ratelimit_mw.engine.offenders import RefusalReporter, reporter_for
+from ratelimit_mw.engine.refresh import Refresher, refresher_of
 from ratelimit_mw.engine.refusal_log import log_refusal
 from ratelimit_mw.engine.slot_queue import Queues
 from ratelimit_mw.http.callables import resolve_callable
@@ -24,6 +25,7 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Response, refusal_response
+from ratelimit_mw.rules.overrides import NO_OVERRIDES
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_variables
@@ -81,6 +83,7 @@ class BaseGate:
     _default_max_waiting: int  # requests; replaces a `max_waiting` of None
     _store: Store | AsyncStore
     _awaits_callables: ClassVar[bool]
+    _refresher: Refresher | None  # None if the store keeps no overrides
     reporter: RefusalReporter | None = None
 
     def __init__(
@@ -204,6 +207,8 @@ class BaseGate:
         self._store = store
         self._declared = declared(store)
         self._needs_fallback = self._declared.can_fail
+        self._refresher = refresher_of(store, self.settings, is_async=self._awaits_callables)
+        self.rule_set.overrides = NO_OVERRIDES if self._refresher is None else self._refresher.overrides
         if self._on_store_event is not None and self._declared.subscribe(self._on_store_event):
             self._on_store_event = None
         if size := self.settings.remember_refused:

@@ -1,6 +1,6 @@
 """Decides a request: match, plan, take, wait, conclude. Written once, for threads and for asyncio."""
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -16,6 +16,7 @@ from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.base_gate import BaseGate
 from ratelimit_mw.engine.delays import refused_for_capacity
 from ratelimit_mw.engine.observation import CountedEvent, counted_waiting
+from ratelimit_mw.engine.refresh import Refresher
 from ratelimit_mw.engine.response_tracking import settle_after_response
 from ratelimit_mw.engine.runtime import Runtime, Sleep, refund
 from ratelimit_mw.engine.settlement import MAY_BE_LOST
@@ -43,7 +44,10 @@ class Flow(BaseGate, ABC):
 
     async def plan(self, match: Match, request: Request) -> Plan:
         """Return the charges of a request, after calling the callables of its limits."""
-        return make_plan(match, request, await self._call(match.callables, request) if match.callables else _NO_RESULTS)
+        if self._refresher is not None and self._refresher.is_needed:
+            await self._look(self._refresher)
+        results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
+        return make_plan(match, request, results, self.rule_set.overrides)
 
     async def decide(
         self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep | None = None
@@ -89,15 +93,21 @@ class Flow(BaseGate, ABC):
             # Read the user before the callables run. In Django this may raise UserNotLoaded, and a retry must not call
             # them twice.
             request.user  # noqa: B018
+        if self._refresher is not None and self._refresher.is_needed:
+            await self._look(self._refresher)
         # plan(), inlined: its coroutine would add to the time of every request
         results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
-        charge_plan = make_plan(match, request, results)
+        charge_plan = make_plan(match, request, results, self.rule_set.overrides)
         if (outer := request.outer) is not None and outer.verdict is not None:
             charge_plan = without_charged(charge_plan, outer.admitted_charges)
         verdict = await self.decide(match, charge_plan, request, sleep)
         if match.settles and verdict is not None and verdict.allowed:
             request.on_end = [*(request.on_end or ()), settle_after_response]
         return verdict
+
+    @abstractmethod
+    async def _look(self, refresher: Refresher) -> None:
+        """Look for changed overrides. Only the first requests of a process wait for it."""
 
     async def _take_once(self, match: Match, charge_plan: Plan) -> Verdict | None:
         """Take the charges of a plan once, without waiting for a slot. Return the verdict; None if no limit applies."""

@@ -14,6 +14,7 @@ from ratelimit_mw.core.verdict import Source, Verdict, verdict_of
 from ratelimit_mw.engine.base_gate import ASGI, WSGI, Face
 from ratelimit_mw.engine.flow import Flow
 from ratelimit_mw.engine.offenders import LoopReporter, ThreadReporter
+from ratelimit_mw.engine.refresh import Refresher
 from ratelimit_mw.engine.runtime import AsyncioRuntime, Sleep, ThreadRuntime, async_sleep
 from ratelimit_mw.engine.settlement import MAY_BE_LOST, SettlementQueue
 from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER
@@ -65,6 +66,8 @@ class Gate(Flow):
 
     def take(self, way: Way, charges: Sequence[Charge]) -> Verdict | None:
         """Return the verdict on the charges that `RuleSet.short_way` found; None if nothing limits the request."""
+        if self._refresher is not None and self._refresher.clock() >= self._refresher.due:
+            self._refresher.look_in_thread()
         if not charges:
             verdict = way.verdict
         else:
@@ -81,6 +84,9 @@ class Gate(Flow):
         if not verdict.allowed:
             self.report_refusal(verdict)
         return verdict
+
+    async def _look(self, refresher: Refresher) -> None:
+        refresher.look_in_thread()
 
     def settle(self, source: Source, charges: Sequence[Charge], loop: object = None) -> None:  # noqa: ARG002  # used by AsyncGate
         """Settle the charges of a request, once its true cost is known. A failure of the store is logged."""
@@ -160,6 +166,8 @@ class AsyncGate(Flow):
 
     async def take(self, way: Way, charges: Sequence[Charge]) -> Verdict | None:
         """See `Gate.take`."""
+        if self._refresher is not None and self._refresher.clock() >= self._refresher.due:
+            self._refresher.look_in_loop()
         if not charges:
             verdict = way.verdict
         else:
@@ -176,6 +184,11 @@ class AsyncGate(Flow):
         if not verdict.allowed:
             self.report_refusal(verdict)
         return verdict
+
+    async def _look(self, refresher: Refresher) -> None:
+        first_look = refresher.look_in_loop()
+        if first_look is not None:
+            await asyncio.wait([first_look])
 
     def settle(self, source: Source, charges: Sequence[Charge], loop: asyncio.AbstractEventLoop | None = None) -> None:
         """See `Gate.settle`. Returns at once; a task of the loop batches and sends settlements that must be awaited."""

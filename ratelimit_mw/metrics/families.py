@@ -70,6 +70,7 @@ STORE_OPEN: Final = Family(
 POLICY_INFO: Final = Family(
     "ratelimit_policy_info", "gauge", "1 for the digest of each settings in force.", ("digest",), once=True
 )
+OVERRIDES: Final = Family("ratelimit_overrides", "gauge", "Overrides and switches in force, by action.", ("action",))
 
 FAMILIES: Final = (
     REQUESTS,
@@ -82,6 +83,7 @@ FAMILIES: Final = (
     STORE_KEYS,
     STORE_OPEN,
     POLICY_INFO,
+    OVERRIDES,
 )
 OTHER: Final = "other"  # the label of the rules and limits beyond the maximum of series
 

@@ -16,6 +16,7 @@ from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.keys import KeyContext
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import Policy
+from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
 from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
@@ -133,15 +134,21 @@ def client_identities(charge_plan: Plan) -> Sequence[str]:
     return list(dict.fromkeys(hash_tag(charge.key) for charge, limit in pairs if not limit.key.is_shared))
 
 
-def plan(match: Match, request: Request, results: CallResults) -> Plan:
+def plan(match: Match, request: Request, results: CallResults, overrides: ActiveOverrides = NO_OVERRIDES) -> Plan:
     """Return the charges of a request, given the results of the callables of its match."""
     if match.denied:
         return _DENIED
     route = request.route or match.route
     context = _UserReadOnce(request) if match.may_read_user else request
-    compiled_limits = match.limits_for(context, route, results)
+    compiled_limits = original_limits = match.limits_for(context, route, results)
     if compiled_limits is None:
-        return Plan((), (), ()) if match.limit_sets[0].settings.shadow else _UNKNOWN_LIMITS
+        is_open = match.limit_sets[0].settings.shadow or overrides.switch_of_all() is not None
+        return Plan((), (), ()) if is_open else _UNKNOWN_LIMITS
+    if not overrides.is_empty:
+        refuses = not match.limit_sets[0].settings.shadow
+        compiled_limits = overrides.limits_for(compiled_limits, context, route, results, refuses=refuses)
+        if compiled_limits is None:
+            return _DENIED
     charges = []
     last = tag = ""
     for limit in compiled_limits:
@@ -151,7 +158,8 @@ def plan(match: Match, request: Request, results: CallResults) -> Plan:
         if identity != last:  # computed once for successive limits with the same key, because the hash takes time
             last, tag = identity, limit.tag_of(identity)
         charges.append(limit.charge(tag, limit.cost_of(results)))
-    policies = [limit.policy for limit in compiled_limits] if match.fixed_limits is None else match.policies
+    is_fixed = match.fixed_limits is not None and compiled_limits is original_limits
+    policies = match.policies if is_fixed else [limit.policy for limit in compiled_limits]
     return Plan(with_distinct_buckets(charges), compiled_limits, policies)
 
 

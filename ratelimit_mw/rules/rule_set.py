@@ -19,6 +19,7 @@ from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.views import UNDERSCORE_FINDING, unambiguous_values
 from ratelimit_mw.rules.deployment_checks import ProxyHeaderCheck
+from ratelimit_mw.rules.overrides import ActiveOverrides
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.rules.rule_table import (
     CompiledRule,
@@ -100,6 +101,20 @@ class RuleSet:
     def all_limit_sets(self) -> list[LimitSet]:
         """The limits of all rules, including those of CORS preflights and of messages."""
         return [*self.limit_sets, *self._table.preflight_limit_sets, *self._table.messages.limit_sets]
+
+    @property
+    def overrides(self) -> ActiveOverrides:
+        """The overrides of the store; set before the first request."""
+        return self._table.overrides
+
+    @overrides.setter
+    def overrides(self, overrides: ActiveOverrides) -> None:
+        self._table.overrides = overrides
+
+    @property
+    def rule_names(self) -> list[str]:
+        """The names of all rules, for overrides. Limits on endpoints are not among them."""
+        return list(dict.fromkeys(limit_set.name.partition("/")[0] for limit_set in self.all_limit_sets))
 
     def share_with_outer(self, outer: "RuleSet") -> None:
         """Use the limit names and the proxy check of `outer`, because an app needs each only once.

@@ -10,6 +10,7 @@ from ratelimit_mw.http.path_index import Leaf, PathTree
 from ratelimit_mw.http.paths import Forms, Paths, is_normal
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.message_limits import MessageLimits
+from ratelimit_mw.rules.overrides import NO_OVERRIDES
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.rules.way import NOT_LIMITED, Way, way_of
 from ratelimit_mw.settings import Settings
@@ -112,11 +113,15 @@ _FormMatch = tuple[MatchedRules, EndpointRules]  # the rules that one form of th
 
 
 class RuleTable:
-    """The rules in order, with the default limits for requests that match no final rule."""
+    """The rules in order, with the default limits for requests that match no final rule.
+
+    `overrides`: those of the store; set before the first request.
+    """
 
     def __init__(
         self, rules: Sequence[Rule], app: LimitSet, default: LimitSet, preflight: LimitSet, settings: Settings
     ) -> None:
+        self.overrides = NO_OVERRIDES
         self.rules: Final = [CompiledRule(rule, settings) for rule in rules]  # in the trees, `exempt` comes after them
         self._app: Final = app
         self._default: Final = default
@@ -167,7 +172,8 @@ class RuleTable:
         if any(rule.hosts is not None or rule.when is not None for rule in rules):
             return None
         applicable = applicable_rules(endpoint_rules, method, None) if endpoint_rules else ()
-        return way_of(self.combined(((self._first_matches(indices, method, None, {}), applicable),)))
+        match = self.combined(((self._first_matches(indices, method, None, {}), applicable),))
+        return way_of(match, self.overrides)
 
     def is_exempt(self, forms: Forms) -> bool:
         """Return whether no limit applies to a path."""

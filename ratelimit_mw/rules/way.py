@@ -1,34 +1,19 @@
 """What a request is charged where its path, its method and the client's address decide."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Final
 
 from msgspec.structs import force_setattr
 
 from ratelimit_mw.core.limit import Charge, PlainGroup
-from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.http.client_ip import client_address
-from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH
+from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
 from ratelimit_mw.rules.plan import Match, Plan, with_distinct_buckets
 from ratelimit_mw.settings.compiled import CompiledLimit
 from ratelimit_mw.stores.group import is_plain
 
 _NO_TAG: Final = "{}"
 _ALL_BITS: Final = 128
-_MAX_TAGS: Final = 16_384  # of recent clients; a hash takes a third of the time of a request in memory
-
-
-@cache
-def _tags_of_addresses(prefix: int, tag_of: Callable[[str], str]) -> Memo[str, str | None]:
-    """Return the tags of clients by their addresses, which all rules share. None for a text that is no address."""
-
-    def tag(client: str) -> str | None:
-        address = client_address(client, prefix)
-        return None if address is None else tag_of(f"ip={address}")
-
-    return Memo(tag, Budget(_MAX_TAGS), lambda client: len(client) <= MAX_ADDRESS_LENGTH)
 
 
 class Way:
@@ -40,13 +25,19 @@ class Way:
 
     __slots__ = ("_is_plain_group", "_limits", "_tags", "_templates", "match", "policies", "rule", "verdict")
 
-    def __init__(self, match: Match, templates: Sequence[Charge] = (), prefix: int = _ALL_BITS) -> None:
+    def __init__(
+        self,
+        match: Match,
+        templates: Sequence[Charge] = (),
+        prefix: int = _ALL_BITS,
+        overrides: ActiveOverrides = NO_OVERRIDES,
+    ) -> None:
         self.match: Final = match
         self.rule: Final = match.rule
         self.policies: Final = match.policies
         self.verdict: Final = Verdict(False, (), (), match.rule) if match.denied else None
         self._limits: Final[Sequence[CompiledLimit]] = match.fixed_limits or ()
-        self._tags: Final = _tags_of_addresses(prefix, self._limits[0].tag_of if self._limits else str)
+        self._tags: Final = overrides.tags(prefix, self._limits[0].tag_of if self._limits else str)
         # of each charge: itself if all clients share it, else its copying method and the end of its key
         self._templates: Final[list[tuple[Charge | None, Callable[[], Charge], str]]] = [
             (template if limit.key.is_all else None, template.__copy__, template.key.removeprefix(_NO_TAG))  # type: ignore[attr-defined]  # of msgspec's structs
@@ -56,7 +47,7 @@ class Way:
         self._is_plain_group: Final = len(templates) > 1 and is_plain(templates)
 
     def charges(self, client: str) -> Sequence[Charge] | None:
-        """Return the charges of a client; None if `client` is not an address."""
+        """Return the charges of a client; None if `client` is not an address, or if an override concerns it."""
         tag, charges = self._tags[client], []
         if tag is None:
             return None
@@ -82,7 +73,7 @@ NOT_LIMITED: Final = Way(Match((), "unmatched", "unmatched"))
 BLOCKED: Final = Way(Match((), "blocklist", "unmatched", denied=True))
 
 
-def way_of(match: Match) -> Way | None:
+def way_of(match: Match, overrides: ActiveOverrides = NO_OVERRIDES) -> Way | None:
     """Return the way of requests with these limits; None if more than method, path and address decide."""
     if match.denied:
         return BLOCKED
@@ -96,4 +87,4 @@ def way_of(match: Match) -> Way | None:
     templates = [
         limit.charge(limit.tag_of("all=all") if limit.key.is_all else _NO_TAG, limit.cost_of({})) for limit in limits
     ]
-    return Way(match, with_distinct_buckets(templates), prefix)
+    return Way(match, with_distinct_buckets(templates), prefix, overrides)

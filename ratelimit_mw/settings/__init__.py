@@ -90,6 +90,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
     on_refused: Any = None
     on_decision: Any = None
     on_store_event: Any = None
+    refresh: float = 1.0  # seconds
     remember_refused: int = 0
     metrics: bool = False
     metrics_folder: str | None = None

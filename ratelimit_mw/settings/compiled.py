@@ -7,8 +7,9 @@ from typing import Final
 
 from msgspec.structs import force_setattr, replace
 
+from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ErrorCollector
-from ratelimit_mw.core.identity import encode, key_tagger
+from ratelimit_mw.core.identity import encode, key_tagger, rule_spellings
 from ratelimit_mw.core.limit import Charge, Role, scaled
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import reject_async
@@ -34,7 +35,7 @@ _CACHE_SIZE: Final = 1024  # lists of limits that callables returned, perhaps an
 
 
 class CompiledLimit:
-    """One limit of a rule, ready to charge.
+    """One limit of a rule, ready to charge. `limit_set`: the limits of the rule. `spec`: what it was compiled from.
 
     `tag_of(identity)` returns the part of a bucket key that all limits of a client share: the hashed identity, in
     braces. `key_if_raised`: replaces the key if its
@@ -48,6 +49,7 @@ class CompiledLimit:
         "is_penalty",
         "key",
         "key_if_raised",
+        "limit_set",
         "local_policy",
         "may_delay",
         "min_cost",
@@ -58,6 +60,7 @@ class CompiledLimit:
         "queue",
         "queue_timeout",
         "shadow",
+        "spec",
         "tag_of",
     )
 
@@ -65,6 +68,8 @@ class CompiledLimit:
         self, spec: LimitSpec, name: str, limit_set: "LimitSet", *, penalty: bool = False, label: str = ""
     ) -> None:
         settings, rule = limit_set.settings, limit_set.rule
+        self.limit_set: Final = limit_set
+        self.spec: Final = spec
         self.key: Final = limit_set.key if spec.key is None else Key(spec.key, settings.ipv6_prefix)
         self.cost: Final = limit_set.cost if spec.cost is None else spec.cost
         self.is_penalty: Final = penalty
@@ -133,6 +138,7 @@ class LimitSet:
 
     `name`: the name in headers. `rule`: None for limits of the global settings. `bucket_name`: the name in bucket
     keys, if it differs from `name`. `concurrent`: the number of concurrency slots; 0 without such a limit.
+    `rule_names`: the names by which an override may refer to these limits.
 
     `callables`: all callables of the limits. `may_delay`: whether a request may be delayed. `settles`: whether a charge
     may be settled after the response. `has_slots`: whether a request may hold slots until its response has ended.
@@ -151,6 +157,9 @@ class LimitSet:
     ) -> None:
         self.name: Final = name
         self.bucket_name: Final = bucket_name or name
+        # a slash precedes what the limits of a rule count in addition, such as messages
+        own_name, bucket_rule = name.partition("/")[0], self.bucket_name.partition("/")[0]
+        self.rule_names: Final = frozenset((own_name, *rule_spellings(bucket_rule)))
         self.settings: Final = settings
         self.rule: Final = rule
         self._key: Final[KeySpec] = settings.for_rule(rule, "key")
@@ -168,6 +177,8 @@ class LimitSet:
         )
         self._selector: Final = limits if isinstance(limits, LimitSelector) else None
         self._compiled_choice: Final = lru_cache(_CACHE_SIZE)(self._compile_chosen)
+        self.overridden: Final = lru_cache(_CACHE_SIZE)(self._compile_override)
+        self.in_shadow: Final = lru_cache(_CACHE_SIZE)(self._compile_shadow)
         self.fixed_limits: Final[Sequence[CompiledLimit] | None] = (
             None if isinstance(limits, LimitSelector) else self._compile(tuple(limits))
         )
@@ -245,6 +256,19 @@ class LimitSet:
         if self._penalty is not None:
             limits.append(CompiledLimit(self._penalty, f"{self.name}-penalty", self, penalty=True))
         return limits
+
+    def _compile_override(self, limit: CompiledLimit, text: str) -> Sequence[CompiledLimit]:
+        """Return the limits in `text`, in place of those of this rule. Key and cost are those of `limit`.
+
+        Slots and the penalty of the rule stay. Raises `ConfigError` for a text that is no limits.
+        """
+        has_other_cost = limit.is_penalty or limit.policy.limit.is_concurrency
+        spec = LimitSpec(limit=limit.policy.limit) if has_other_cost else limit.spec
+        return self._compile(tuple(replace(spec, limit=one, max_delay=None, lease=0) for one in parse(text)))
+
+    def _compile_shadow(self, limit: CompiledLimit) -> CompiledLimit:
+        """Return a limit of this rule as it would be with `shadow`."""
+        return CompiledLimit(replace(limit.spec, shadow=True), limit.policy.name, self, label=limit.policy.label)
 
     def named_callables(self) -> Iterator[tuple[str, RequestCallable]]:
         """Yield each callable of these limits, including that of `settle`, with the name of its setting."""

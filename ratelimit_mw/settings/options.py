@@ -169,6 +169,12 @@ class Options(TypedDict, total=False):
         "a plain callable that receives an event when the store fails, and when it is back",
         callable_check(("event",), plain=True),
     ]
+    refresh: Annotated[
+        float,
+        "seconds between two looks of a process at the overrides and switches in the store, only while requests come; "
+        "0: never, so they have no effect",
+        check_seconds,
+    ]
     remember_refused: Annotated[
         int,
         "how many of the clients that were refused most, and of the latest refusals, each process reports to the store "

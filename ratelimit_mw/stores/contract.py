@@ -12,6 +12,7 @@ from ratelimit_mw.core.events import StoreEvent
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import AsyncInventory, Inventory
+from ratelimit_mw.stores.kept_overrides import AsyncOverrideKeeper, OverrideKeeper
 
 Clock = Callable[[], float]
 """Returns seconds: the clock configured for the store, or else monotonic time."""
@@ -58,6 +59,16 @@ class BaseStore:
     def async_inventory(self) -> AsyncInventory | None:
         """The methods for the admin commands that apps under asyncio call, if the store has them."""
         return self if isinstance(self, AsyncInventory) else None
+
+    @property
+    def override_keeper(self) -> OverrideKeeper | None:
+        """The methods for overrides, if the store has them."""
+        return self if isinstance(self, OverrideKeeper) else None
+
+    @property
+    def async_override_keeper(self) -> AsyncOverrideKeeper | None:
+        """The method for overrides that apps under asyncio call, if the store has it."""
+        return self if isinstance(self, AsyncOverrideKeeper) else None
 
     def subscribe(self, listener: Listener) -> bool:  # noqa: ARG002  # a store without events
         """Send events to `listener`; a second time has no effect. Return whether the store has any events."""
@@ -134,6 +145,16 @@ class _Completed(BaseStore):
     def async_inventory(self) -> AsyncInventory | None:
         """See `BaseStore`."""
         return self._store if isinstance(self._store, AsyncInventory) else None
+
+    @property
+    def override_keeper(self) -> OverrideKeeper | None:
+        """See `BaseStore`."""
+        return self._store if isinstance(self._store, OverrideKeeper) else None
+
+    @property
+    def async_override_keeper(self) -> AsyncOverrideKeeper | None:
+        """See `BaseStore`."""
+        return self._store if isinstance(self._store, AsyncOverrideKeeper) else None
 
 
 def declared(store: object) -> BaseStore:

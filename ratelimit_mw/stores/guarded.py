@@ -17,6 +17,7 @@ from ratelimit_mw.stores.circuit_breaker import CircuitBreaker
 from ratelimit_mw.stores.contract import BaseStore, Clock, InPlace, Listener, Lookup
 from ratelimit_mw.stores.deny_cache import DenyCache
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
+from ratelimit_mw.stores.kept_overrides import KeptOverrides
 from ratelimit_mw.stores.lease import LeaseManager
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child, call_at_exit
 
@@ -295,6 +296,22 @@ class GuardedStore(_Face):
         refusals: Sequence[NumberedRefusal] = self._store.latest_refusals(after, most)
         return refusals
 
+    def read_overrides(self, known: str) -> KeptOverrides | None:
+        """See `OverrideKeeper.read_overrides`. Raises at once while the circuit breaker is open."""
+        self.guard.before_peek()
+        kept: KeptOverrides | None = self._store.read_overrides(known)
+        return kept
+
+    def write_overrides(self, known: str, kept: KeptOverrides, change: bytes) -> bool:
+        """See `OverrideKeeper.write_overrides`."""
+        is_written: bool = self._store.write_overrides(known, kept, change)
+        return is_written
+
+    def read_changes(self) -> Sequence[bytes]:
+        """See `OverrideKeeper.read_changes`."""
+        changes: Sequence[bytes] = self._store.read_changes()
+        return changes
+
     def close(self) -> None:
         """Refund unused leased units and close this store's own connections. The store can be used again."""
         run(self._calls.close())
@@ -326,6 +343,12 @@ class AsyncGuardedStore(_Face):
     async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
         """See `Inventory.add_refused`."""
         await self._store.aadd_refused(counts, latest)
+
+    async def aread_overrides(self, known: str) -> KeptOverrides | None:
+        """See `GuardedStore.read_overrides`."""
+        self.guard.before_peek()
+        kept: KeptOverrides | None = await self._store.aread_overrides(known)
+        return kept
 
     async def aclose(self) -> None:
         """See `GuardedStore.close`."""

@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from redis import Redis
 
 from ratelimit_mw import Charge, ConfigError, FixedWindow, MemoryStore, StoreError, admin
-from ratelimit_mw.admin.buckets import rule_spellings
 from ratelimit_mw.admin.listing import Pace
 from ratelimit_mw.admin.output import duration, retry
 from ratelimit_mw.admin.target import DescribedRequest
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.cli import main
+from ratelimit_mw.core.identity import rule_spellings
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.inventory import Refusal

@@ -12,6 +12,7 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.memo import get_or_create
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
+from ratelimit_mw.stores.kept_overrides import KeptOverrides
 from ratelimit_mw.stores.lifecycle import after_fork_in_child
 from ratelimit_mw.stores.redis.commands import RedisCommands, settling_calls
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, Deadline
@@ -24,6 +25,7 @@ from ratelimit_mw.stores.redis.inventory import (
     list_pages,
     most_refused,
 )
+from ratelimit_mw.stores.redis.kept_overrides import read_changes, read_overrides, write_overrides
 from ratelimit_mw.stores.redis.protocol import Command, Part, T
 
 _MAX_THREADS: Final = 64
@@ -160,6 +162,18 @@ class ThreadStore(RedisCommands):
     def latest_refusals(self, after: str | None, most: int) -> Sequence[NumberedRefusal]:
         """See `Inventory.latest_refusals`."""
         return run(latest_refusals(self._sender(each=True), self._prefix, after, most))
+
+    def read_overrides(self, known: str) -> KeptOverrides | None:
+        """See `OverrideKeeper.read_overrides`."""
+        return run(read_overrides(self._sender(each=True), self._prefix, known))
+
+    def write_overrides(self, known: str, kept: KeptOverrides, change: bytes) -> bool:
+        """See `OverrideKeeper.write_overrides`."""
+        return run(write_overrides(self._sender(each=True), self._prefix, known, kept, change))
+
+    def read_changes(self) -> Sequence[bytes]:
+        """See `OverrideKeeper.read_changes`."""
+        return run(read_changes(self._sender(each=True), self._prefix))
 
     def close(self) -> None:
         """Close the connections that this store opened. The store can be used again."""

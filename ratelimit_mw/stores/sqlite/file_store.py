@@ -13,9 +13,11 @@ from ratelimit_mw.core.errors import StoreError
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.stores.contract import BaseStore
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
+from ratelimit_mw.stores.kept_overrides import KeptOverrides
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child
 from ratelimit_mw.stores.sqlite.batcher import Batcher
 from ratelimit_mw.stores.sqlite.database import Busy, Database, FileUse
+from ratelimit_mw.stores.sqlite.kept_overrides import read_changes, read_overrides, write_overrides
 from ratelimit_mw.stores.sqlite.refused import add_refused, key_page, latest_refusals, most_refused
 from ratelimit_mw.stores.sqlite.table import StateTable, Work
 
@@ -91,6 +93,21 @@ class FileStore(BaseStore):
         found: Sequence[NumberedRefusal] = self._query(latest_refusals, (after, most))
         return found
 
+    def read_overrides(self, known: str) -> KeptOverrides | None:
+        """See `OverrideKeeper.read_overrides`."""
+        kept: KeptOverrides | None = self._query(read_overrides, (self._table.prefix, known))
+        return kept
+
+    def write_overrides(self, known: str, kept: KeptOverrides, change: bytes) -> bool:
+        """See `OverrideKeeper.write_overrides`."""
+        is_written: bool = self._query(write_overrides, (self._table.prefix, known, kept, change))
+        return is_written
+
+    def read_changes(self) -> Sequence[bytes]:
+        """See `OverrideKeeper.read_changes`."""
+        changes: Sequence[bytes] = self._query(read_changes, self._table.prefix)
+        return changes
+
     def _query(self, work: Callable[[Any, Any], Any], argument: Any) -> Any:
         return self._database.run(work, argument, self._timeout)
 
@@ -125,6 +142,11 @@ class FileStore(BaseStore):
     async def aadd_refused(self, counts: Mapping[str, int], latest: Sequence[Refusal]) -> None:
         """See `Inventory.add_refused`. A thread of the store does it, because no request waits for it."""
         await self._submit(partial(self.add_refused, counts, latest))
+
+    async def aread_overrides(self, known: str) -> KeptOverrides | None:
+        """See `OverrideKeeper.read_overrides`. A thread of the store reads, because the set may be large."""
+        kept: KeptOverrides | None = await self._submit(partial(self.read_overrides, known))
+        return kept
 
     async def aclose(self) -> None:
         """See `close`."""

@@ -1,0 +1,121 @@
+"""Checks the arguments that describe an override or a switch."""
+
+from collections.abc import Mapping, Sequence
+from getpass import getuser
+from math import isfinite
+from socket import gethostname
+from typing import Final
+
+from ratelimit_mw.admin.target import Target, header_of
+from ratelimit_mw.algorithms.notation import parse
+from ratelimit_mw.core.errors import ConfigError, error_location
+from ratelimit_mw.core.identity import encode_part
+from ratelimit_mw.http.client_ip import check_no_underscore
+from ratelimit_mw.http.cookies import Cookies
+from ratelimit_mw.http.networks import parse_network
+from ratelimit_mw.rules.overrides import ADDRESS, KEY, MAX_DURATION, Action
+
+Headers = Sequence[str] | Mapping[str, str]
+_MAX_TEXT: Final = 500  # characters of a note or a name
+_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"))  # seconds
+_WHO: Final = "expected one of ip, user, headers with one header, and key"
+
+
+def who_of(ip: str | None, user: str | None, headers: Headers, key: str | None) -> str:
+    """Return the client of an override. Raises `ConfigError` unless exactly one argument describes it."""
+    lines = [f"{name}: {value}" for name, value in headers.items()] if isinstance(headers, Mapping) else headers
+    if isinstance(lines, str) or not isinstance(lines, Sequence) or len(lines) > 1:
+        raise ConfigError(f"--header: got {headers!r:.100}, {_WHO}", code="RL-064")
+    given = [one for one in (ip, user, lines[0] if lines else None, key) if one is not None]
+    if len(given) != 1:
+        raise ConfigError(f"override: got {len(given)} descriptions of the client, {_WHO}", code="RL-064")
+    if ip is not None:
+        with error_location("--ip"):
+            network = parse_network(ip)
+        return f"{ADDRESS}{network.network_address if network.prefixlen == network.max_prefixlen else network}"
+    if lines:
+        return _who_of_header(lines[0])
+    option, text = ("--user", user) if key is None else ("--key", key)
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"{option}: got {text!r}, expected text", code="RL-064")
+    return encode_part("user", text) if key is None else f"{KEY}{text}"
+
+
+def _who_of_header(line: str) -> str:
+    raw_name, raw_value = header_of(line)
+    name, value = raw_name.decode(), raw_value.decode()
+    with error_location("--header"):
+        check_no_underscore(name)
+        if name == "cookie":
+            cookie = value.partition("=")[0].strip()
+            name, found = f"cookie:{cookie}", Cookies([value]).only(cookie)
+        else:
+            name, found = f"header:{name}", value
+        if not found:
+            raise ConfigError(f"got {line!r:.100}, expected one value, such as 'X-Api-Key: abc'", code="RL-064")
+    return encode_part(name, found)
+
+
+def action_of(limits: str | None, *, exempt: bool, block: bool) -> Action:
+    """Return the action of an override. Raises `ConfigError` for limits that it cannot have."""
+    if (limits is not None) + bool(exempt) + bool(block) != 1:
+        raise ConfigError("override: expected one of limits, exempt and block", code="RL-064")
+    if limits is None:
+        return "exempt" if exempt else "block"
+    with error_location("--limits"):
+        for limit in parse(limits):
+            if limit.is_concurrency or limit.effective_max_delay_us:
+                raise ConfigError(
+                    f"got {limit.notation}, expected limits without slots and without max_delay, which only the "
+                    "settings can have",
+                    code="RL-064",
+                )
+    return "limits"
+
+
+def checked_rule(target: Target, rule: str | None) -> str | None:
+    """Return the name of a rule. That of a limit on an endpoint begins with `@`, and is not checked."""
+    known = target.rules.rule_names
+    if rule is None or (isinstance(rule, str) and rule.startswith("@")) or rule in known:
+        return rule
+    raise ConfigError(
+        f"--rule: got {rule!r:.100}, expected one of {', '.join(known)}; for a limit on an endpoint its name with an "
+        "`@`, as `keys` and `peek` show it",
+        code="RL-065",
+    )
+
+
+def checked_duration(duration: float) -> float:
+    """Return a valid duration in seconds."""
+    is_number = isinstance(duration, (int, float)) and not isinstance(duration, bool) and isfinite(duration)
+    if not is_number or not 0 < duration <= MAX_DURATION:
+        raise ConfigError(
+            f"--for: got {duration!r} seconds, expected more than 0 and at most a year, 366 days", code="RL-064"
+        )
+    return duration
+
+
+def signature(note: str, by: str) -> tuple[str, str]:
+    """Return the note, and who makes the change."""
+    for option, text in (("--note", note), ("--by", by)):
+        if not isinstance(text, str) or len(text) > _MAX_TEXT or not text.isprintable():
+            raise ConfigError(
+                f"{option}: got {text!r:.100}, expected at most {_MAX_TEXT} characters on one line", code="RL-064"
+            )
+    return note, by or _operator()
+
+
+def _operator() -> str:
+    try:
+        name = getuser()
+    except (ImportError, KeyError, OSError):  # no name for the number of the user
+        name = "unknown"
+    return f"{name}@{gethostname()}"
+
+
+def shown_duration(duration: float) -> str:
+    """Return a duration as operators write it, such as `1d`."""
+    for seconds, unit in _UNITS:
+        if duration % seconds == 0:
+            return f"{int(duration // seconds)}{unit}"
+    return f"{duration:g}s"

@@ -1,0 +1,355 @@
+"""Overrides: limits, an exemption or a block of one client for a time, and switches for everyone. Pure: no store.
+
+Policy: for each rule, the override of the client that says most exactly whom it concerns decides, then the switch: a
+key of the store before a part of the key such as the user, before an address, before a network; an override of the
+rule before one of all rules. A switch to `off` or `shadow` lifts no block.
+
+Trust: whoever can write to the store can set overrides, unless the settings have `key_secret`. Then the set has a MAC
+over its version and all entries, so that entries can be neither added nor changed, and none can be played back into a
+process that has seen a later set. A set without the right MAC is ignored.
+
+Bounds: `MAX_ENTRIES` entries and `MAX_BYTES` bytes; every entry ends.
+"""
+
+import hmac
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop
+from itertools import groupby
+from math import inf
+from socket import AF_INET6, inet_aton, inet_pton
+from typing import Any, Final, Literal
+
+from msgspec import DecodeError, Struct, json
+
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.memo import Budget, Memo
+from ratelimit_mw.http.callables import CallResults
+from ratelimit_mw.http.client_ip import client_address
+from ratelimit_mw.http.keys import KeyContext
+from ratelimit_mw.http.networks import MAX_ADDRESS_LENGTH, parse_network, shortest
+from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
+
+MAX_ENTRIES: Final = 10_000
+MAX_BYTES: Final = 1_000_000  # of all entries, encoded
+MAX_DURATION: Final = 366 * 86_400.0  # seconds
+EVERYONE: Final = "everyone"  # the client of a switch
+ADDRESS: Final = "ip="
+KEY: Final = "key="
+_CHUNK: Final = 100  # entries that are indexed in less than a millisecond
+_MAX_TAGS: Final = 16_384  # of recent clients; a hash takes a third of the time of a request in memory
+
+_INVALID: Final = "an entry of the store is ignored, clear it with `override clear` and set it again: %s: %s"
+_MAX_SHOWN: Final = 100  # bytes of an invalid entry
+
+Action = Literal["exempt", "block", "limits", "off", "shadow"]
+ACTIONS: Final[Sequence[Action]] = ("exempt", "block", "limits", "off", "shadow")
+
+
+class Override(Struct, frozen=True):
+    """One entry. `rule`: the rule that it concerns; None for all.
+
+    `who`: a part of the client's key, such as `user=bob` or `header:x-api-key=abc`; `ip=` and an address or network;
+    `key=` and the client's key in the store; or `everyone`. `limits`: notation, for the action `limits`. `until`:
+    seconds since 1970. `by`: who set it.
+    """
+
+    id: str
+    rule: str | None
+    who: str
+    action: Action
+    limits: str | None
+    until: float
+    note: str = ""
+    by: str = ""
+
+
+_decode: Final = json.Decoder(Override).decode
+
+
+def encode_overrides(overrides: Iterable[Override]) -> bytes:
+    """Return the entries as text: one line of JSON for each."""
+    return b"\n".join(map(json.encode, overrides))
+
+
+def decode_overrides(text: bytes) -> Iterator[Override]:
+    """Yield the entries of a text. Raises `ConfigError` for one that is none."""
+    for line in text.split(b"\n") if text else ():
+        try:
+            yield _decode(line)
+        except DecodeError as error:
+            raise ConfigError(f"overrides: an entry of the store cannot be read: {error}", code="RL-066") from None
+
+
+def mac_of(secret: str, version: str, text: bytes) -> str:
+    """Return the MAC of a text; empty without a secret."""
+    if not secret:
+        return ""
+    return hmac.digest(secret.encode("utf-8", "surrogatepass"), f"{version}\n".encode() + text, "sha256").hex()
+
+
+def is_authentic(secret: str, version: str, text: bytes, mac: str) -> bool:
+    """Return whether a MAC is right; always true without a secret, and for an empty set without a version."""
+    return not (secret and version) or hmac.compare_digest(mac_of(secret, version, text), mac)
+
+
+class Index:
+    """Entries by client. `fill` adds them in steps, of which none takes a millisecond."""
+
+    def __init__(self) -> None:
+        self.by_who: Final[dict[str, tuple[Override, ...]]] = {}
+        self.everyone: tuple[Override, ...] = ()
+        # (IP version, bits of a host) -> number of the network -> entries; filled from the smallest networks on
+        self.networks: dict[tuple[int, int], dict[int, tuple[Override, ...]]] = {}
+        self.ends: Final[list[tuple[float, int, Override]]] = []  # a heap
+        self.counts: Final = Counter[Action]()
+
+    def fill(self, text: bytes) -> Iterator[None]:
+        """Add the entries of a text. Yields between two steps. Leaves out an entry that is invalid, with a warning."""
+        lines = text.split(b"\n") if text else []
+        for start in range(0, len(lines), _CHUNK):
+            for number, line in enumerate(lines[start : start + _CHUNK], start):
+                try:
+                    entry = _decode(line)
+                    self._add(entry)
+                except (DecodeError, ConfigError) as error:
+                    warn_throttled(
+                        "overrides", _INVALID, line[:_MAX_SHOWN].decode(errors="replace"), error, code="RL-250"
+                    )
+                    continue
+                self.ends.append((entry.until, number, entry))
+                self.counts[entry.action] += 1
+            yield
+        heapify(self.ends)
+        self.networks = dict(sorted(self.networks.items()))
+
+    def _add(self, entry: Override) -> None:
+        if entry.who == EVERYONE:
+            self.everyone = (*self.everyone, entry)
+            return
+        place, key = self._place(entry.who)
+        place[key] = (*place.get(key, ()), entry)
+
+    def remove(self, entry: Override) -> None:
+        """Remove an entry. Other threads may look up entries meanwhile."""
+        self.counts[entry.action] -= 1
+        if entry.who == EVERYONE:
+            self.everyone = tuple(one for one in self.everyone if one is not entry)
+            return
+        place, key = self._place(entry.who)
+        place[key] = tuple(one for one in place.get(key, ()) if one is not entry)
+        if not place[key]:
+            del place[key]
+
+    def _place(self, who: str) -> tuple[dict[Any, tuple[Override, ...]], str | int]:
+        """Return the dict that has the entries of a client, and the key in it. Raises `ConfigError`."""
+        if not who.startswith(ADDRESS) or "/" not in who:
+            return self.by_who, who
+        network = parse_network(who[len(ADDRESS) :])
+        bits = network.max_prefixlen - network.prefixlen
+        return self.networks.setdefault((network.version, bits), {}), int(network.network_address) >> bits
+
+    def of_address(self, address: str) -> Iterator[tuple[Override, ...]]:
+        """Yield the entries of an address in its shortest form, then those of its networks, the smallest first."""
+        yield self.by_who.get(ADDRESS + address, ())
+        if self.networks:
+            is_ipv6 = ":" in address
+            number = int.from_bytes(inet_pton(AF_INET6, address) if is_ipv6 else inet_aton(address))
+            for (version, bits), places in tuple(self.networks.items()):
+                if version == (6 if is_ipv6 else 4):
+                    yield places.get(number >> bits, ())
+
+
+class _Tags(Memo[str, "str | None"]):
+    """The tags of clients by their addresses. None for a text that is no address, and for a client with an override."""
+
+    def __init__(self, overrides: "ActiveOverrides", prefix: int, tag_of: Callable[[str], str]) -> None:
+        self._overrides: Final = overrides
+
+        def tag(client: str) -> str | None:
+            address = client_address(client, prefix)
+            found = None if address is None else tag_of(f"{ADDRESS}{address}")
+            return None if found is None or overrides.concerns(client, found) else found
+
+        super().__init__(tag, Budget(_MAX_TAGS), lambda client: len(client) <= MAX_ADDRESS_LENGTH)
+
+    def __missing__(self, client: str) -> str | None:
+        generation = self._overrides.generation
+        tag = super().__missing__(client)
+        if generation != self._overrides.generation:  # the memo was cleared before this tag was kept
+            self.pop(client, None)
+        return tag
+
+    def forget_all(self) -> None:
+        """Compute all tags again."""
+        self._budget.clear()
+
+
+class ActiveOverrides:
+    """The overrides of a store that are in force in this process. Thread-safe.
+
+    `next_end`: when the next entry ends, in seconds since 1970. `generation`:
+    the number of changes so far. `is_known`: False before the first look, so that all requests wait for it.
+    """
+
+    def __init__(self, *, is_known: bool = True) -> None:
+        self.is_known = is_known
+        self.next_end = inf
+        self.generation = 0
+        self._index = Index()
+        self._tags: dict[tuple[int, Callable[[str], str]], _Tags] = {}
+
+    @property
+    def entries(self) -> Sequence[Override]:
+        """The entries that have not ended."""
+        return [entry for _, _, entry in self._index.ends]
+
+    @property
+    def counts(self) -> Mapping[Action, int]:
+        """The number of entries by action."""
+        return self._index.counts
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        return not self._index.ends
+
+    def tags(self, prefix: int, tag_of: Callable[[str], str]) -> Memo[str, str | None]:
+        """Return the tags of clients by their addresses, which all rules share.
+
+        None for a text that is no address, and for a client that an override concerns.
+        """
+        return self._tags.setdefault((prefix, tag_of), _Tags(self, prefix, tag_of))
+
+    def take_over(self, index: Index, now: float) -> None:
+        """Use the entries of a filled index from now on. `now`: seconds since 1970."""
+        self._index, self.is_known = index, True
+        self.expire(now)
+        self._changed()
+
+    def give_up(self) -> None:
+        """Go on without the first look, which failed."""
+        if not self.is_known:
+            self.is_known = True
+            self._changed()
+
+    def expire(self, now: float) -> None:
+        """Drop the entries that have ended. `now`: seconds since 1970. Call it in one thread at a time."""
+        ends, has_ended = self._index.ends, False
+        while ends and ends[0][0] <= now:
+            self._index.remove(heappop(ends)[2])
+            has_ended = True
+        self.next_end = ends[0][0] if ends else inf
+        if has_ended:
+            self._changed()
+
+    def _changed(self) -> None:
+        self.generation += 1
+        for tags in tuple(self._tags.values()):
+            tags.forget_all()
+
+    def concerns(self, client: str, tag: str) -> bool:
+        """Return whether an override may concern a client. `client`: an address. `tag`: from `CompiledLimit.tag_of`."""
+        index = self._index
+        if not index.ends:
+            return not self.is_known
+        if index.everyone or f"{KEY}{tag[1:-1]}" in index.by_who:
+            return True
+        address = shortest(client)
+        return address is not None and any(index.of_address(address))
+
+    def limits_for(
+        self,
+        limits: Sequence[CompiledLimit],
+        request: KeyContext,
+        route: str,
+        results: CallResults,
+        *,
+        refuses: bool = True,
+    ) -> Sequence[CompiledLimit] | None:
+        """Return the limits that apply to a request instead of these; None if it is blocked.
+
+        `refuses`: whether requests may be refused, see the setting `shadow`.
+        """
+        index, address = self._index, shortest(request.client)
+        if not limits:
+            entry = None if address is None else _first(index.of_address(address), None)
+            return None if refuses and entry is not None and entry.action == "block" else limits
+        chosen: list[CompiledLimit] = []
+        is_changed = False
+        for limit_set, group in groupby(limits, lambda limit: limit.limit_set):
+            own = list(group)
+            entry, limit = self._entry_of(own, address, request, route, results)
+            switch = next((one.action for one in index.everyone if one.rule in limit_set.rule_names), None) or next(
+                (one.action for one in index.everyone if one.rule is None), None
+            )
+            if entry is None and switch is None:
+                chosen += own
+                continue
+            is_changed = True
+            action = "" if entry is None else entry.action
+            if refuses and action == "block":
+                return None
+            if action == "exempt" or switch == "off":
+                continue
+            if entry is not None and entry.limits is not None:
+                own = _replaced(limit_set, own, limit, entry)
+            if switch == "shadow":  # as in a shadow rule, which has no penalty
+                own = [limit_set.in_shadow(one) for one in own if not one.is_penalty]
+            chosen += own
+        return chosen if is_changed else limits
+
+    def switch_of_all(self) -> Action | None:
+        """Return the action of the switch for all rules."""
+        return next((entry.action for entry in self._index.everyone if entry.rule is None), None)
+
+    def _entry_of(
+        self, own: Sequence[CompiledLimit], address: str | None, request: KeyContext, route: str, results: CallResults
+    ) -> tuple[Override | None, CompiledLimit]:
+        """Return the override of a rule for the client of a request, and the limit whose key it concerns.
+
+        `own`: the limits of the rule. A block of an address concerns each request from it, whatever the key.
+        """
+        index, rule = self._index, own[0].limit_set
+        parts_of = [(limit, limit.identity(request, route, results) or "") for limit in own]
+        for limit, identity in parts_of:
+            if identity and (entry := _first([index.by_who.get(f"{KEY}{limit.tag_of(identity)[1:-1]}", ())], rule)):
+                return entry, limit
+        for limit, identity in parts_of:
+            others = [index.by_who.get(part, ()) for part in identity.split("+") if not part.startswith(ADDRESS)]
+            if (entry := _first(others, rule)) is not None:
+                return entry, limit
+        if address is not None and (entry := _first(index.of_address(address), rule)) is not None:
+            for limit, identity in parts_of:
+                if any(part.startswith(ADDRESS) for part in identity.split("+")):
+                    return entry, limit
+            if entry.action == "block":
+                return entry, own[0]
+        return None, own[0]
+
+
+def _first(found: Iterable[Sequence[Override]], limit_set: LimitSet | None) -> Override | None:
+    """Return the first override of a rule; of equal ones, one that names it. `limit_set`: None for no rule."""
+    for entries in found:
+        for entry in entries:
+            if limit_set is not None and entry.rule in limit_set.rule_names:
+                return entry
+        for entry in entries:
+            if entry.rule is None:
+                return entry
+    return None
+
+
+def _replaced(
+    limit_set: LimitSet, own: list[CompiledLimit], limit: CompiledLimit, entry: Override
+) -> list[CompiledLimit]:
+    try:
+        return list(limit_set.overridden(limit, entry.limits or ""))
+    except ConfigError as error:
+        warn_throttled("overrides", _INVALID, entry.id, error, code="RL-250")
+        return own
+
+
+NO_OVERRIDES: Final = ActiveOverrides()
+"""Those of a store that keeps none."""
