@@ -16,11 +16,13 @@ from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.request import USER_NAMES, Request, as_text
+from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides, Override
 from ratelimit_mw.rules.plan import Match, plan
 from ratelimit_mw.stores import Store
 
 PER_CALL: Final = 100  # buckets in one call
 _NO_LIMIT: Final = "no limit applies to this request"
+_BLOCKED: Final = "an override blocks the client"
 _NOT_LIMITED: Final = "nothing limits this request: limiting is switched off, or the path or client is exempt"
 _MISSING: Final = (
     "the request has no value for the key {key!r} of {name}; describe it with --ip, --user, --header or --host. "
@@ -66,6 +68,7 @@ class RequestBuckets(Struct, frozen=True):
     `reason`: why there are no buckets; empty if there are any. `missing`: a message for each limit whose bucket cannot
     be found. `keys`: the key of each limit, and what the request has for it; empty if the buckets are not those of a
     request. `results`: those of the callables. `elsewhere`: the names of limits that count in a store of their own.
+    `overrides`: those that apply to the request.
     """
 
     charges: Sequence[Charge]
@@ -75,6 +78,7 @@ class RequestBuckets(Struct, frozen=True):
     keys: Sequence[tuple[Key, str]] = ()
     results: CallResults = {}
     elsewhere: Sequence[str] = ()
+    overrides: Sequence[Override] = ()
 
     @property
     def unanswered(self) -> Sequence[str]:
@@ -98,20 +102,29 @@ class RequestBuckets(Struct, frozen=True):
                 yield f"{text}{_USER}" if key.may_read_user else text
 
 
-def find_buckets(target: Target, described: DescribedRequest, *, need_all: bool = True) -> RequestBuckets:
+def find_buckets(
+    target: Target,
+    described: DescribedRequest,
+    overrides: ActiveOverrides = NO_OVERRIDES,
+    *,
+    need_all: bool = True,
+    with_originals: bool = False,
+) -> RequestBuckets:
     """Return the buckets that a request would charge: in all rules, of its endpoint, and of a websocket's messages.
 
-    Raises `ConfigError` if the description lacks a key that a limit needs, unless `need_all` is false and another limit
-    has a bucket.
+    `with_originals`: also those that it would charge without the overrides. Raises `ConfigError` if the description
+    lacks a key that a limit needs, unless `need_all` is false and another limit has a bucket.
     """
     with target.context_of(described):
-        found = _find_buckets(target, described)
+        found = _find_buckets(target, described, [overrides, NO_OVERRIDES] if with_originals else [overrides])
     if found.missing and (need_all or not found.charges):
         raise ConfigError(*found.missing)
     return found
 
 
-def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets:
+def _find_buckets(
+    target: Target, described: DescribedRequest, override_sets: Sequence[ActiveOverrides]
+) -> RequestBuckets:
     steps = target.steps_of(described)
     matches: list[tuple[Match, Step, CallResults]] = []
     elsewhere: list[str] = []
@@ -129,20 +142,38 @@ def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets
     found: dict[tuple[str, str], tuple[Charge, str, tuple[Key, str]]] = {}
     missing: dict[str, str] = {}
     all_results: dict[RequestCallable, Any] = {}
+    applied: dict[str, Override] = {}
+    is_blocked = False
     for match, step, results in matches:
         request = step.request
+        route = request.route or match.route
         all_results |= results
         missing.update(_missing_keys(match, request, results, may_be_shared=described.ip == ""))
-        charge_plan = plan(match, request, results)
-        for charge, compiled in zip(charge_plan.charges, charge_plan.compiled_limits, strict=True):
-            if compiled.policy.name in missing:
-                continue
-            identity = compiled.identity(request, request.route or match.route, results) or "no client in particular"
-            parts = _as_limit(charge), compiled.policy.name, (compiled.key, identity)
-            found.setdefault((charge.key, charge.limit.bucket), parts)
+        limits = match.limits_for(request, route, results) or ()
+        applied |= {one.id: one for one in override_sets[0].applied(limits, request, route, results)}
+        for overrides in override_sets:
+            charge_plan = plan(match, request, results, overrides)
+            is_blocked |= charge_plan.denied_source == "store"
+            for charge, compiled in zip(charge_plan.charges, charge_plan.compiled_limits, strict=True):
+                if compiled.policy.name in missing:
+                    continue
+                identity = compiled.identity(request, route, results) or "no client in particular"
+                parts = _as_limit(charge), compiled.policy.name, (compiled.key, identity)
+                found.setdefault((charge.key, charge.limit.bucket), parts)
+        if is_blocked and len(override_sets) == 1:
+            break  # no later step decides the request
     charges, names, keys = zip(*found.values(), strict=True) if found else ((), (), ())
-    reason = "" if found else _NO_LIMIT if matches or not steps else _NOT_LIMITED
-    return RequestBuckets(charges, names, reason, _missing_messages(missing), keys, all_results, elsewhere)
+    reason = _BLOCKED if is_blocked else _NO_LIMIT if matches or not steps else _NOT_LIMITED
+    return RequestBuckets(
+        charges,
+        names,
+        "" if found else reason,
+        _missing_messages(missing),
+        keys,
+        all_results,
+        elsewhere,
+        list(applied.values()),
+    )
 
 
 def look(store: Store, charges: Sequence[Charge], *, limited: bool = False) -> list[Bucket]:
