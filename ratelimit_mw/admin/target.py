@@ -13,7 +13,7 @@ from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.http.views import AsgiRequest, TargetRequest
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.rule_table import EndpointRules
+from ratelimit_mw.rules.rule_table import CompiledRule, EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, check_is_store
 from ratelimit_mw.stores.url import open_existing
@@ -106,13 +106,14 @@ class Target(Struct, frozen=True):
 
     `find_steps`: returns the steps of a request in order, if the framework's app is known; see `steps_of`.
     `context_of`: the context in which the framework handles the request, e.g. with `flask.request`. `find_steps` and
-    callables run in it.
+    callables run in it. `find_endpoint_rules`: returns the limits on all endpoints, if the framework's app is known.
     """
 
     settings: Settings
     rules: RuleSet
     find_steps: Callable[[DescribedRequest], Iterable[Step]] | None = None
     context_of: Callable[[DescribedRequest], AbstractContextManager[object]] = nullcontext
+    find_endpoint_rules: Callable[[], Iterable[CompiledRule]] | None = None
 
     def steps_of(self, described: DescribedRequest) -> Sequence[Step]:
         """Return the steps that decide a request. Without an app, the rules of the settings are the only one."""

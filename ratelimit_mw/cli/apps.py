@@ -6,10 +6,11 @@ is called, except its factory and the routes' `matches`.
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from inspect import ismethod
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,15 +23,19 @@ from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.engine.base_gate import ASGI
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.apps import is_of
-from ratelimit_mw.http.routes import all_routes, full_match, starlette_route
+from ratelimit_mw.http.routes import all_routes, every_match, full_match, starlette_route
 from ratelimit_mw.http.views import TargetRequest
 from ratelimit_mw.rules.rule_set import RuleSet
+from ratelimit_mw.rules.rule_table import CompiledRule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.endpoint_limits import HonorsExempt
 
 _NAME: Final = re.compile(r"([\w.]+):(\w+(?:\.\w+)*)(\(\))?")
 _EXPECTED: Final = "MODULE:APP, or MODULE:FUNCTION of a function that returns the app"
+_METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 _MAX_DEPTH: Final = 50  # layers of an app, and mounts inside each other
+_GATE: Final = "ratelimit_mw.gate"  # key in the scope: the gate of the outermost middleware so far
+_ENFORCED: Final = "ratelimit_mw.enforced_here"  # key in the scope: the limits on endpoints so far
 _INSIDE: Final = ("middleware_stack", "router", "app", "asgi_app", "application", "other_asgi_app", "__wrapped__")
 _OTHERS: Final = {  # frameworks that load their apps themselves
     "flask": "is a Flask app: run `flask --app MODULE ratelimit`",
@@ -64,9 +69,13 @@ def target_of_app(name: str, folder: str | None = None) -> Target:
         raise ConfigError(f"--app: {name!r} has no RateLimitMiddleware of ratelimit_mw.asgi{hint}", code="RL-051")
 
     def find_steps(described: DescribedRequest) -> Iterator[Step]:
-        return _Walk(described).through(app, described.request().raw)
+        return _Walk(_matched, described.ip).through(app, described.request().raw)
 
-    return Target(settings, rules, find_steps)
+    def find_endpoint_rules() -> Iterator[CompiledRule]:
+        scope = DescribedRequest("/").request().raw
+        return (rule for step in _Walk(_every_route, None).through(app, scope) for rule in step.endpoint_rules)
+
+    return Target(settings, rules, find_steps, find_endpoint_rules=find_endpoint_rules)
 
 
 def _imported(name: str, folder: str | None) -> Any:
@@ -150,43 +159,49 @@ def _settings_of_endpoints(app: Any) -> Iterator[Settings]:
         yield from own_settings_below(app)
 
 
-class _Walk:
-    """Follows a described request through an app."""
+_Select = Callable[[Sequence[Any], Mapping[str, Any]], Iterable[tuple[Any, dict[str, Any]]]]
 
-    def __init__(self, described: DescribedRequest) -> None:
-        self._peer: Final = described.ip or None
-        self._gate: AsyncGate | None = None  # of the outermost middleware so far, which limits on endpoints use
-        self._enforced: set[Any] = set()
+
+def _matched(routes: Sequence[Any], scope: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the route to which the router passes a request, with its scope."""
+    kinds = ("http", "websocket") if scope["method"] == "GET" else ("http",)  # a handshake is a GET
+    found = (full_match(routes, {**scope, "type": kind}) for kind in kinds)
+    yield from islice((one for one in found if one[0] is not None), 1)
+
+
+def _every_route(routes: Sequence[Any], scope: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    for route, inner in every_match(routes, scope):
+        for method in _METHODS if isinstance(inner["endpoint"], type) else ("GET",):  # its methods may have limits
+            yield route, {**inner, "method": method, "type": "http" if hasattr(route, "methods") else "websocket"}
+
+
+class _Walk:
+    """Follows requests through an app. `select`: returns the routes to follow, each with the scope that it gets."""
+
+    def __init__(self, select: _Select, peer: str | None) -> None:
+        self._select: Final = select
+        self._peer: Final = peer or None
 
     def through(self, app: Any, scope: Mapping[str, Any]) -> Iterator[Step]:
         """Yield the steps of the request in an app, until an endpoint or an app of another kind has it."""
         scope = dict(scope)
         for layer in _layers(app):
             if isinstance(layer, _Limits):
-                yield self._enter(layer, scope)
+                gate = _quiet_gate(layer.settings)
+                gate.rule_set.adapt_to_router(layer.app)
+                scope.setdefault(_GATE, gate)
+                yield Step(gate.rule_set, TargetRequest({**scope}, self._peer), store=layer.settings.store)
             elif hasattr(layer, "user_middleware"):
                 scope["app"] = layer
                 scope["root_path"] = getattr(layer, "root_path", "") or scope["root_path"]
             elif isinstance(layer, HonorsExempt):
                 yield from self._limits_at(layer, scope)
             elif _is_router(layer):
-                yield from self._behind(layer, scope)
-
-    def _behind(self, router: Any, scope: dict[str, Any]) -> Iterator[Step]:
-        scope.setdefault("router", router)
-        route, inner = full_match(router.routes, scope)
-        if route is None and scope["method"] == "GET":  # the handshake of a websocket
-            route, inner = full_match(router.routes, {**scope, "type": "websocket"})
-        if route is not None:
-            yield from self.through(getattr(route, "app", None), inner)
-            if not hasattr(route, "routes"):  # else a mount, or a host
-                yield from self._limits_at(None, inner)
-
-    def _enter(self, limits: _Limits, scope: Mapping[str, Any]) -> Step:
-        gate = _quiet_gate(limits.settings)
-        gate.rule_set.adapt_to_router(limits.app)
-        self._gate = self._gate or gate
-        return Step(gate.rule_set, TargetRequest({**scope}, self._peer), store=limits.settings.store)
+                scope.setdefault("router", layer)
+                for route, inner in self._select(layer.routes, scope):
+                    yield from self.through(getattr(route, "app", None), inner)
+                    if not hasattr(route, "routes"):  # else a mount, or a host
+                        yield from self._limits_at(None, inner)
 
     def _limits_at(self, around: Any, scope: dict[str, Any]) -> Iterator[Step]:
         """Yield the steps of limits at one place: middleware of a route, or an endpoint with its dependencies."""
@@ -196,10 +211,11 @@ class _Walk:
 
         for checks, template in checks_at(around, scope):
             for check in checks:
-                limits = tuple(one for one in check.endpoint_limits if one not in self._enforced)
-                self._enforced.update(limits)
+                enforced = scope.get(_ENFORCED, ())
+                limits = tuple(one for one in check.endpoint_limits if one not in enforced)
+                scope[_ENFORCED] = enforced + limits
                 own = check.endpoint_limits[0]
-                outer = _quiet_gate(own.standalone_settings) if self._gate is None else self._gate
+                outer = scope.get(_GATE) or _quiet_gate(own.standalone_settings)
                 gate, store = outer.nested, outer.settings.store if own.store is None else own.store
                 rules, _ = gate.compile_for_endpoint(limits, check.all_limits, check.name, check.shown)
                 if rules:

@@ -72,4 +72,4 @@ def _target(app: Flask) -> Target:
         limits = hooks.limits_of(rule, described.method_and_target[0])
         return [Step(rules, described.request(rule.rule), limits)]
 
-    return Target(hooks.gate.settings, hooks.gate.rule_set, find_steps, context_of)
+    return Target(hooks.gate.settings, hooks.gate.rule_set, find_steps, context_of, hooks.endpoint_rules)

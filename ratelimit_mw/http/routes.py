@@ -196,6 +196,17 @@ def full_match(routes: Sequence[Any], scope: Scope) -> tuple[Any, dict[str, Any]
             continue
         match, more = leaf.matches({**scope})
         if match.name == "FULL":
-            context = {"fastapi": {"effective_route_context": leaf}} if hasattr(leaf, "original_route") else {}
-            return route, {**scope, "route": getattr(leaf, "original_route", leaf), **context, **more}
+            return route, _scope_at(leaf, scope, more)
     return None, {**scope}
+
+
+def every_match(routes: Sequence[Any], scope: Scope) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield what `full_match` returns for each of the routes, if it is the one that matches."""
+    for route, leaf in _leaves(routes):
+        if hasattr(leaf, "matches"):
+            yield route, _scope_at(leaf, scope, {"endpoint": getattr(leaf, "endpoint", getattr(route, "app", None))})
+
+
+def _scope_at(leaf: Any, scope: Scope, more: Scope) -> dict[str, Any]:
+    context = {"fastapi": {"effective_route_context": leaf}} if hasattr(leaf, "original_route") else {}
+    return {**scope, "route": getattr(leaf, "original_route", leaf), **context, **more}

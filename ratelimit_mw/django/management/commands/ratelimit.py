@@ -11,16 +11,17 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
-from django.urls import Resolver404, resolve
+from django.urls import Resolver404, get_resolver, resolve
 from msgspec.structs import replace
 
 from ratelimit_mw.admin.commands import add_commands
 from ratelimit_mw.admin.target import DescribedRequest, Step, Target
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.django.endpoint_limits import SETTING_NAME
-from ratelimit_mw.django.middleware import RateLimitMiddleware
+from ratelimit_mw.django.endpoint_limits import SETTING_NAME, compile_limits, limits_by_level
+from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
 from ratelimit_mw.django.request import DjangoRequest
-from ratelimit_mw.django.throttle import throttle_rules
+from ratelimit_mw.django.throttle import throttle_rules, views_of
+from ratelimit_mw.rules.rule_table import CompiledRule
 
 
 class Command(BaseCommand):
@@ -57,7 +58,16 @@ def _target(_: Namespace) -> Target:
         if match is not None and nested.rules.match(nested.request) is not None:  # else no throttle limits the client
             yield replace(nested, endpoint_rules=throttle_rules(match.func, inner))
 
-    return Target(middleware.gate.settings, middleware.gate.rule_set, find_steps)
+    def find_endpoint_rules() -> Iterator[CompiledRule]:
+        rules, inner = middleware.gate.rule_set, middleware.gate.nested
+        for view, route in views_of(get_resolver().url_patterns):
+            for method in METHODS:
+                yield from compile_limits(rules, limits_by_level(view, method, route))
+            yield from throttle_rules(view, inner)
+
+    return Target(
+        middleware.gate.settings, middleware.gate.rule_set, find_steps, find_endpoint_rules=find_endpoint_rules
+    )
 
 
 def _request(described: DescribedRequest) -> HttpRequest:
