@@ -27,7 +27,7 @@ from ratelimit_mw.http.paths import Forms, normal_path
 from ratelimit_mw.http.request import as_text
 from ratelimit_mw.http.response import headers
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.way import _tags_of_addresses
+from ratelimit_mw.rules.overrides import ActiveOverrides
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import deny_cache, lease
 from ratelimit_mw.stores.redis import async_transport, sync_transport
@@ -79,7 +79,7 @@ def remembered_peers(bound: int) -> None:
 
 def tags_for(secret: str) -> Memo[str, str | None]:
     """Return the remembered tags of a secret that no other test uses."""
-    return _tags_of_addresses(64, key_tagger(secret, plain=False))
+    return ActiveOverrides().tags(64, key_tagger(secret, plain=False))
 
 
 def a_remembered_address(bound: int) -> None:

@@ -73,7 +73,11 @@ NAMES = {
         "Verdict",
         "parse",
     ],
-    ".admin": ["Bucket", "Buckets", "Clients", "Keys", "RefusedClient", "keys", "peek", "reset", "reset_key", "top"],
+    ".admin": [
+        *("Bucket", "Buckets", "Change", "Changes", "Clients", "Keys", "Override", "Overrides", "RefusedClient"),
+        *("changes", "clear_override", "keys", "overrides", "peek", "reset", "reset_key", "set_override", "switch"),
+        *("top", "undo"),
+    ],
     ".algorithms.ban": ["Ban"],
     ".core.events": ["DecisionEvent", "StoreEvent"],
     ".asgi": ["RateLimitMiddleware"],
@@ -115,6 +119,7 @@ MENTION = re.compile(r"\bratelimit_mw(?:\.[A-Za-z_]+)+(?!\w|/|\.(?:py|lua)\b)")
 
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
 REQUEST = "request, *, ip=None, user=None, headers=(), host=None"
+WHO, WHY = "ip=None, user=None, headers=(), key=None", "note='', by=''"
 
 SIGNATURES: list[tuple[Any, str]] = [
     (ratelimit_mw.parse, "text"),
@@ -141,6 +146,15 @@ SIGNATURES: list[tuple[Any, str]] = [
     (admin.reset_key, "settings, key, *, rule=None"),
     (admin.keys, "settings, *, limited=False, key=None, rule=None, most=None"),
     (admin.top, "settings, *, since=3600, most=100"),
+    (
+        admin.set_override,
+        f"settings, *, {WHO}, rule=None, limits=None, exempt=False, block=False, duration=86400.0, {WHY}",
+    ),
+    (admin.overrides, "settings"),
+    (admin.clear_override, f"settings, *, id=None, {WHO}, everything=False, {WHY}"),
+    (admin.switch, f"settings, state, *, rule=None, duration=86400.0, {WHY}"),
+    (admin.changes, "settings"),
+    (admin.undo, f"settings, id, *, {WHY}"),
     (SQLiteStore, "path, *, max_keys=1000000, timeout=0.05, deny_cache=1.0, clock=None"),
     (open_store, "url, timeout"),
     (open_async_store, "url, timeout"),

@@ -84,6 +84,7 @@ KINDS: list[tuple[str, str, Any]] = [
     ("SAFELIST", '["10.0.0.0/8", {"header": "x", "value": "y"}]', ["10.0.0.0/8", {"header": "x", "value": "y"}]),
     ("BLOCKLIST", "call:web.scenarios_clients:is_vip", ["call:web.scenarios_clients:is_vip"]),
     ("ON_STORE_ERROR", "deny", "deny"),
+    ("REFRESH", "0", 0),
     ("STORE_TIMEOUT", "0.25", 0.25),
     ("STORE_TIMEOUT", "2", 2),
     ("STORE_TIMEOUT", "1e-3", 0.001),

@@ -125,6 +125,8 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("metrics_folder", 7, f"metrics_folder: {found(7, FOLDER)}"),
     ("metrics_folder", "a\0b", f"metrics_folder: {found('a' + chr(0) + 'b', FOLDER)}"),
     ("span_attributes", "some", f"span_attributes: {found('some', SPANS)}"),
+    ("refresh", -1, f"refresh: {found(-1, SECONDS)}"),
+    ("refresh", True, f"refresh: {found(True, SECONDS)}"),
     ("store_timeout", 0, "store_timeout: got 0, expected more than 0 seconds"),
     ("store_timeout", -1, f"store_timeout: {found(-1, SECONDS)}"),
     ("store_timeout", nan, f"store_timeout: {found(nan, SECONDS)}"),
@@ -163,7 +165,7 @@ def test_the_error_for_an_unknown_setting_suggests_a_name_or_place() -> None:
         "limits, app_limits, messages, on_message_refused, rules, concurrent, queue, queue_timeout, slot_lifetime, "
         "slot_retry, key, tier, default_tier, settle, count_status, penalty, store, trusted_proxies, proxy_header, "
         "ipv6_prefix, exempt, safelist, blocklist, ignore_case, on_store_error, local_share, store_timeout, "
-        "max_waiting, headers, on_refused, on_decision, on_store_event, remember_refused, metrics, "
+        "max_waiting, headers, on_refused, on_decision, on_store_event, refresh, remember_refused, metrics, "
         "metrics_folder, span_attributes, jitter, shadow, missing_key, key_secret, "
         "plain_keys, strict, enabled"
     )

@@ -76,6 +76,7 @@ def test_settings_have_the_expected_defaults() -> None:
         "on_refused": None,
         "on_decision": None,
         "on_store_event": None,
+        "refresh": 1.0,
         "remember_refused": 0,
         "metrics": False,
         "metrics_folder": None,
