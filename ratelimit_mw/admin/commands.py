@@ -89,7 +89,7 @@ def run_commands(
 
     `program`: the start of the command line. `add`: adds commands of a framework to the parser.
     """
-    parser = CommandParser(prog=program, description="Show who is limited, and let them in again.")
+    parser = CommandParser(prog=program, description="Show who is limited, let them in again, and change limits.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add(commands)
     add_commands(commands, open_target, has_file=False)

@@ -19,7 +19,7 @@ with require("flask"):
 
 @click.command(
     "ratelimit",
-    short_help="Show who is limited, and let them in again.",
+    short_help="Show who is limited, let them in again, and change limits.",
     add_help_option=False,  # the commands have their own
     context_settings={"ignore_unknown_options": True},
 )
@@ -27,7 +27,7 @@ with require("flask"):
 @click.pass_context
 @with_appcontext
 def ratelimit_command(context: click.Context, words: tuple[str, ...]) -> None:
-    """Run one of check, peek, reset, keys, top, tail."""
+    """Run one of check, peek, reset, keys, top, tail, override, switch, changes."""
     app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  # documented
     context.exit(run_commands("flask ratelimit", words, lambda _: _target(app), partial(_add_check, app)))
 

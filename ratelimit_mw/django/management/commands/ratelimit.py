@@ -25,9 +25,9 @@ from ratelimit_mw.rules.rule_table import CompiledRule
 
 
 class Command(BaseCommand):
-    """Shows which clients the settings, views and throttles of this project limit, and resets them."""
+    """Shows which clients the settings, views and throttles of this project limit, resets them, and changes limits."""
 
-    help = "Show who is limited, and let them in again: peek, reset, keys, top, tail."
+    help = "Show who is limited, let them in again, and change limits: peek, reset, keys, top, tail, override, switch."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the commands."""
