@@ -65,13 +65,7 @@ def action_of(limits: str | None, *, exempt: bool, block: bool) -> Action:
     if limits is None:
         return "exempt" if exempt else "block"
     with error_location("--limits"):
-        for limit in parse(limits):
-            if limit.is_concurrency or limit.effective_max_delay_us:
-                raise ConfigError(
-                    f"got {limit.notation}, expected limits without slots and without max_delay, which only the "
-                    "settings can have",
-                    code="RL-064",
-                )
+        parse(limits)  # text has neither slots nor max_delay, which an override cannot have
     return "limits"
 
 

@@ -11,6 +11,7 @@ from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import refusal_response
+from ratelimit_mw.rules.overrides import NO_OVERRIDES
 from ratelimit_mw.rules.plan import Match, Plan, without_charged
 
 _ENDS: Final = ("websocket.close", "websocket.http.response.start")  # messages with which an app ends the websocket
@@ -21,18 +22,20 @@ async def with_messages(
 ) -> tuple[Receive, Send]:
     """Return the `receive` and `send` that limit an admitted websocket's messages.
 
-    Returns the server's own `receive` and `send` if no message is limited. Keys, costs and tiers are evaluated here,
-    once per websocket, so that each message needs at most one call of the store.
+    Returns the server's own `receive` and `send` if no message is limited, or may become so. Keys, costs and tiers are
+    evaluated here, once per websocket, and again when the overrides have changed, so that each message needs at most
+    one call of the store.
     """
     try:
+        planned_at = await gate.refresh()
         plan = await gate.plan(request.messages, request)
     except BaseException:  # canceled: the app is never called, so nothing else ends the tracking
         if state.tracker is not None:
             state.tracker.end("cancelled")
         raise
-    if not plan.charges and plan.denied_source is None:
+    if not plan.charges and plan.denied_source is None and gate.rule_set.overrides is NO_OVERRIDES:
         return receive, send
-    websocket = _LimitedWebSocket(gate, request, plan, state, receive, send)
+    websocket = _LimitedWebSocket(gate, request, (planned_at, plan), state, receive, send)
     return websocket.receive, websocket.send
 
 
@@ -40,12 +43,18 @@ class _LimitedWebSocket:
     """One websocket with limited messages."""
 
     def __init__(
-        self, gate: AsyncGate, request: Request, plan: Plan, state: RateLimitState, receive: Receive, send: Send
+        self,
+        gate: AsyncGate,
+        request: Request,
+        planned: tuple[int, Plan],
+        state: RateLimitState,
+        receive: Receive,
+        send: Send,
     ) -> None:
         self._gate: Final = gate
         self._request: Final = request
         self._match: Final[Match] = request.messages
-        self._plan: Final = plan
+        self._planned = planned  # the plan, and the number of changes of the overrides when it was made
         self._receive: Final = receive
         self._send: Final = send
         self._outer_state: Final = state.message  # an outer middleware's decisions on the same message
@@ -89,15 +98,21 @@ class _LimitedWebSocket:
                 raise  # otherwise this class closed the websocket while the message was being sent
 
     async def _decide(self, message: Message) -> Verdict | None:
-        plan = (
-            self._plan if self._outer_state is None else without_charged(self._plan, self._outer_state.admitted_charges)
-        )
-        deciding = self._gate.decide(self._match, plan, self._request)
+        deciding = self._take()
         if not self._gate.store_awaits and not self._match.may_delay:  # never suspends, so it cannot be canceled midway
             return await deciding
         task = asyncio.ensure_future(deciding)
         self._pending = message, task
         return await asyncio.shield(task)
+
+    async def _take(self) -> Verdict | None:
+        changes = await self._gate.refresh()
+        if changes != self._planned[0]:
+            self._planned = changes, await self._gate.plan(self._match, self._request)
+        plan = self._planned[1]
+        if self._outer_state is not None:
+            plan = without_charged(plan, self._outer_state.admitted_charges)
+        return await self._gate.decide(self._match, plan, self._request)
 
     async def _close_after_refusal(self, verdict: Verdict) -> None:
         """Close the websocket after a refused message. Do nothing if the message's rule only drops messages.

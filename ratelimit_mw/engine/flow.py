@@ -44,10 +44,15 @@ class Flow(BaseGate, ABC):
 
     async def plan(self, match: Match, request: Request) -> Plan:
         """Return the charges of a request, after calling the callables of its limits."""
-        if self._refresher is not None and self._refresher.is_needed:
-            await self._look(self._refresher)
+        await self.refresh()
         results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
         return make_plan(match, request, results, self.rule_set.overrides)
+
+    async def refresh(self) -> int:
+        """Look for changed overrides if that is due. Return the number of changes so far: plans may have changed."""
+        if self._refresher is not None and self._refresher.is_needed:
+            await self._look(self._refresher)
+        return self.rule_set.overrides.generation
 
     async def decide(
         self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep | None = None

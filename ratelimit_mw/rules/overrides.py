@@ -94,6 +94,11 @@ def is_authentic(secret: str, version: str, text: bytes, mac: str) -> bool:
     return not (secret and version) or hmac.compare_digest(mac_of(secret, version, text), mac)
 
 
+def warn_invalid_override(override: str, error: Exception) -> None:
+    """Log that an override has no effect, because this version of the package cannot use it."""
+    warn_throttled("overrides", _INVALID, override, error, code="RL-250", value=override)
+
+
 class Index:
     """Entries by client. `fill` adds them in steps, of which none takes a millisecond."""
 
@@ -114,9 +119,7 @@ class Index:
                     entry = _decode(line)
                     self._add(entry)
                 except (DecodeError, ConfigError) as error:
-                    warn_throttled(
-                        "overrides", _INVALID, line[:_MAX_SHOWN].decode(errors="replace"), error, code="RL-250"
-                    )
+                    warn_invalid_override(line[:_MAX_SHOWN].decode(errors="replace"), error)
                     continue
                 self.ends.append((entry.until, number, entry))
                 self.counts[entry.action] += 1
@@ -316,6 +319,11 @@ class ActiveOverrides:
         """Return the action of the switch for all rules."""
         return next((entry.action for entry in self._index.everyone if entry.rule is None), None)
 
+    def of_key(self, tag: str) -> Override | None:
+        """Return what applies to a key without a rule: its own override, else the switch for all rules."""
+        own = _first([self._index.by_who.get(f"{KEY}{tag}", ())], None)
+        return own or next((entry for entry in self._index.everyone if entry.rule is None), None)
+
     def _entry_of(
         self, own: Sequence[CompiledLimit], address: str | None, request: KeyContext, route: str, results: CallResults
     ) -> tuple[Override | None, CompiledLimit]:
@@ -359,7 +367,7 @@ def _replaced(
     try:
         return list(limit_set.overridden(limit, entry.limits or ""))
     except ConfigError as error:
-        warn_throttled("overrides", _INVALID, entry.id, error, code="RL-250")
+        warn_invalid_override(entry.id, error)
         return own
 
 

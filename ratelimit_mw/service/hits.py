@@ -5,15 +5,19 @@ import re
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.core.verdict import Verdict, verdict_of
 from ratelimit_mw.engine.gate import AsyncGate
-from ratelimit_mw.engine.limiter import AsyncLimiter
+from ratelimit_mw.engine.limiter import AsyncLimiter, Key
 from ratelimit_mw.engine.slots import slot_charges
+from ratelimit_mw.rules.overrides import Override, warn_invalid_override
 from ratelimit_mw.service.answers import STORE_RETRY, Rejected, numbers
 from ratelimit_mw.service.calls import HitCall, SettleCall, cost_of, limits_of
+from ratelimit_mw.stores.group import hash_tag
 
 _NAME: Final = re.compile(r"([0-9]{1,16})x([0-9]{1,5})")
 _ONE_OF: Final = "expected one of `delta`, `release` and `renew`"
@@ -34,7 +38,13 @@ class Hits(AsyncLimiter):
 
     async def hit_call(self, call: HitCall) -> dict[str, Any]:
         """Take units, all or nothing. Slots that were taken are named in `slot`."""
-        charges = self._charges(limits_of(call), call.key, cost_of(call, 1))
+        charges: Sequence[Charge] = self._charges(limits_of(call), call.key, cost_of(call, 1))
+        await self._gate.refresh()
+        override = self._gate.rule_set.overrides.of_key(hash_tag(charges[0].key if charges else ""))
+        if override is not None:
+            if override.action in ("exempt", "off", "block"):
+                return numbers(Verdict(override.action != "block", (), ()))
+            charges = self._overridden(override, charges, call.key)
         try:
             verdict = verdict_of(charges, await self._gate.runtime.take(charges))
         except ConfigError:
@@ -88,6 +98,16 @@ class Hits(AsyncLimiter):
             return text.startswith(_LOCAL), [
                 Charge(slot.key, slot.limit, sign * cost, at=at) for slot, (at, cost) in zip(slots, names, strict=True)
             ]
+
+    def _overridden(self, override: Override, charges: Sequence[Charge], key: Key) -> Sequence[Charge]:
+        """Return the charges of an override with other limits, or of a switch to shadow."""
+        if override.limits is not None:
+            try:
+                return self._charges(override.limits, key, charges[0].cost)
+            except ConfigError as error:
+                warn_invalid_override(override.id, error)
+                return charges
+        return [replace(charge, role="shadow") for charge in charges]
 
     def _on_store_error(self, charges: Sequence[Charge], error: Exception) -> Verdict:
         if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix
