@@ -32,12 +32,12 @@ CLIENT = "192.0.2.7"
 
 
 def around(app: Any, store: str, **settings: Any) -> RateLimitMiddleware:
-    return RateLimitMiddleware(app, limits=HOUR, key="ip", store=store, store_timeout=5.0, plain_keys=True, **settings)
+    return RateLimitMiddleware(app, limits=HOUR, key="ip", store=store, store_timeout=30.0, plain_keys=True, **settings)
 
 
 def added(app: Any, store: str, **settings: Any) -> Any:
     app.add_middleware(
-        RateLimitMiddleware, limits=HOUR, key="ip", store=store, store_timeout=5.0, plain_keys=True, **settings
+        RateLimitMiddleware, limits=HOUR, key="ip", store=store, store_timeout=30.0, plain_keys=True, **settings
     )
     return app
 
@@ -244,7 +244,7 @@ def create_app(title="shop"):
         return "away"
 
     app.add_middleware(
-        RateLimitMiddleware, limits="9/hour using fixed_window", key="ip", store="STORE", store_timeout=5.0,
+        RateLimitMiddleware, limits="9/hour using fixed_window", key="ip", store="STORE", store_timeout=30.0,
         plain_keys=True, rules=[{"path": "/login/{n}", "limits": "7/hour using fixed_window", "name": "login"}],
     )
     return app
