@@ -96,7 +96,7 @@ def flask_app(url: str) -> Flask:
     return app
 
 
-def getting(app: Any) -> Callable[[str], int]:
+def getting(app: Any, runner: asyncio.Runner) -> Callable[[str], int]:
     async def get(address: str) -> int:
         async with AsyncClient(transport=ASGITransport(app, client=(address, 1)), base_url="http://test") as client:
             status = (await client.get("/search")).status_code
@@ -104,7 +104,6 @@ def getting(app: Any) -> Callable[[str], int]:
             await asyncio.wait(looks, timeout=30)
         return status
 
-    runner = asyncio.Runner()
     return lambda address: runner.run(get(address))
 
 
@@ -157,7 +156,8 @@ def front(
     else:
         (tmp_path / "limits.json").write_text(json.dumps(settings_of(url)))
         monkeypatch.setitem(sys.modules, "shop_app", SimpleNamespace(create=lambda: fastapi_app(url)))
-        yield Front(name, in_cli, getting(fastapi_app(url)), clock)
+        with asyncio.Runner() as runner:
+            yield Front(name, in_cli, getting(fastapi_app(url), runner), clock)
 
 
 @pytest.fixture(autouse=True)
