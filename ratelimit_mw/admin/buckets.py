@@ -172,7 +172,7 @@ def _find_buckets(
         keys,
         all_results,
         elsewhere,
-        list(applied.values()),
+        tuple(applied.values()),
     )
 
 
