@@ -1,12 +1,12 @@
 """Overrides: limits, an exemption or a block of one client for a time, and switches for everyone. Pure: no store.
 
-Policy: for each rule, the override of the client that says most exactly whom it concerns decides, then the switch: a
-key of the store before a part of the key such as the user, before an address, before a network; an override of the
-rule before one of all rules. A switch to `off` or `shadow` lifts no block.
+Policy: for each rule, the override with the narrowest description of the client decides, then the switch: a key in the
+store before a part of the key such as the user, before an address, before a network; an override of the rule before
+one of all rules. A switch to `off` or `shadow` lifts no block.
 
-Trust: whoever can write to the store can set overrides, unless the settings have `key_secret`. Then the set has a MAC
-over its version and all entries, so that entries can be neither added nor changed, and none can be played back into a
-process that has seen a later set. A set without the right MAC is ignored.
+Trust: each program that can write to the store can set overrides, unless the settings have `key_secret`. Then the set
+has a MAC over its version and all entries, so that entries can be neither added nor changed, and none can be played
+back into a process that has seen a later set. A set without the right MAC is ignored.
 
 Bounds: `MAX_ENTRIES` entries and `MAX_BYTES` bytes; every entry ends.
 """
@@ -18,7 +18,7 @@ from heapq import heapify, heappop
 from itertools import groupby
 from math import inf
 from socket import AF_INET6, inet_aton, inet_pton
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from msgspec import DecodeError, Struct, json
 
@@ -38,11 +38,12 @@ EVERYONE: Final = "everyone"  # the client of a switch
 ADDRESS: Final = "ip="
 KEY: Final = "key="
 _CHUNK: Final = 100  # entries that are indexed in less than a millisecond
-_MAX_TAGS: Final = 16_384  # of recent clients; a hash takes a third of the time of a request in memory
+_MAX_RECENT: Final = 16_384  # clients; a hash takes a third of the time of a request in memory
 
 _INVALID: Final = "an entry of the store is ignored, clear it with `override clear` and set it again: %s: %s"
 _MAX_SHOWN: Final = 100  # bytes of an invalid entry
 
+T = TypeVar("T")
 Action = Literal["exempt", "block", "limits", "off", "shadow"]
 ACTIONS: Final[Sequence[Action]] = ("exempt", "block", "limits", "off", "shadow")
 
@@ -100,10 +101,11 @@ def warn_invalid_override(override: str, error: Exception) -> None:
 
 
 class Index:
-    """Entries by client. `fill` adds them in steps, of which none takes a millisecond."""
+    """Entries by client. `fill` adds them in steps of less than a millisecond each."""
 
     def __init__(self) -> None:
         self.by_who: Final[dict[str, tuple[Override, ...]]] = {}
+        self.by_key: Final[dict[str, tuple[Override, ...]]] = {}  # by the tag of the client's key, with its braces
         self.everyone: tuple[Override, ...] = ()
         # (IP version, bits of a host) -> number of the network -> entries; filled from the smallest networks on
         self.networks: dict[tuple[int, int], dict[int, tuple[Override, ...]]] = {}
@@ -147,6 +149,8 @@ class Index:
 
     def _place(self, who: str) -> tuple[dict[Any, tuple[Override, ...]], str | int]:
         """Return the dict that has the entries of a client, and the key in it. Raises `ConfigError`."""
+        if who.startswith(KEY):
+            return self.by_key, f"{{{who[len(KEY) :]}}}"
         if not who.startswith(ADDRESS) or "/" not in who:
             return self.by_who, who
         network = parse_network(who[len(ADDRESS) :])
@@ -164,28 +168,22 @@ class Index:
                     yield places.get(number >> bits, ())
 
 
-class _Tags(Memo[str, "str | None"]):
-    """The tags of clients by their addresses. None for a text that is no address, and for a client with an override."""
+class _Recent(Memo[str, T]):
+    """What overrides say about recent clients, by their addresses."""
 
-    def __init__(self, overrides: "ActiveOverrides", prefix: int, tag_of: Callable[[str], str]) -> None:
+    def __init__(self, overrides: "ActiveOverrides", make: Callable[[str], T]) -> None:
         self._overrides: Final = overrides
+        super().__init__(make, Budget(_MAX_RECENT), lambda client: len(client) <= MAX_ADDRESS_LENGTH)
 
-        def tag(client: str) -> str | None:
-            address = client_address(client, prefix)
-            found = None if address is None else tag_of(f"{ADDRESS}{address}")
-            return None if found is None or overrides.concerns(client, found) else found
-
-        super().__init__(tag, Budget(_MAX_TAGS), lambda client: len(client) <= MAX_ADDRESS_LENGTH)
-
-    def __missing__(self, client: str) -> str | None:
+    def __missing__(self, client: str) -> T:
         generation = self._overrides.generation
-        tag = super().__missing__(client)
-        if generation != self._overrides.generation:  # the memo was cleared before this tag was kept
+        value = super().__missing__(client)
+        if generation != self._overrides.generation:  # all were forgotten before this value was kept
             self.pop(client, None)
-        return tag
+        return value
 
     def forget_all(self) -> None:
-        """Compute all tags again."""
+        """Ask the overrides again."""
         self._budget.clear()
 
 
@@ -201,7 +199,8 @@ class ActiveOverrides:
         self.next_end = inf
         self.generation = 0
         self._index = Index()
-        self._tags: dict[tuple[int, Callable[[str], str]], _Tags] = {}
+        self._tags: dict[tuple[int, Callable[[str], str]], _Recent[str | None]] = {}
+        self._addresses: Final = _Recent(self, self._has_address)
 
     @property
     def entries(self) -> Sequence[Override]:
@@ -213,17 +212,18 @@ class ActiveOverrides:
         """The number of entries by action."""
         return self._index.counts
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no entry."""
-        return not self._index.ends
-
     def tags(self, prefix: int, tag_of: Callable[[str], str]) -> Memo[str, str | None]:
         """Return the tags of clients by their addresses, which all rules share.
 
         None for a text that is no address, and for a client that an override concerns.
         """
-        return self._tags.setdefault((prefix, tag_of), _Tags(self, prefix, tag_of))
+
+        def tag(client: str) -> str | None:
+            address = client_address(client, prefix)
+            found = None if address is None else tag_of(f"{ADDRESS}{address}")
+            return None if found is None or self.concerns(client, found) else found
+
+        return self._tags.setdefault((prefix, tag_of), _Recent(self, tag))
 
     def take_over(self, index: Index, now: float) -> None:
         """Use the entries of a filled index from now on. `now`: seconds since 1970."""
@@ -249,18 +249,43 @@ class ActiveOverrides:
 
     def _changed(self) -> None:
         self.generation += 1
+        self._addresses.forget_all()
         for tags in tuple(self._tags.values()):
             tags.forget_all()
+
+    def _has_address(self, client: str) -> bool:
+        address = shortest(client)
+        return address is not None and any(self._index.of_address(address))
 
     def concerns(self, client: str, tag: str) -> bool:
         """Return whether an override may concern a client. `client`: an address. `tag`: from `CompiledLimit.tag_of`."""
         index = self._index
         if not index.ends:
             return not self.is_known
-        if index.everyone or f"{KEY}{tag[1:-1]}" in index.by_who:
+        return bool(index.everyone) or tag in index.by_key or self._addresses[client]
+
+    def concerns_request(
+        self, limits: Sequence[CompiledLimit], request: KeyContext, route: str, results: CallResults
+    ) -> bool:
+        """Return whether an override may change what a request is charged."""
+        index = self._index
+        if not index.ends:
+            return False
+        if index.everyone or (request.client is not None and self._addresses[request.client]):
             return True
-        address = shortest(client)
-        return address is not None and any(index.of_address(address))
+        key = None
+        for limit in limits:
+            if limit.key is not key:
+                key, identity = limit.key, limit.identity(request, route, results)
+                if identity is None:
+                    continue
+                if identity in index.by_who or (
+                    "+" in identity and not index.by_who.keys().isdisjoint(identity.split("+"))
+                ):
+                    return True
+                if index.by_key and limit.tag_of(identity) in index.by_key:
+                    return True
+        return False
 
     def limits_for(
         self,
@@ -320,8 +345,11 @@ class ActiveOverrides:
         return next((entry.action for entry in self._index.everyone if entry.rule is None), None)
 
     def of_key(self, tag: str) -> Override | None:
-        """Return what applies to a key without a rule: its own override, else the switch for all rules."""
-        own = _first([self._index.by_who.get(f"{KEY}{tag}", ())], None)
+        """Return what applies to a key without a rule: its own override, or the switch for all rules.
+
+        `tag`: see `CompiledLimit.tag_of`.
+        """
+        own = _first([self._index.by_key.get(tag, ())], None)
         return own or next((entry for entry in self._index.everyone if entry.rule is None), None)
 
     def _entry_of(
@@ -334,7 +362,7 @@ class ActiveOverrides:
         index, rule = self._index, own[0].limit_set
         parts_of = [(limit, limit.identity(request, route, results) or "") for limit in own]
         for limit, identity in parts_of:
-            if identity and (entry := _first([index.by_who.get(f"{KEY}{limit.tag_of(identity)[1:-1]}", ())], rule)):
+            if identity and index.by_key and (entry := _first([index.by_key.get(limit.tag_of(identity), ())], rule)):
                 return entry, limit
         for limit, identity in parts_of:
             others = [index.by_who.get(part, ()) for part in identity.split("+") if not part.startswith(ADDRESS)]

@@ -144,7 +144,7 @@ def plan(match: Match, request: Request, results: CallResults, overrides: Active
     if compiled_limits is None:
         is_open = match.limit_sets[0].settings.shadow or overrides.switch_of_all() is not None
         return Plan((), (), ()) if is_open else _UNKNOWN_LIMITS
-    if not overrides.is_empty:
+    if overrides.concerns_request(compiled_limits, context, route, results):
         refuses = not match.limit_sets[0].settings.shadow
         compiled_limits = overrides.limits_for(compiled_limits, context, route, results, refuses=refuses)
         if compiled_limits is None:

@@ -40,7 +40,7 @@ class Hits(AsyncLimiter):
         """Take units, all or nothing. Slots that were taken are named in `slot`."""
         charges: Sequence[Charge] = self._charges(limits_of(call), call.key, cost_of(call, 1))
         await self._gate.refresh()
-        override = self._gate.rule_set.overrides.of_key(hash_tag(charges[0].key if charges else ""))
+        override = self._gate.rule_set.overrides.of_key(f"{{{hash_tag(charges[0].key if charges else '')}}}")
         if override is not None:
             if override.action in ("exempt", "off", "block"):
                 return numbers(Verdict(override.action != "block", (), ()))

@@ -15,6 +15,7 @@ from redis.cluster import RedisCluster as ClusterClient
 from ratelimit_mw import Charge, FixedWindow, SlidingWindowLog, StoreError
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import AsyncInventory, Inventory, Refusal
+from ratelimit_mw.stores.kept_overrides import KeptOverrides
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer, free_port
@@ -188,12 +189,18 @@ def test_documented_rights_suffice_for_apps_and_operators(redis_server: RedisSer
                 store.add_refused({"{a}:login": 1}, LATEST)
             assert server.ask(f"ACL SETUSER ratelimit {reporting}") == "+OK"
             store.add_refused({"{a}:login": 1}, LATEST)
+            assert store.read_overrides("1") == KeptOverrides()
+            for change in (lambda: store.write_overrides("", KeptOverrides("1"), b""), store.read_changes):
+                with pytest.raises(StoreError):
+                    change()
             with pytest.raises(StoreError):
                 store.latest_refusals(None, 1)
             assert server.ask(f"ACL SETUSER ratelimit {operating}") == "+OK"
             assert store.most_refused(0) == {"{a}:login": 1}
             assert len(store.latest_refusals(store.latest_refusals(None, 2)[0].number, 2)) == 1
             assert f"{log[0].key}:{log[0].limit.bucket}" in listed(store)
+            assert store.write_overrides("", KeptOverrides("1"), b"a change")
+            assert (store.read_overrides("1"), store.read_changes()) == (None, [b"a change"])
             assert list(store.list_refusing(lambda _: log[0].limit))[-1].seen == 1.0
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -12,6 +13,7 @@ from algorithms.at_once import TAKEN, at_once
 from ratelimit_mw import Charge, StoreError, parse
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
+from ratelimit_mw.testing.blocking import Blocking
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 from stores.opened import Open, each_kind
@@ -62,9 +64,19 @@ def use(store: Store, server: RedisServer | None, clock: Clock) -> None:
         store.take([charge])
         store.settle([Charge("{k}:r", limit, -4, at=round(clock.now * 1e6))])
         store.reset([charge])
+    look(store)
     if server is not None:  # the server drops its scripts, and the store sends them again
         assert server.ask("SCRIPT FLUSH") == "+OK"
         store.take([Charge("{k}:r", LIMITS[0])])
+
+
+def look(store: Any) -> None:
+    """Look for overrides."""
+    known = "none"
+    if isinstance(store, Blocking):
+        store._run(store._store.aread_overrides(known))  # type: ignore[attr-defined]  # of a store on a server
+    else:
+        store.read_overrides(known)
 
 
 def used(opened: Open, server: RedisServer) -> None:

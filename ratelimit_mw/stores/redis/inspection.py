@@ -35,7 +35,7 @@ SORTED_SET_COMMANDS: Final = (
     "zscore",
 )
 REMEMBER_REFUSED_COMMANDS: Final = ("pexpire", "xadd", "zincrby", "zremrangebyrank")  # with `remember_refused`
-CLIENT_COMMANDS: Final = ("eval", "evalsha", "script|load", "unlink")
+CLIENT_COMMANDS: Final = ("eval", "evalsha", "hmget", "script|load", "unlink")
 CLUSTER_COMMANDS: Final = ("asking", "cluster|slots")
 _WRONG_KINDS: Final = {  # servers that the URL of a single server must not name, by mode or role
     "cluster": "a node of a cluster; begin the store's URL with redis+cluster://",
@@ -244,6 +244,7 @@ def _missing_rights(query: Callable[..., Any], key: str, commands: Sequence[str]
     sent: list[tuple[str, tuple[Any, ...]]] = [
         ("script|load", ("SCRIPT", "LOAD", _NOOP_SCRIPT)),
         ("evalsha", ("EVALSHA", "0" * 40, 1, key)),
+        ("hmget", ("HMGET", key, "version")),
         ("unlink", ("UNLINK", key)),
     ]
     if cluster:

@@ -1,16 +1,30 @@
 """Tests overrides and switches from the store to the response, in every framework."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from ratelimit_mw import admin
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.core.identity import identity_hash
+from ratelimit_mw.metrics.registry import Registry
+from ratelimit_mw.service import service
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.starlette import limit
 from ratelimit_mw.testing import Control, freeze
 from redis_servers import RedisServer
+from web.asgi_talk import WEBSOCKET
 from web.faces import FACES
 from web.scenario import Send, Step
+from web.websocket_talk import Echo, Wire, says
 
 pytestmark = pytest.mark.once
 
@@ -41,8 +55,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, clock: Control) -> "Sit
 class Site:
     """An app, and its clients. A look at the store is due a second after the last one."""
 
-    def __init__(self, face: str, clock: Control, url: str) -> None:
-        self.settings = {**SETTINGS, "store": url}
+    def __init__(self, face: str, clock: Control, url: str, **settings: Any) -> None:
+        self.settings = {**SETTINGS, "store": url, **settings}
         self._send: Send = FACES[face](self.settings)
         self._clock = clock
 
@@ -112,3 +126,122 @@ def test_a_switch_acts_for_everyone(site: "Site") -> None:
     site.look()
     assert site.ask() == [429]
     assert site.ask("192.0.2.8", times=3) == [200, 200, 429]  # requests without limits were not counted
+
+
+def test_a_websocket_that_is_open_sees_changes(clock: Control, tmp_path: Path) -> None:
+    settings = {"limits": [], "messages": "1/hour", "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0}
+    app = Echo()
+
+    def changed(change: Callable[[], object]) -> list[Any]:
+        """Return messages: the first looks for the change, and is decided with what was known before."""
+
+        def change_and_wait() -> None:
+            change()
+            clock.advance(1.0)
+
+        return [change_and_wait, says("looks")]
+
+    given = [
+        says("one"),
+        *changed(lambda: admin.switch(settings, "off", rule="messages")),
+        *(says(text) for text in ("two", "three")),
+        *changed(lambda: admin.switch(settings, "on")),
+        says("four"),
+    ]
+
+    async def talk() -> list[str]:
+        wire = Wire(*given)
+        limited = RateLimitMiddleware(app, **settings, on_message_refused="drop")
+        scope = {**WEBSOCKET, "client": (BOB, 1)}
+
+        async def receive() -> Any:
+            message = await wire.receive()
+            while tasks := asyncio.all_tasks() - {asyncio.current_task(), talking}:  # looks
+                await asyncio.wait(tasks)
+            return message
+
+        talking = asyncio.current_task()
+        await limited(scope, receive, wire.send)
+        return wire.answers
+
+    assert asyncio.run(talk()) == ["one", "two", "three", "looks"]
+
+
+async def answered(app: Any, *calls: tuple[str, Mapping[str, Any]]) -> list[Any]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        got = [(await client.post(path, json=call)).json() for path, call in calls]
+    await looked()
+    return got
+
+
+async def looked() -> None:
+    """Wait for the looks that requests have begun."""
+    if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(tasks)
+
+
+def test_the_service_follows_overrides(clock: Control, tmp_path: Path) -> None:
+    settings = {"limits": "1/hour", "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0}
+    hit = "/v1/hit", {"limits": "1/hour", "key": "bob"}
+    check = "/v1/check", {"path": "/", "ip": BOB}
+    app = service(Settings(**settings))
+
+    def allowed() -> list[bool]:
+        clock.advance(1.0)
+        asyncio.run(answered(app, hit, check))  # looks
+        return [one["allowed"] for one in asyncio.run(answered(app, hit, check))]
+
+    assert allowed() == [False, False]
+    key = identity_hash("")("key=bob")
+    assert key in {one.key for one in admin.keys(settings).keys}
+    admin.set_override(settings, key=key, exempt=True)
+    assert allowed() == [True, False]
+    admin.set_override(settings, key=key, limits="3/hour")
+    assert [allowed(), allowed(), allowed()] == [[True, False], [True, False], [False, False]]
+    admin.set_override(settings, key=key, block=True)
+    admin.switch(settings, "off")
+    assert allowed() == [False, True]
+    admin.clear_override(settings, key=key)
+    assert allowed() == [True, True]
+    admin.switch(settings, "shadow")
+    assert allowed() == [True, True]
+
+
+def test_the_metric_counts_what_is_in_force(clock: Control, tmp_path: Path, counts: Registry) -> None:
+    site = Site("wsgi", clock, f"sqlite://{tmp_path}/limits.db", metrics=True)
+    admin.set_override(site.settings, ip=BOB, block=True, duration=60.0)
+    admin.switch(site.settings, "off", rule="strict")
+
+    def shown() -> dict[str, int]:
+        return {labels[0]: count for (name, labels), count in counts.counts().items() if name == "ratelimit_overrides"}
+
+    site.look()
+    assert shown() == {"exempt": 0, "block": 1, "limits": 0, "off": 1, "shadow": 0}
+    clock.advance(61.0)
+    site.look()
+    assert shown() == {"exempt": 0, "block": 0, "limits": 0, "off": 1, "shadow": 0}
+
+
+def test_limits_on_endpoints_have_names(clock: Control, tmp_path: Path) -> None:
+    settings = {"limits": [], "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0}
+
+    @limit("1/hour", name="search")
+    async def search(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("found")
+
+    app = Starlette(routes=[Route("/search", search)])
+    app.add_middleware(RateLimitMiddleware, **settings)
+
+    async def statuses(times: int) -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+            got = [(await client.get("/search")).status_code for _ in range(times)]
+        await looked()
+        return got
+
+    assert asyncio.run(statuses(2)) == [200, 429]
+    for rule, expected in (("@search", [200, 200]), ("@other", [429, 429])):
+        admin.clear_override(settings, everything=True)
+        admin.set_override(settings, ip="127.0.0.1", rule=rule, exempt=True)
+        clock.advance(1.0)
+        asyncio.run(statuses(1))  # looks
+        assert asyncio.run(statuses(2)) == expected
