@@ -162,6 +162,14 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
             response.headers[field] = value
 
 
+def dependency_checks(scope: Scope) -> Iterator[tuple[Sequence[EndpointCheck], str | None]]:
+    """Yield the checks of the limits among the dependencies of the matched route, each with the route's template."""
+    context = _route_context(scope)
+    for run in () if context.exempt else context.runs:
+        if run:
+            yield context.checks(run[0]), context.template
+
+
 class _RefusedRequest(RateLimited, HTTPException):
     """A refusal that the app may handle as `RateLimited`, by its status, or as any `HTTPException`."""
 
@@ -229,11 +237,11 @@ class _RouteContext:
     __slots__ = (
         "_all_limits",
         "_name",
-        "_runs",
         "_shown",
         "checks",
         "endpoint",
         "exempt",
+        "runs",
         "scope_key",
         "template",
         "version",
@@ -247,13 +255,13 @@ class _RouteContext:
         self.template: Final = None if info is None else info.template
         self._name: Final = bucket_name_of(self.endpoint) if info is None else info.name
         self._shown: Final = display_name(info, self.endpoint)
-        self._runs: Final = _runs(matched_route(scope), overrides)
-        self._all_limits: Final = tuple(dict.fromkeys(one for run in self._runs for one in run))
+        self.runs: Final = _runs(matched_route(scope), overrides)
+        self._all_limits: Final = tuple(dict.fromkeys(one for run in self.runs for one in run))
         self.checks: Final = Memo[AsgiEndpointLimit, Sequence[EndpointCheck]](self._checks_for, Budget(_MAX_LIMITS))
 
     def _checks_for(self, one: AsgiEndpointLimit) -> Sequence[EndpointCheck]:
         # a limit without a run is in a route whose dependencies this version of FastAPI does not expose
-        run = next((run for run in self._runs if one in run), (one,))
+        run = next((run for run in self.runs if one in run), (one,))
         return endpoint_checks(run, self._name, self._shown, self._all_limits if one in self._all_limits else run)
 
 

@@ -106,6 +106,77 @@ OPTIONS = {"language", "caption"}
 FIELDS = ("**Admits** w", "\nExample: ")
 
 
+BY_FRAMEWORK = ROOT / "docs/how-to/at-3-am.md"  # its blocks are in tabs, one for each framework
+RUN_EACH = """
+import contextlib, io, json, os, shlex, sys
+
+sys.path.insert(0, ".")
+from flask.cli import cli
+from ratelimit_mw.cli import main
+
+if os.path.exists("settings.py"):
+    os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+    from django.core.management import execute_from_command_line
+
+answers = []
+for line in json.loads(sys.argv[1]):
+    words, out, code = shlex.split(line), io.StringIO(), 0
+    with contextlib.redirect_stdout(out):
+        try:
+            if words[0] == "flask":
+                code = cli.main(words[1:], standalone_mode=False) or 0
+            elif words[1] == "manage.py":
+                execute_from_command_line(words[1:])
+            else:
+                code = main(words[3:])
+        except SystemExit as end:
+            code = end.code
+    answers.append([line, code, out.getvalue().splitlines()])
+print(json.dumps(answers))
+"""
+CHANGING = re.compile(
+    r"[0-9a-f]{32}|[0-9a-f]{8}(?=  |:)|[0-9-]{10} [0-9:]{8} \w+|\w+@[\w.-]+"
+)  # keys, ids, times, names
+
+EXEMPT, RAISED, BLOCKED = (
+    ("X  ip=192.0.2.7", "all rules", "exempt", "until X  X  ticket 4711"),
+    ("X  user=bob", "default", "1000/minute", "until X  X"),
+    ("X  ip=192.0.2.0/24", "all rules", "block", "until X  X"),
+)
+
+
+def in_columns(*rows: tuple[str, ...]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+# what the commands of the page print, from `override set` on
+PRINTED = [
+    in_columns(EXEMPT),
+    in_columns(RAISED),
+    in_columns(BLOCKED),
+    ["X  everyone  @login  shadow  until X  X"],
+    in_columns(
+        ("X  everyone", "@login", "shadow", "until X  X"),
+        ("X  everyone", "all rules", "off", "until X  X  refuses everyone"),
+    ),
+    ["all rules are on"],
+    in_columns(EXEMPT, RAISED, BLOCKED),
+    in_columns(RAISED),
+    in_columns(EXEMPT, BLOCKED),
+    in_columns(
+        ("X  X  X", "clear everything", ""),
+        ("X  X  X", "clear user=bob", ""),
+        ("X  X  X", "switch on", ""),
+        ("X  X  X", "switch off for 15m", "refuses everyone"),
+        ("X  X  X", "switch shadow @login for 2h", ""),
+        ("X  X  X", "block ip=192.0.2.0/24 for 1h", ""),
+        ("X  X  X", "limits 1000/minute for user=bob in default for 1d", ""),
+        ("X  X  X", "exempt ip=192.0.2.7 for 1h", "ticket 4711"),
+    ),
+]
+
+
 class Block(NamedTuple):
     language: str
     argument: str
@@ -135,7 +206,7 @@ def _log_as_before() -> Iterator[None]:
 
 
 @pytest.mark.one_redis
-@pytest.mark.parametrize("page", [page for page in PAGES if page != ON_A_CLUSTER], ids=name_of)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in (ON_A_CLUSTER, BY_FRAMEWORK)], ids=name_of)
 def test_every_block_runs(page: Path, redis_server: RedisServer, tmp_path: Path) -> None:
     run(page, {"redis://localhost:6379/0": redis_server.url, "/run/app/": f"{tmp_path}/"})
 
@@ -148,6 +219,29 @@ def test_every_block_of_the_page_on_redis_runs(redis_server: RedisServer, redis_
     }
     assert all(url in ON_A_CLUSTER.read_text("utf-8") for url in urls)
     run(ON_A_CLUSTER, urls)
+
+
+@pytest.mark.one_redis
+@pytest.mark.parametrize("framework", ["FastAPI", "Flask", "Django"])
+def test_every_command_of_the_page_on_changes_runs_in_each_framework(
+    framework: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    text = BY_FRAMEWORK.read_text("utf-8").replace("redis://localhost:6379/0", redis_server.url)
+    parts = re.findall(rf"^:::{{tab-item}} {framework}\n(.*?)^:::$", text, re.MULTILINE | re.DOTALL)
+    for name, code in FILE.findall(parts[0]):
+        (tmp_path / name).write_text(code, "utf-8")
+    lines = [
+        line for part in parts for block in FENCE.findall(part) if block[0] == "sh" for line in block[2].splitlines()
+    ]
+    command = [sys.executable, "-c", RUN_EACH, json.dumps(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=300)
+    answers = json.loads(done.stdout)
+    assert [code for _, code, _ in answers] == [0] * len(lines), done.stderr
+    (looked, *_), (forgotten,), *printed = [[CHANGING.sub("X", one) for one in out] for *_, out in answers]
+    first = "default  100/60s" if framework == "FastAPI" else "login  5/3600s"  # there, the middleware is a step before
+    assert " ".join(looked.split()).startswith(" ".join(first.split()))
+    assert forgotten.startswith("0 buckets forgotten;")
+    assert printed == PRINTED
 
 
 def run(page: Path, urls: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ratelimit_mw.admin.buckets import Bucket, find_buckets, look, split_key
 from ratelimit_mw.admin.changing import (
@@ -23,6 +24,7 @@ from ratelimit_mw.admin.changing import (
     switch,
     undo,
 )
+from ratelimit_mw.admin.in_force import overrides_in_force
 from ratelimit_mw.admin.listing import Listing, inventory_of
 from ratelimit_mw.admin.override_set import Change
 from ratelimit_mw.admin.target import DescribedRequest, SettingsSource, Target
@@ -59,10 +61,14 @@ DEFAULT_MOST: Final = 100  # clients
 
 
 class Buckets(Struct, frozen=True, omit_defaults=True):
-    """The buckets of a request. `forgotten`: how many of them existed before a reset; None without one."""
+    """The buckets of a request. `forgotten`: how many of them existed before a reset; None without one.
+
+    `overrides`: the overrides and switches that apply to the request.
+    """
 
     buckets: Sequence[Bucket]
     forgotten: int | None = None
+    overrides: Sequence[Override] = ()
 
 
 class Keys(Struct, frozen=True):
@@ -101,9 +107,9 @@ def peek(
     `headers` come from. `user`: the name or id of the logged-in user.
     """
     target, described = Target.of(settings), DescribedRequest(request, ip, user, headers, host)
-    found = find_buckets(target, described)
     with target.open_store() as store:
-        return Buckets(look(store, found.charges))
+        found = find_buckets(target, described, overrides_in_force(target, store))
+        return Buckets(look(store, found.charges), overrides=found.overrides)
 
 
 def reset(
@@ -117,13 +123,15 @@ def reset(
 ) -> Buckets:
     """Forget the buckets that a request would charge, and return them as they are then. The arguments are `peek`'s.
 
+    With an override of the client, both its buckets and those without it.
+
     The next request is admitted. A process that remembers a refusal may repeat it for up to `deny_cache` seconds, by
     default one.
     """
     target, described = Target.of(settings), DescribedRequest(request, ip, user, headers, host)
-    found = find_buckets(target, described)
     with target.open_store() as store:
-        return forget(store, found.charges)
+        found = find_buckets(target, described, overrides_in_force(target, store), with_originals=True)
+        return replace(forget(store, found.charges), overrides=found.overrides)
 
 
 def reset_key(settings: SettingsSource, key: str, *, rule: str | None = None) -> Buckets:

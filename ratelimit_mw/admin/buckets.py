@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ratelimit_mw.admin.target import DescribedRequest, Endpoint, Target
+from ratelimit_mw.admin.target import DescribedRequest, Step, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
@@ -17,11 +16,14 @@ from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.request import USER_NAMES, Request, as_text
+from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides, Override
 from ratelimit_mw.rules.plan import Match, plan
 from ratelimit_mw.stores import Store
 
 PER_CALL: Final = 100  # buckets in one call
-_NO_ENDPOINT: Final[Endpoint] = ((), None)
+_NO_LIMIT: Final = "no limit applies to this request"
+_BLOCKED: Final = "an override blocks the client"
+_NOT_LIMITED: Final = "nothing limits this request: limiting is switched off, or the path or client is exempt"
 _MISSING: Final = (
     "the request has no value for the key {key!r} of {name}; describe it with --ip, --user, --header or --host. "
     "If the app reads it from elsewhere, such as a form, reset the keys that `peek` and `keys` show, with reset --key. "
@@ -65,7 +67,8 @@ class RequestBuckets(Struct, frozen=True):
     `charges`: one for each bucket, with the cost of the request. `names`: the names of their limits in headers.
     `reason`: why there are no buckets; empty if there are any. `missing`: a message for each limit whose bucket cannot
     be found. `keys`: the key of each limit, and what the request has for it; empty if the buckets are not those of a
-    request. `results`: those of the callables.
+    request. `results`: those of the callables. `elsewhere`: the names of limits that count in a store of their own.
+    `overrides`: those that apply to the request.
     """
 
     charges: Sequence[Charge]
@@ -74,6 +77,8 @@ class RequestBuckets(Struct, frozen=True):
     missing: Sequence[str] = ()
     keys: Sequence[tuple[Key, str]] = ()
     results: CallResults = {}
+    elsewhere: Sequence[str] = ()
+    overrides: Sequence[Override] = ()
 
     @property
     def unanswered(self) -> Sequence[str]:
@@ -97,50 +102,78 @@ class RequestBuckets(Struct, frozen=True):
                 yield f"{text}{_USER}" if key.may_read_user else text
 
 
-def find_buckets(target: Target, described: DescribedRequest, *, need_all: bool = True) -> RequestBuckets:
+def find_buckets(
+    target: Target,
+    described: DescribedRequest,
+    overrides: ActiveOverrides = NO_OVERRIDES,
+    *,
+    need_all: bool = True,
+    with_originals: bool = False,
+) -> RequestBuckets:
     """Return the buckets that a request would charge: in all rules, of its endpoint, and of a websocket's messages.
 
-    Raises `ConfigError` if the description lacks a key that a limit needs, unless `need_all` is false and another limit
-    has a bucket.
+    `with_originals`: also those that it would charge without the overrides. Raises `ConfigError` if the description
+    lacks a key that a limit needs, unless `need_all` is false and another limit has a bucket.
     """
     with target.context_of(described):
-        found = _find_buckets(target, described)
+        found = _find_buckets(target, described, [overrides, NO_OVERRIDES] if with_originals else [overrides])
     if found.missing and (need_all or not found.charges):
         raise ConfigError(*found.missing)
     return found
 
 
-def _find_buckets(target: Target, described: DescribedRequest) -> RequestBuckets:
-    rules, route = _NO_ENDPOINT if target.endpoint_of is None else target.endpoint_of(described)
-    make = partial(described.request, route) if target.request_of is None else partial(target.request_of, described)
-    request = make()
-    match = target.rules.match(request, rules)
-    if match is None:
-        return RequestBuckets(
-            (), (), "nothing limits this request: limiting is switched off, or the path or client is exempt"
-        )
-    if match.denied:
-        return RequestBuckets((), (), "the client is on the blocklist, which needs no store")
-    matches = [match, *([match.messages] if match.messages is not None and request.method == "GET" else [])]
-    if target.inner_of is not None:
-        inner_rules, limits = target.inner_of(described)
-        if limits and (inner := inner_rules.match(make(), limits)) is not None:
-            matches.append(inner)
-    results = _results([call for one in matches for call in one.callables], request)
+def _find_buckets(
+    target: Target, described: DescribedRequest, override_sets: Sequence[ActiveOverrides]
+) -> RequestBuckets:
+    steps = target.steps_of(described)
+    matches: list[tuple[Match, Step, CallResults]] = []
+    elsewhere: list[str] = []
+    for step in steps:
+        match = step.rules.match(step.request, step.endpoint_rules)
+        if match is not None and match.denied:
+            return RequestBuckets((), (), "the client is on the blocklist, which needs no store")
+        if match is not None and step.store not in (None, target.settings.store):
+            elsewhere += [rule.name for rule in step.endpoint_rules]
+        elif match is not None:
+            messages = match.messages if step.request.method == "GET" else None
+            both = [match] if messages is None else [match, messages]
+            results = _results([call for one in both for call in one.callables], step.request)
+            matches += [(one, step, results) for one in both]
     found: dict[tuple[str, str], tuple[Charge, str, tuple[Key, str]]] = {}
     missing: dict[str, str] = {}
-    for one in matches:
-        missing.update(_missing_keys(one, request, results, may_be_shared=described.ip == ""))
-        charge_plan = plan(one, request, results)
-        for charge, compiled in zip(charge_plan.charges, charge_plan.compiled_limits, strict=True):
-            if compiled.policy.name in missing:
-                continue
-            identity = compiled.identity(request, request.route or one.route, results) or "no client in particular"
-            parts = _as_limit(charge), compiled.policy.name, (compiled.key, identity)
-            found.setdefault((charge.key, charge.limit.bucket), parts)
+    all_results: dict[RequestCallable, Any] = {}
+    applied: dict[str, Override] = {}
+    is_blocked = False
+    for match, step, results in matches:
+        request = step.request
+        route = request.route or match.route
+        all_results |= results
+        missing.update(_missing_keys(match, request, results, may_be_shared=described.ip == ""))
+        limits = match.limits_for(request, route, results) or ()
+        applied |= {one.id: one for one in override_sets[0].applied(limits, request, route, results)}
+        for overrides in override_sets:
+            charge_plan = plan(match, request, results, overrides)
+            is_blocked |= charge_plan.denied_source == "store"
+            for charge, compiled in zip(charge_plan.charges, charge_plan.compiled_limits, strict=True):
+                if compiled.policy.name in missing:
+                    continue
+                identity = compiled.identity(request, route, results) or "no client in particular"
+                parts = _as_limit(charge), compiled.policy.name, (compiled.key, identity)
+                found.setdefault((charge.key, charge.limit.bucket), parts)
+        if is_blocked and len(override_sets) == 1:
+            break  # no later step decides the request
     charges, names, keys = zip(*found.values(), strict=True) if found else ((), (), ())
-    reason = "" if found else "no limit applies to this request"
-    return RequestBuckets(charges, names, reason, _missing_messages(missing), keys, results)
+    reason = _BLOCKED if is_blocked else _NO_LIMIT if matches or not steps else _NOT_LIMITED
+    return RequestBuckets(
+        charges,
+        names,
+        "" if found else reason,
+        _missing_messages(missing),
+        keys,
+        all_results,
+        elsewhere,
+        tuple(applied.values()),
+    )
 
 
 def look(store: Store, charges: Sequence[Charge], *, limited: bool = False) -> list[Bucket]:

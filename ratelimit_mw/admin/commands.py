@@ -1,4 +1,4 @@
-"""The commands `peek`, `reset`, `keys`, `top` and `tail`, for `python -m ratelimit_mw`, Flask and Django."""
+"""The commands `peek`, `reset`, `keys`, `top`, `tail` and others, for `python -m ratelimit_mw`, Flask and Django."""
 
 import argparse
 import re
@@ -9,10 +9,14 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, forget, most_refused
 from ratelimit_mw.admin.buckets import Bucket, RequestBuckets, find_buckets, look, split_key
+from ratelimit_mw.admin.in_force import overrides_in_force
 from ratelimit_mw.admin.listing import Listing, inventory_of
 from ratelimit_mw.admin.output import CommandParser, bucket_row, json_text, refusal_row, table, write_line
+from ratelimit_mw.admin.override_commands import Run, add_override_commands, applied_lines
 from ratelimit_mw.admin.target import DescribedRequest, Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
 from ratelimit_mw.core.identity import rule_spellings
@@ -33,8 +37,9 @@ _SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600}
 _DENY_CACHE: Final = "processes that remember a refusal follow within deny_cache, 1 s by default"
 _FROM_FILE: Final = (
     "limits that are attached to endpoints are not in a settings file: `keys` lists their buckets, `reset --key` "
-    "forgets them, and in Flask and Django `flask ratelimit` and `manage.py ratelimit` find them"
+    "forgets them, and `--app MODULE:APP`, `flask ratelimit` and `manage.py ratelimit` find them"
 )
+_ELSEWHERE: Final = "limits with a store of their own are not shown: {}"
 
 _UNREAD: Final = "buckets of this key that stay, because the settings do not have their limits"
 
@@ -44,33 +49,37 @@ OpenTarget = Callable[[argparse.Namespace], Target]
 def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> None:
     """Add the commands to a parser. `has_file`: the first argument names the settings' file."""
 
-    def add(name: str, about: str, run: Callable[[argparse.Namespace, Target], int]) -> Any:
+    def add(commands: Any, name: str, about: str, run: Run) -> Any:
         parser = commands.add_parser(name, help=about, description=about)
         if has_file:
             parser.add_argument("file", nargs="?", help="a TOML file, or one that ends in .json")
-            about_app = "the ASGI app whose RateLimitMiddleware has the settings, or a function that returns the app"
+            about_app = "the ASGI app whose limits are meant, or a function that returns the app"
             parser.add_argument("--app", metavar="MODULE:APP", help=about_app)
+            parser.add_argument("--app-dir", metavar="FOLDER", help="has the app's module; default: the current one")
         parser.add_argument("--json", action="store_true", help="print JSON")
         parser.set_defaults(run=partial(_run, run, open_target))
         return parser
 
-    parser = add("peek", "show what is left in the buckets of a request; changes nothing", _peek)
+    parser = add(commands, "peek", "show what is left in the buckets of a request; changes nothing", _peek)
     _add_request(parser, parser, is_required=True)
-    parser = add("reset", "forget the buckets of a request or of a key, so that the client is admitted again", _reset)
+    parser = add(
+        commands, "reset", "forget the buckets of a request or of a key, so that the client is admitted again", _reset
+    )
     either = parser.add_mutually_exclusive_group(required=True)
     _add_request(parser, either, is_required=False)
     _add_key(parser, either)
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser = add("keys", "list the buckets of the store, at a fifth of its server's time at most", _keys)
+    parser = add(commands, "keys", "list the buckets of the store, at a fifth of its server's time at most", _keys)
     parser.add_argument("--limited", action="store_true", help="only buckets that would refuse a request now")
     _add_key(parser, parser)
     parser.add_argument("--most", type=_positive, metavar="N", help="stop after N buckets")
-    parser = add("top", "show who was refused most; needs the setting remember_refused", _top)
+    parser = add(commands, "top", "show who was refused most; needs the setting remember_refused", _top)
     parser.add_argument("--since", type=_seconds, default=KEPT_SECONDS, metavar="10m", help="s, m or h; at most 1h")
     parser.add_argument("--most", type=_positive, default=DEFAULT_MOST, metavar="N", help="default: %(default)s")
-    parser = add("tail", "show refusals as they happen; needs the setting remember_refused", _tail)
+    parser = add(commands, "tail", "show refusals as they happen; needs the setting remember_refused", _tail)
     parser.add_argument("--rule", metavar="NAME", help="only refusals by this rule; `login` also finds `@login`")
     parser.add_argument("--most", type=_positive, metavar="N", help="stop after N refusals")
+    add_override_commands(commands, add)
 
 
 def run_commands(
@@ -80,7 +89,7 @@ def run_commands(
 
     `program`: the start of the command line. `add`: adds commands of a framework to the parser.
     """
-    parser = CommandParser(prog=program, description="Show who is limited, and let them in again.")
+    parser = CommandParser(prog=program, description="Show who is limited, let them in again, and change limits.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add(commands)
     add_commands(commands, open_target, has_file=False)
@@ -119,7 +128,7 @@ def _seconds(text: str) -> int:
     return seconds
 
 
-def _run(run: Callable[[argparse.Namespace, Target], int], open_target: OpenTarget, args: argparse.Namespace) -> int:
+def _run(run: Run, open_target: OpenTarget, args: argparse.Namespace) -> int:
     """Run a command and return its exit code: 2 if the store gives no answer, 1 for any other error."""
     import_from_working_folder()
     try:
@@ -143,10 +152,11 @@ def _described(args: argparse.Namespace) -> DescribedRequest:
 
 
 def _peek(args: argparse.Namespace, target: Target) -> int:
-    found = find_buckets(target, _described(args), need_all=False)
+    described = _described(args)
     with target.open_store() as store:
+        found = find_buckets(target, described, overrides_in_force(target, store), need_all=False)
         buckets = look(store, found.charges)
-    _show(found, Buckets(buckets), as_json=args.json)
+    _show(found, Buckets(buckets, overrides=found.overrides), as_json=args.json)
     _mention_absent(args, found, buckets)
     _mention_endpoints(args, target)
     return _fail(ConfigError(*found.missing), _FAILED) if found.missing else 0
@@ -154,13 +164,16 @@ def _peek(args: argparse.Namespace, target: Target) -> int:
 
 def _reset(args: argparse.Namespace, target: Target) -> int:
     _check_words(args)
-    described = None if args.key is not None else find_buckets(target, _described(args))
+    described = None if args.key is not None else _described(args)
     with target.open_store() as store:
-        found = described or _buckets_of_key(target, store, args)
+        if described is None:
+            found = _buckets_of_key(target, store, args)
+        else:
+            found = find_buckets(target, described, overrides_in_force(target, store), with_originals=True)
         before = look(store, found.charges)
         if any(bucket.exists for bucket in before) and not args.yes and not _confirmed(found, before):
             return _FAILED
-        done = forget(store, found.charges, before)
+        done = replace(forget(store, found.charges, before), overrides=found.overrides)
     if args.json or not done.buckets:
         _show(found, done, as_json=args.json)
     else:
@@ -172,8 +185,12 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
 
 
 def _mention_absent(args: argparse.Namespace, found: RequestBuckets, buckets: Sequence[Bucket]) -> None:
-    """If a person reads the output, print which callables found no key, and for which clients nothing is counted."""
-    for message in () if args.json else (*found.unanswered, *found.absent(buckets)):
+    """If a person reads the output, print which callables found no key, and for which clients nothing is counted.
+
+    Also, which limits count elsewhere.
+    """
+    elsewhere = [_ELSEWHERE.format(", ".join(found.elsewhere))] if found.elsewhere else []
+    for message in () if args.json else (*found.unanswered, *found.absent(buckets), *elsewhere):
         print(printable(message, _MAX_ERROR), file=sys.stderr)
 
 
@@ -204,7 +221,7 @@ def _buckets_of_key(target: Target, store: Store, args: argparse.Namespace) -> R
 
 def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
     """If the settings come from a file and a person reads the output, print that limits on endpoints are not shown."""
-    if target.endpoint_of is None and not args.json:
+    if target.find_steps is None and not args.json:
         print(_FROM_FILE, file=sys.stderr)
 
 
@@ -221,7 +238,9 @@ def _confirmed(found: RequestBuckets, buckets: list[Bucket]) -> bool:
 def _show(found: RequestBuckets, answer: Buckets, *, as_json: bool) -> None:
     if as_json:
         write_line(json_text(answer))
-    elif not answer.buckets:
+        return
+    _write(applied_lines(answer.overrides))
+    if not answer.buckets:
         write_line(found.reason)
     else:
         # the units that `smooth` has left depend on its rate, not on its quota

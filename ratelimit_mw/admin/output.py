@@ -35,6 +35,11 @@ def write_line(line: str) -> None:
     print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
+def write_note(line: str) -> None:
+    """Write a line to stderr, for a person who reads the output."""
+    print(line, file=sys.stderr)
+
+
 def json_text(value: Any) -> str:
     """Return a value as JSON, in printable ASCII on one line. Infinity, which JSON lacks, is null."""
     text = json.dumps(_finite(to_builtins(value)), ensure_ascii=True, allow_nan=False)
@@ -89,6 +94,14 @@ def duration(seconds: float) -> str:
     whole = math.ceil(seconds)
     size, unit = next(((size, unit) for size, unit in _UNITS if whole >= size), _UNITS[-1])
     return f"{-(-whole // size)} {unit}"
+
+
+def local_time(at: float) -> str:
+    """Return an instant in local time, to the second, with the time zone."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+    except (OverflowError, OSError, ValueError):  # a time that another program wrote
+        return "unknown time"
 
 
 def _instant(at: float) -> str:

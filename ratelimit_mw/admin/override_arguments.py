@@ -16,6 +16,8 @@ from ratelimit_mw.http.networks import parse_network
 from ratelimit_mw.rules.overrides import ADDRESS, KEY, MAX_DURATION, Action
 
 Headers = Sequence[str] | Mapping[str, str]
+_MAX_NAMES: Final = 50  # in a message
+_OF_ENDPOINT: Final = "; for a limit on an endpoint its name with an `@`, as `keys` shows it"
 _MAX_TEXT: Final = 500  # characters of a note or a name
 _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "m"))  # seconds
 _WHO: Final = "expected one of ip, user, headers with one header, and key"
@@ -68,15 +70,24 @@ def action_of(limits: str | None, *, exempt: bool, block: bool) -> Action:
 
 
 def checked_rule(target: Target, rule: str | None) -> str | None:
-    """Return the name of a rule. That of a limit on an endpoint begins with `@`, and is not checked."""
-    known = target.rules.rule_names
-    if rule is None or (isinstance(rule, str) and rule.startswith("@")) or rule in known:
+    """Return the name of a rule, or of a limit on an endpoint.
+
+    Without the framework's app, the names of limits on endpoints are unknown: a name that begins with `@` is theirs.
+    """
+    if rule is None:
+        return None
+    names = target.rules.rule_names
+    find_rules = target.find_endpoint_rules
+    if find_rules is None:
+        known, hint = {*names, *([rule] if isinstance(rule, str) and rule.startswith("@") else [])}, _OF_ENDPOINT
+    else:
+        limit_sets = [one.limit_set for one in find_rules() if not one.is_exempt]
+        known, hint = {*names, *(name for one in limit_sets for name in one.rule_names)}, ""
+        names = list(dict.fromkeys([*names, *(one.bucket_name for one in limit_sets)]))
+    if rule in known:
         return rule
-    raise ConfigError(
-        f"--rule: got {rule!r:.100}, expected one of {', '.join(known)}; for a limit on an endpoint its name with an "
-        "`@`, as `keys` and `peek` show it",
-        code="RL-065",
-    )
+    shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} others" * (len(names) > _MAX_NAMES))
+    raise ConfigError(f"--rule: got {rule!r:.100}, expected one of {shown}{hint}", code="RL-065")
 
 
 def checked_duration(duration: float) -> float:

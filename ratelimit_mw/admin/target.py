@@ -1,6 +1,6 @@
 """The subject of an operator's command: an app with its settings, rules and store, and the description of a request."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.http.views import AsgiRequest, TargetRequest
 from ratelimit_mw.rules.rule_set import RuleSet
-from ratelimit_mw.rules.rule_table import EndpointRules
+from ratelimit_mw.rules.rule_table import CompiledRule, EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, check_is_store
 from ratelimit_mw.stores.url import open_existing
@@ -26,8 +26,6 @@ _MEMORY: Final = (
     "POST /v1/peek and /v1/reset itself"
 )
 
-Endpoint = tuple[EndpointRules, str | None]  # the limits of an endpoint, and the template of its path
-Inner = tuple[RuleSet, EndpointRules]  # limits of an endpoint, after the rules that they were compiled with
 SettingsSource = Settings | Mapping[str, Any] | str | Path  # a text or a Path names a file
 
 
@@ -90,21 +88,38 @@ class DescribedRequest(Struct, frozen=True):
         return TargetRequest(scope, self.ip or None, route=route)
 
 
+class Step(Struct, frozen=True):
+    """Limits that decide a request at once: those of a middleware, of an endpoint, or of both.
+
+    `endpoint_rules`: the limits of the request's endpoint. `request`: as callables receive it. `store`: that of the
+    limits, as in the settings; None for the target's.
+    """
+
+    rules: RuleSet
+    request: Request
+    endpoint_rules: EndpointRules = ()
+    store: Any = None
+
+
 class Target(Struct, frozen=True):
     """An app's settings and rules.
 
-    `endpoint_of`: finds the endpoint of a request, if the framework's app is known. `context_of`: the context in which
-    the framework handles the request, e.g. with `flask.request`. `endpoint_of` and callables run in it.
-    `request_of`: makes the request that callables receive; None means one of ASGI.
-    `inner_of`: finds limits that decide a request after `rules` has admitted it, as throttles do.
+    `find_steps`: returns the steps of a request in order, if the framework's app is known; see `steps_of`.
+    `context_of`: the context in which the framework handles the request, e.g. with `flask.request`. `find_steps` and
+    callables run in it. `find_endpoint_rules`: returns the limits on all endpoints, if the framework's app is known.
     """
 
     settings: Settings
     rules: RuleSet
-    endpoint_of: Callable[[DescribedRequest], Endpoint] | None = None
+    find_steps: Callable[[DescribedRequest], Iterable[Step]] | None = None
     context_of: Callable[[DescribedRequest], AbstractContextManager[object]] = nullcontext
-    inner_of: Callable[[DescribedRequest], Inner] | None = None
-    request_of: Callable[[DescribedRequest], Request] | None = None
+    find_endpoint_rules: Callable[[], Iterable[CompiledRule]] | None = None
+
+    def steps_of(self, described: DescribedRequest) -> Sequence[Step]:
+        """Return the steps that decide a request. Without an app, the rules of the settings are the only one."""
+        if self.find_steps is None:
+            return [Step(self.rules, described.request())]
+        return list(self.find_steps(described))
 
     @classmethod
     def of(cls, source: "SettingsSource | Target") -> "Target":

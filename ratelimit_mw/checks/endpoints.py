@@ -69,14 +69,22 @@ def _no_effect_methods(infos: Iterable[RouteInfo]) -> Iterator[Finding]:
     """Yield a finding for each limit whose `methods` do not occur in any of its routes."""
     routes: dict[EndpointLimit, list[RouteInfo]] = {}
     for info in infos:
-        if getattr(info.route, "routes", ()):
-            continue  # a mount; `infos` also contains its routes
-        around = [limit for enforcer in _enforcers(info) for limit in enforcer.limits_around]
-        for limit in dict.fromkeys([*limits_on(info.endpoint), *around]):
+        for limit in limits_of_route(info):
             routes.setdefault(limit, []).append(info)
     for limit, limited in routes.items():
         subject, methods = f"{limited[0].template}: its limit", [info.methods for info in limited]
         yield from no_effect_methods(subject, limit.rule, "its routes", methods)
+
+
+def limits_of_route(info: RouteInfo) -> Iterable[EndpointLimit]:
+    """Return the limits on the endpoint of a route, in middleware around it, and among its dependencies.
+
+    None for a mount with routes, which are places of their own.
+    """
+    if getattr(info.route, "routes", ()):
+        return ()
+    around = [limit for enforcer in _enforcers(info) for limit in enforcer.limits_around]
+    return dict.fromkeys([*limits_on(info.endpoint), *around])
 
 
 def _rule_findings(infos: Sequence[RouteInfo], settings: Settings) -> Iterator[Finding]:

@@ -59,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
 def _target(args: argparse.Namespace) -> Target:
     if (args.file is None) == (args.app is None):
         raise ConfigError("expected either the file of the settings or --app MODULE:APP", code="RL-051")
-    return Target.of(args.file) if args.app is None else target_of_app(args.app)
+    if args.app is None and args.app_dir is not None:
+        raise ConfigError("--app-dir: present without --app, expected --app MODULE:APP beside it", code="RL-051")
+    return Target.of(args.file) if args.app is None else target_of_app(args.app, args.app_dir)
 
 
 def _print_schema(_: argparse.Namespace) -> int:

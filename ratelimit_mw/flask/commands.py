@@ -1,12 +1,13 @@
 """`flask ratelimit`: `check`, and the commands of `ratelimit_mw.admin`, for the app that Flask loads."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from ratelimit_mw.admin.commands import run_commands
 from ratelimit_mw.admin.output import write_line
-from ratelimit_mw.admin.target import DescribedRequest, Endpoint, Target
+from ratelimit_mw.admin.target import DescribedRequest, Step, Target
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.flask.endpoint_limits import enforcement_findings, is_strict
 
@@ -18,7 +19,7 @@ with require("flask"):
 
 @click.command(
     "ratelimit",
-    short_help="Show who is limited, and let them in again.",
+    short_help="Show who is limited, let them in again, and change limits.",
     add_help_option=False,  # the commands have their own
     context_settings={"ignore_unknown_options": True},
 )
@@ -26,7 +27,7 @@ with require("flask"):
 @click.pass_context
 @with_appcontext
 def ratelimit_command(context: click.Context, words: tuple[str, ...]) -> None:
-    """Run one of check, peek, reset, keys, top, tail."""
+    """Run one of check, peek, reset, keys, top, tail, override, switch, changes."""
     app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  # documented
     context.exit(run_commands("flask ratelimit", words, lambda _: _target(app), partial(_add_check, app)))
 
@@ -64,8 +65,11 @@ def _target(app: Flask) -> Target:
             environ_overrides={name: value for name, value in environ.items() if value},
         )
 
-    def endpoint_of(described: DescribedRequest) -> Endpoint:
-        rule = request.url_rule
-        return ((), None) if rule is None else (hooks.limits_of(rule, described.method_and_target[0]), rule.rule)
+    def find_steps(described: DescribedRequest) -> Sequence[Step]:
+        rule, rules = request.url_rule, hooks.gate.rule_set
+        if rule is None:
+            return [Step(rules, described.request())]
+        limits = hooks.limits_of(rule, described.method_and_target[0])
+        return [Step(rules, described.request(rule.rule), limits)]
 
-    return Target(hooks.gate.settings, hooks.gate.rule_set, endpoint_of, context_of)
+    return Target(hooks.gate.settings, hooks.gate.rule_set, find_steps, context_of, hooks.endpoint_rules)

@@ -1,6 +1,6 @@
 """The functions that Flask calls before and after each request."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from ratelimit_mw.http.response import HeaderList, HeaderStyle, addable, addable
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.views import WsgiRequest
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
-from ratelimit_mw.rules.rule_table import EndpointRules
+from ratelimit_mw.rules.rule_table import CompiledRule, EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.endpoint_limits import EndpointLimit
 from ratelimit_mw.wsgi.send import send_refusal
@@ -285,12 +285,19 @@ class Hooks:
 
     def endpoint_findings(self) -> Sequence[Finding]:
         """Return what the first requests to all views report about their limits."""
+        return self.gate.rule_set.endpoint_findings(self._all_endpoints())
+
+    def endpoint_rules(self) -> Iterator[CompiledRule]:
+        """Yield the limits on all views and blueprints."""
+        for _, compiled in self._all_endpoints():
+            yield from compiled()
+
+    def _all_endpoints(self) -> Iterator[tuple[str, Callable[[], EndpointRules]]]:
         views = self._app.view_functions
-        return self.gate.rule_set.endpoint_findings(
-            (rule.endpoint, partial(self._compiled, views.get(rule.endpoint), rule.endpoint, rule.rule, method))
-            for rule in self._app.url_map.iter_rules()
-            for method in sorted(rule.methods or ())
-        )
+        for rule in self._app.url_map.iter_rules():
+            for method in sorted(rule.methods or ()):
+                view = views.get(rule.endpoint)
+                yield rule.endpoint, partial(self._compiled, view, rule.endpoint, rule.rule, method)
 
     def _compiled(self, view: Any, endpoint: str, route: str, method: str) -> EndpointRules:
         app = self._app

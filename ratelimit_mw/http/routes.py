@@ -179,9 +179,34 @@ def routes_below(app: Any) -> Sequence[Any]:
 
 def endpoint_below(routes: Sequence[Any], scope: Scope) -> Any:
     """Return the endpoint to which the router will pass a request; None if it is unknown."""
-    for route in routes:
-        match, more = route.matches(dict(scope))
+    route, inner = full_match(routes, scope)
+    if route is None:
+        return None
+    inside = _child_routes(route)
+    return endpoint_below(inside, inner) if inside else inner.get("endpoint")
+
+
+def full_match(routes: Sequence[Any], scope: Scope) -> tuple[Any, dict[str, Any]]:
+    """Return the route to which a router passes a request, and the scope that it passes on; None if there is none.
+
+    Included routers of FastAPI are searched, too. The scope has what the functions of this module read.
+    """
+    for route, leaf in _leaves(routes):
+        if not hasattr(leaf, "matches"):  # of a framework with other routes
+            continue
+        match, more = leaf.matches({**scope})
         if match.name == "FULL":
-            inside = _child_routes(route)
-            return endpoint_below(inside, {**scope, **more}) if inside else more.get("endpoint")
-    return None
+            return route, _scope_at(leaf, scope, more)
+    return None, {**scope}
+
+
+def every_match(routes: Sequence[Any], scope: Scope) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield what `full_match` returns for each of the routes, if it is the one that matches."""
+    for route, leaf in _leaves(routes):
+        if hasattr(leaf, "matches"):
+            yield route, _scope_at(leaf, scope, {"endpoint": getattr(leaf, "endpoint", getattr(route, "app", None))})
+
+
+def _scope_at(leaf: Any, scope: Scope, more: Scope) -> dict[str, Any]:
+    context = {"fastapi": {"effective_route_context": leaf}} if hasattr(leaf, "original_route") else {}
+    return {**scope, "route": getattr(leaf, "original_route", leaf), **context, **more}

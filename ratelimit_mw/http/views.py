@@ -117,7 +117,8 @@ class TargetRequest(AsgiRequest):
 
     @property
     def paths(self) -> Sequence[str]:
-        return paths_of_target(self.raw["raw_path"])
+        root, paths = self.raw["root_path"], paths_of_target(self.raw["raw_path"])
+        return tuple(dict.fromkeys(strip_root(root, path) for path in paths)) if root else paths
 
 
 def wsgi_lines(environ: Mapping[str, Any], name: str) -> Sequence[str]:

@@ -341,6 +341,18 @@ class ActiveOverrides:
             chosen += own
         return chosen if is_changed else limits
 
+    def applied(
+        self, limits: Sequence[CompiledLimit], request: KeyContext, route: str, results: CallResults
+    ) -> Sequence[Override]:
+        """Return the overrides and switches that `limits_for` applies, each once. For operators."""
+        index, address = self._index, shortest(request.client)
+        block = None if limits or address is None else _first(index.of_address(address), None)
+        found = [block] if block is not None and block.action == "block" else []
+        for limit_set, group in groupby(limits, lambda limit: limit.limit_set):
+            entry, _ = self._entry_of(list(group), address, request, route, results)
+            found += [one for one in (entry, _first([index.everyone], limit_set)) if one is not None]
+        return list({one.id: one for one in found}.values())
+
     def switch_of_all(self) -> Action | None:
         """Return the action of the switch for all rules."""
         return next((entry.action for entry in self._index.everyone if entry.rule is None), None)

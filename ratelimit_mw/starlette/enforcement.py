@@ -233,15 +233,25 @@ class EndpointDecision(Struct):
             self.state.headers_claimed = True
 
 
-async def enforce_on_endpoint(
+def checks_on_endpoint(
     scope: Scope, endpoint_limits: tuple[AsgiEndpointLimit, ...], endpoint: Any, name: str | None = None
-) -> EndpointDecision | None:
-    """Enforce limits on the endpoint of the matched route. `name`: see `EndpointCheck`; None: the endpoint's name."""
+) -> tuple[Sequence[EndpointCheck], str | None]:
+    """Return the checks of limits on the endpoint of the matched route, and the template of the route, if known.
+
+    `name`: see `EndpointCheck`; None: the endpoint's name.
+    """
     info = route_info(scope)
     checks = endpoint_checks(
         endpoint_limits, bucket_name_of(endpoint) if name is None else name, display_name(info, endpoint)
     )
-    return await enforce(scope, checks, None if info is None else info.template)
+    return checks, None if info is None else info.template
+
+
+async def enforce_on_endpoint(
+    scope: Scope, endpoint_limits: tuple[AsgiEndpointLimit, ...], endpoint: Any, name: str | None = None
+) -> EndpointDecision | None:
+    """Enforce limits on the endpoint of the matched route. The arguments are those of `checks_on_endpoint`."""
+    return await enforce(scope, *checks_on_endpoint(scope, endpoint_limits, endpoint, name))
 
 
 async def enforce(

@@ -13,8 +13,11 @@ from ratelimit_mw.settings.endpoint_limits import EndpointLimit, HonorsExempt, i
 from ratelimit_mw.settings.rule import LimitsValue
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,
+    EndpointCheck,
     EndpointOptions,
     asgi_limits_on,
+    checks_on_endpoint,
+    enforce,
     enforce_on_endpoint,
 )
 
@@ -47,18 +50,23 @@ class RateLimit(HonorsExempt):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
-        if scope["type"] in ("http", "websocket") and not self._is_exempt(scope):
-            endpoint = scope.get("endpoint")
-            name = None
-            if not (inspect.isroutine(endpoint) or inspect.isclass(endpoint)):
-                info = route_info(scope)
-                name = "" if info is None else info.template
-            decision = await enforce_on_endpoint(scope, self._endpoint_limits, endpoint, name)
+        if scope["type"] in ("http", "websocket") and (found := self.checks_on(scope)) is not None:
+            decision = await enforce(scope, *found)
             if decision is not None:
                 if await decision.send_refusal(receive, send):
                     return
                 send = decision.with_headers(send)
         await self.app(scope, receive, send)
+
+    def checks_on(self, scope: Scope) -> tuple[Sequence[EndpointCheck], str | None] | None:
+        """Return the checks of a request, and the template of its route; None if its endpoint is exempt."""
+        if self._is_exempt(scope):
+            return None
+        endpoint, name = scope.get("endpoint"), None
+        if not (inspect.isroutine(endpoint) or inspect.isclass(endpoint)):
+            info = route_info(scope)
+            name = "" if info is None else info.template
+        return checks_on_endpoint(scope, self._endpoint_limits, endpoint, name)
 
     @property
     def limits_around(self) -> Sequence[EndpointLimit]:

@@ -60,7 +60,7 @@ LOGIN = {"request": "POST /login", "ip": "192.0.2.7"}
 
 ENDPOINTS = (
     "limits that are attached to endpoints are not in a settings file: `keys` lists their buckets, `reset --key` "
-    "forgets them, and in Flask and Django `flask ratelimit` and `manage.py ratelimit` find them\n"
+    "forgets them, and `--app MODULE:APP`, `flask ratelimit` and `manage.py ratelimit` find them\n"
 )
 GATES: list[Gate] = []
 

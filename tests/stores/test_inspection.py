@@ -151,9 +151,9 @@ def test_rights_of_remember_refused_match_the_documented_ones() -> None:
 
 def test_check_names_all_missing_rights_together(check: Check, server: RedisServer) -> None:
     grant(server, ["eval", "get", "time"])
-    rights = "rights   lacks evalsha, pexpire, script|load, set, unlink"
+    rights = "rights   lacks evalsha, hmget, pexpire, script|load, set, unlink"
     assert rights in of_store(check(settings(url(server.url)), "--store", code=1))
-    sets = "rights   lacks evalsha, pexpire, script|load, set, unlink, zadd, zcount"
+    sets = "rights   lacks evalsha, hmget, pexpire, script|load, set, unlink, zadd, zcount"
     assert any(
         line.startswith(sets) for line in of_store(check(settings(url(server.url), concurrent="2"), "--store", code=1))
     )

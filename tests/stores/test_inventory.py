@@ -15,6 +15,7 @@ from redis.cluster import RedisCluster as ClusterClient
 from ratelimit_mw import Charge, FixedWindow, SlidingWindowLog, StoreError
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import AsyncInventory, Inventory, Refusal
+from ratelimit_mw.stores.kept_overrides import KeptOverrides
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer, free_port

@@ -22,7 +22,7 @@ UNANSWERED = (
 )
 MISSING = (
     "ratelimit_mw: --app: got 'shop_app:ap', expected MODULE:APP, or MODULE:FUNCTION of a function that returns the "
-    "app: AttributeError: 'types.SimpleNamespace' object has no attribute 'ap'"
+    "app: AttributeError: 'types.SimpleNamespace' object has no attribute 'ap', did you mean 'app'?"
 )
 
 

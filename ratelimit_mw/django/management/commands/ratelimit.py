@@ -2,6 +2,7 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -10,21 +11,23 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
-from django.urls import Resolver404, resolve
+from django.urls import Resolver404, get_resolver, resolve
+from msgspec.structs import replace
 
 from ratelimit_mw.admin.commands import add_commands
-from ratelimit_mw.admin.target import DescribedRequest, Endpoint, Inner, Target
+from ratelimit_mw.admin.target import DescribedRequest, Step, Target
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.django.endpoint_limits import SETTING_NAME
-from ratelimit_mw.django.middleware import RateLimitMiddleware
-from ratelimit_mw.django.request import DjangoRequest, route_of
-from ratelimit_mw.django.throttle import throttle_rules
+from ratelimit_mw.django.endpoint_limits import SETTING_NAME, compile_limits, limits_by_level
+from ratelimit_mw.django.middleware import METHODS, RateLimitMiddleware
+from ratelimit_mw.django.request import DjangoRequest
+from ratelimit_mw.django.throttle import throttle_rules, views_of
+from ratelimit_mw.rules.rule_table import CompiledRule
 
 
 class Command(BaseCommand):
-    """Shows which clients the settings, views and throttles of this project limit, and resets them."""
+    """Shows which clients the settings, views and throttles of this project limit, resets them, and changes limits."""
 
-    help = "Show who is limited, and let them in again: peek, reset, keys, top, tail."
+    help = "Show who is limited, let them in again, and change limits: peek, reset, keys, top, tail, override, switch."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the commands."""
@@ -48,19 +51,23 @@ def _target(_: Namespace) -> Target:
             raise
         middleware = RateLimitMiddleware(_respond_async)
 
-    def endpoint_of(described: DescribedRequest) -> Endpoint:
-        request = _request(described)
-        return middleware.limits_of(request)[0], route_of(request)
+    def find_steps(described: DescribedRequest) -> Iterator[Step]:
+        request, inner = _request(described), middleware.gate.nested
+        yield Step(middleware.gate.rule_set, DjangoRequest(request, None), middleware.limits_of(request)[0])
+        match, nested = request.resolver_match, Step(inner.rule_set, DjangoRequest(request, None))
+        if match is not None and nested.rules.match(nested.request) is not None:  # else no throttle limits the client
+            yield replace(nested, endpoint_rules=throttle_rules(match.func, inner))
 
-    def throttles_of(described: DescribedRequest) -> Inner:
-        match, gate = _request(described).resolver_match, middleware.gate.nested
-        return gate.rule_set, () if match is None else throttle_rules(match.func, gate)
+    def find_endpoint_rules() -> Iterator[CompiledRule]:
+        rules, inner = middleware.gate.rule_set, middleware.gate.nested
+        for view, route in views_of(get_resolver().url_patterns):
+            for method in METHODS:
+                yield from compile_limits(rules, limits_by_level(view, method, route))
+            yield from throttle_rules(view, inner)
 
-    def request_of(described: DescribedRequest) -> DjangoRequest:
-        return DjangoRequest(_request(described), None)
-
-    rules = middleware.gate.rule_set
-    return Target(middleware.gate.settings, rules, endpoint_of, inner_of=throttles_of, request_of=request_of)
+    return Target(
+        middleware.gate.settings, middleware.gate.rule_set, find_steps, find_endpoint_rules=find_endpoint_rules
+    )
 
 
 def _request(described: DescribedRequest) -> HttpRequest:

@@ -1,0 +1,291 @@
+"""`override`, `switch` and `changes`: with a settings file, with `--app`, in Flask and in Django."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from io import StringIO
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from django.core.management import call_command
+from django.http import HttpResponse
+from django.test import Client, override_settings
+from django.urls import path
+from fastapi import Depends, FastAPI
+from flask import Flask
+from httpx import ASGITransport, AsyncClient
+
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.cli import main
+from ratelimit_mw.django import limit as django_limit
+from ratelimit_mw.django.management.commands.ratelimit import Command
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.testing import Control, freeze
+
+pytestmark = pytest.mark.once
+
+SEARCH = "2/hour using fixed_window"
+CLIENT = "192.0.2.7"
+NOW = 4_102_444_800.0  # the year 2100, so that what is set has not ended by the clock of the app
+FOLLOW = "processes follow within refresh, 1 s"
+NO_APP = (
+    "limits that are attached to endpoints are not in a settings file: `keys` lists their buckets, `reset --key` "
+    "forgets them, and `--app MODULE:APP`, `flask ratelimit` and `manage.py ratelimit` find them"
+)
+
+
+class Answer(NamedTuple):
+    code: int
+    out: list[str]
+    err: list[str]
+
+
+class Front(NamedTuple):
+    """One of the command lines. `ask`: requests `/search` from an address, and returns the status."""
+
+    name: str
+    run: Callable[..., Answer]
+    ask: Callable[[str], int]
+    clock: Control
+
+    def get(self, address: str, times: int = 1) -> list[int]:
+        """Return the statuses of requests, after the app has looked for changes."""
+        self.clock.advance(1.0)
+        self.ask("198.51.100.9")
+        return [self.ask(address) for _ in range(times)]
+
+
+def settings_of(url: str) -> dict[str, Any]:
+    return {"limits": "50/minute", "key": "ip", "store": url, "store_timeout": 5.0}
+
+
+@django_limit(SEARCH, name="search")
+def search_view(request: Any) -> HttpResponse:
+    return HttpResponse("found")
+
+
+urlpatterns = [path("search", search_view)]
+
+
+def fastapi_app(url: str) -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/search", dependencies=[Depends(RateLimit(SEARCH, name="search"))])
+    async def search() -> str:
+        return "found"
+
+    app.add_middleware(RateLimitMiddleware, settings_of(url))
+    return app
+
+
+def flask_app(url: str) -> Flask:
+    app = Flask("shop")
+    limiter = RateLimiter(app, settings_of(url))
+
+    @app.get("/search")
+    @limiter.limit(SEARCH, name="search")
+    def search() -> str:
+        return "found"
+
+    return app
+
+
+def getting(app: Any, runner: asyncio.Runner) -> Callable[[str], int]:
+    async def get(address: str) -> int:
+        async with AsyncClient(transport=ASGITransport(app, client=(address, 1)), base_url="http://test") as client:
+            status = (await client.get("/search")).status_code
+        if looks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(looks, timeout=30)
+        return status
+
+    return lambda address: runner.run(get(address))
+
+
+@pytest.fixture
+def clock() -> Iterator[Control]:
+    with freeze() as control:
+        yield control
+
+
+@pytest.fixture(params=["file", "app", "flask", "django"])
+def front(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Front]:
+    name, url = request.param, f"sqlite://{tmp_path}/limits.db"
+
+    def in_cli(*words: str) -> Answer:
+        place = [str(tmp_path / "limits.json")] if name == "file" else ["--app", "shop_app:create"]
+        end = 2 if words[0] == "override" else 1
+        code = main([*words[:end], *place, *words[end:]])
+        out, err = capsys.readouterr()
+        return Answer(code, out.splitlines(), err.splitlines())
+
+    def in_flask(*words: str) -> Answer:
+        done = app.test_cli_runner().invoke(args=["ratelimit", *words])
+        return Answer(done.exit_code, done.stdout.splitlines(), done.stderr.splitlines())
+
+    def in_django(*words: str) -> Answer:
+        out, err, code = StringIO(), StringIO(), 0
+        try:
+            call_command(Command(), *words, stdout=out, stderr=err)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Answer(code, out.getvalue().splitlines(), err.getvalue().splitlines())
+
+    clock = request.getfixturevalue("clock")
+    if name == "django":
+        middleware = ["ratelimit_mw.django.RateLimitMiddleware"]
+        with override_settings(ROOT_URLCONF=__name__, RATELIMIT_MW=settings_of(url), MIDDLEWARE=middleware):
+            client = Client()
+            yield Front(name, in_django, lambda ip: client.get("/search", REMOTE_ADDR=ip).status_code, clock)
+    elif name == "flask":
+        app = flask_app(url)
+        client = app.test_client()
+        yield Front(
+            name, in_flask, lambda ip: client.get("/search", environ_base={"REMOTE_ADDR": ip}).status_code, clock
+        )
+    else:
+        (tmp_path / "limits.json").write_text(json.dumps(settings_of(url)))
+        monkeypatch.setitem(sys.modules, "shop_app", SimpleNamespace(create=lambda: fastapi_app(url)))
+        with asyncio.Runner() as runner:
+            yield Front(name, in_cli, getting(fastapi_app(url), runner), clock)
+
+
+@pytest.fixture(autouse=True)
+def _known_ids_and_times(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    numbers = count(1)
+    for module in ("changing", "override_set"):
+        monkeypatch.setattr(f"ratelimit_mw.admin.{module}.token_hex", lambda _: f"id{next(numbers)}")
+        monkeypatch.setattr(f"ratelimit_mw.admin.{module}.time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setenv("TZ", "XYZ-5:45")  # east of Greenwich
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+BY = ("--by", "ann")
+DAY_LATER = "until 2100-01-02 05:45:00 XYZ"
+HOUR_LATER = "until 2100-01-01 06:45:00 XYZ"
+
+
+def test_one_client_is_exempt_until_it_is_cleared(front: Front) -> None:
+    rule = "@search" if front.name == "file" else "search"
+    assert front.get(CLIENT, 3) == [200, 200, 429]
+    answer = front.run("override", "set", "--ip", CLIENT, "--rule", rule, "--exempt", "--note", "VIP", *BY)
+    row = f"id1  ip={CLIENT}  {rule}  exempt  {DAY_LATER}  ann  VIP"
+    assert answer == (0, [row], [FOLLOW])
+    assert front.get(CLIENT, 3) == [200, 200, 200]
+    assert front.get("192.0.2.8", 3) == [200, 200, 429]
+    assert front.run("override", "list") == (0, [row], [])
+    shown = {"id": "id1", "rule": rule, "who": f"ip={CLIENT}", "action": "exempt", "limits": None}
+    shown |= {"until": NOW + 86_400, "note": "VIP", "by": "ann"}
+    assert json.loads(front.run("override", "list", "--json").out[0]) == {"overrides": [shown]}
+    answer = front.run("peek", "--request", "/search", "--ip", CLIENT)
+    if front.name == "file":  # has no limit of the endpoint
+        assert (answer.code, answer.out[0].split()[0], answer.err[-1]) == (0, "default", NO_APP)
+    else:
+        assert (answer.code, answer.out[0]) == (0, f"override id1: exempt {DAY_LATER} (ip={CLIENT}; rule {rule}; VIP)")
+        assert json.loads(front.run("peek", "--request", "/search", "--ip", CLIENT, "--json").out[0])["overrides"] == [
+            shown
+        ]
+    assert front.run("override", "clear", "--id", "id1", *BY) == (0, [row], ["1 cleared", FOLLOW])
+    assert front.get(CLIENT) == [429]
+    nothing = ["nothing cleared: `override list` shows what there is"]
+    assert front.run("override", "clear", "--ip", CLIENT) == (0, [], nothing)
+    assert front.run("override", "list") == (0, [], [])
+
+
+def test_one_client_has_other_limits_and_reset_forgets_what_is_counted_with_and_without_them(front: Front) -> None:
+    rule = "@search"
+    assert front.get(CLIENT, 3) == [200, 200, 429]
+    limits = ("--limits", "4/hour using fixed_window", "--for", "1h", "--json")
+    answer = front.run("override", "set", "--ip", CLIENT, "--rule", rule, *limits, *BY)
+    shown = {"id": "id1", "rule": rule, "who": f"ip={CLIENT}", "action": "limits"}
+    shown |= {"limits": "4/hour using fixed_window", "until": NOW + 3600, "note": "", "by": "ann"}
+    assert (answer.code, json.loads(answer.out[0]), answer.err) == (0, {"overrides": [shown]}, [])
+    assert front.get(CLIENT, 5) == [200, 200, 200, 200, 429]
+    if front.name == "file":
+        return
+    line = f"override id1: 4/hour using fixed_window {HOUR_LATER} (ip={CLIENT}; rule @search)"
+    described = ("--request", "/search", "--ip", CLIENT)
+    first, *_, last = front.run("peek", *described).out
+    assert (first, last.split()[:6]) == (line, ["search", "4/3600s", "using", "fixed_window", "0", "of"])
+    done = json.loads(front.run("reset", *described, "--yes", "--json").out[0])
+    forgotten = {"@search": 2, "default": 1 if front.name == "app" else 0}
+    assert (done["forgotten"], done["overrides"]) == (sum(forgotten.values()), [shown])
+    assert " 4 of 4 left " in front.run("peek", *described).out[-1]
+    assert front.run("override", "clear", "--all").code == 0
+    assert " 2 of 2 left " in front.run("peek", *described).out[-1]
+
+
+def test_a_network_is_blocked_and_everything_is_switched_off_and_on(front: Front) -> None:
+    assert front.get(CLIENT) == [200]
+    assert front.run("override", "set", "--ip", "192.0.2.0/24", "--block", *BY).code == 0
+    assert front.get(CLIENT) + front.get("198.51.100.1") == [403, 200]
+    assert front.run("peek", "--request", "/search", "--ip", CLIENT).out == [
+        f"override id1: blocked {DAY_LATER} (ip=192.0.2.0/24)",
+        "an override blocks the client",
+    ]
+    assert front.run("override", "clear", "--ip", "192.0.2.0/24").code == 0
+    assert front.get(CLIENT, 2) == [200, 429]
+
+    switched = front.run("switch", "off", "--for", "1h", "--note", "fire", *BY)
+    assert switched == (0, [f"id4  everyone  all rules  off  {HOUR_LATER}  ann  fire"], [FOLLOW])
+    assert front.get(CLIENT, 3) == [200, 200, 200]
+    assert front.run("peek", "--request", "/search", "--ip", CLIENT).out == [
+        f"override id4: off for everyone {HOUR_LATER} (fire)",
+        "no limit applies to this request",
+    ]
+    assert front.run("switch", "on", *BY) == (0, ["all rules are on"], [FOLLOW])
+    assert front.get(CLIENT) == [429]
+
+
+def test_a_rule_is_in_shadow_and_a_change_is_undone(front: Front) -> None:
+    assert front.get(CLIENT, 3) == [200, 200, 429]
+    row = f"id1  everyone  @search  shadow  {DAY_LATER}  ann"
+    assert front.run("switch", "shadow", "--rule", "@search", *BY) == (0, [row], [FOLLOW])
+    assert front.get(CLIENT) == [200]
+    at = "2100-01-01 05:45:00 XYZ"
+    assert front.run("changes") == (0, [f"id2  {at}  ann  switch shadow @search for 1d"], [])
+    undone = front.run("changes", "--undo", "id2", "--note", "calm", "--by", "bo")
+    assert undone == (0, [f"id3  {at}  bo  undo switch shadow @search for 1d  calm"], [FOLLOW])
+    assert front.get(CLIENT) == [429]
+    first = {"id": "id2", "at": NOW, "by": "ann", "what": "switch shadow @search for 1d", "note": "", "undone": True}
+    second = {"id": "id3", "at": NOW, "by": "bo", "what": "undo switch shadow @search for 1d", "note": "calm"}
+    assert json.loads(front.run("changes", "--json").out[0]) == {"changes": [{**second, "undone": False}, first]}
+    assert front.run("changes").out == [
+        f"id3  {at}  bo   undo switch shadow @search for 1d      calm",
+        f"id2  {at}  ann  switch shadow @search for 1d (undone)",
+    ]
+
+
+CHOICE = "override set: got {}, expected one of {}"
+ACTIONS, CLIENTS = "--limits, --exempt and --block", "--ip, --user, --header and --key"
+MISTAKES = {
+    "--user bob --exempt --block": CHOICE.format("--exempt and --block", ACTIONS),
+    "--user bob": CHOICE.format("none of them", ACTIONS),
+    "--exempt": CHOICE.format("none of them", CLIENTS),
+    "--user bob --ip 192.0.2.7 --exempt": CHOICE.format("--ip and --user", CLIENTS),
+    "--user bob --limits 5/fortnight": "--limits: '5/fortnight': unknown period 'fortnight'",
+    "--ip 192.0.2 --exempt": "--ip: got '192.0.2', expected a network such as '10.0.0.0/8'",
+    "--user bob --exempt --rule sear": "--rule: got 'sear', expected one of app, default, preflight",
+}
+
+
+def test_a_mistake_in_the_words_is_an_error_with_its_place(front: Front) -> None:
+    answers = {words: front.run("override", "set", *words.split()) for words in MISTAKES}
+    assert {words: (one.code, one.out) for words, one in answers.items()} == dict.fromkeys(MISTAKES, (1, []))
+    texts = {words: one.err[0].removeprefix("ratelimit_mw: ") for words, one in answers.items()}
+    assert {words: text[: len(MISTAKES[words])] for words, text in texts.items()} == MISTAKES
+    rest = "; for a limit on an endpoint its name with an `@`, as `keys` shows it"
+    assert texts["--user bob --exempt --rule sear"].endswith(rest if front.name == "file" else ", messages, @search")
