@@ -167,7 +167,7 @@ def dependency_checks(scope: Scope) -> Iterator[tuple[Sequence[EndpointCheck], s
     context = _route_context(scope)
     for run in () if context.exempt else context.runs:
         if run:
-            yield context.checks(run[0]), context.template
+            yield context.checks[run[0]], context.template
 
 
 class _RefusedRequest(RateLimited, HTTPException):
