@@ -35,7 +35,7 @@ if takes_over then
     local text = redis.pcall("GET", key)
     if type(text) == "string" then return text, false end
     if not text then return nil, false end
-    if not string.find(text.err, "WRONGTYPE", 1, true) then error(text.err) end -- see `load`
+    if not string.find(tostring(text.err), "WRONGTYPE", 1, true) then error(text.err) end -- see `load`
     return redis.pcall("ZRANGE", key, 0, 0)[1], true
   end
 
