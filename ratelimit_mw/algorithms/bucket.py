@@ -203,24 +203,30 @@ class DrainingLimit(BucketLimit, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> int:
+        """See `takeover.Counting.capacity`."""
         return self.most
 
     def used(self, state: State, now: int) -> int:
+        """See `takeover.Counting.used`."""
         clock, drain, unit, _, full = self.ticks
         return ceil_div(self._level(state, now // clock, drain, full)[0], unit)
 
     def until_used(self, state: State, now: int, units: int) -> int:
+        """See `takeover.Counting.until_used`."""
         clock, drain, unit, _, full = self.ticks
         excess = self._level(state, now // clock, drain, full)[0] - units * unit
         return self.wait(now, excess) if excess > 0 else 0
 
     def room(self, cost: int, max_delay: int | None) -> int:
+        """See `takeover.Counting.room`."""
         return self.most - cost + self.delay_ticks(max_delay) // self.ticks[2]
 
     def holding(self, now: int, units: int) -> State:
+        """See `takeover.Counting.holding`."""
         return self._holding(now, units * self.ticks[2])
 
     def continued(self, old: Limit, state: State, now: int) -> State:
+        """See `takeover.Counting.continued`."""
         if not isinstance(old, DrainingLimit):
             return None
         clock, drain, old_unit, _, full = old.ticks

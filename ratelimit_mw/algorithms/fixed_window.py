@@ -79,22 +79,28 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> int:
+        """See `takeover.Counting.capacity`."""
         return self.quota
 
     def used(self, state: WindowState, now: int) -> int:
+        """See `takeover.Counting.used`."""
         return self._current_window(state, now)[0]
 
     def until_used(self, state: WindowState, now: int, units: int) -> int:
+        """See `takeover.Counting.until_used`."""
         count, start = self._current_window(state, now)
         return start + self.window_us - now if count > units else 0
 
     def room(self, cost: int, max_delay: int | None) -> int:  # a window delays no request
+        """See `takeover.Counting.room`."""
         return self.quota - cost
 
     def holding(self, now: int, units: int) -> WindowState | None:
+        """See `takeover.Counting.holding`."""
         return self.settle(None, now, units, now)
 
-    def continued(self, old: Limit, state: WindowState, now: int) -> WindowState | None:  # like others
+    def continued(self, old: Limit, state: WindowState, now: int) -> WindowState | None:
+        """See `takeover.Counting.continued`."""
         return state if isinstance(old, FixedWindow) and old.window_us == self.window_us else None
 
     def _current_window(self, state: WindowState | None, now: int) -> tuple[int, int]:

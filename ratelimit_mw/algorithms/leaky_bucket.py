@@ -48,6 +48,7 @@ class LeakyBucket(LevelLimit, frozen=True, kw_only=True):
         )
 
     def room(self, cost: int, max_delay: int | None) -> int:
+        """See `takeover.Counting.room`."""
         unit = self.ticks[2]
         return min(self.most - cost, self.units_at_once + self.delay_ticks(max_delay) // unit)
 

@@ -182,25 +182,31 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> int:
+        """See `takeover.Counting.capacity`."""
         return self.quota
 
     def used(self, state: SubWindowState, now: int) -> int:
+        """See `takeover.Counting.used`."""
         start, newest, between, oldest = self._slide(state, step := now // self.steps[0])
         return self._used(step - start, newest, between, oldest)
 
     def until_used(self, state: SubWindowState, now: int, units: int) -> int:
+        """See `takeover.Counting.until_used`."""
         clock = self.steps[0]
         start, newest, between, oldest = self._slide(state, step := now // clock)
         wait = self._wait(step - start, newest, between, oldest, units)
         return wait and wait * clock - now % clock
 
     def room(self, cost: int, max_delay: int | None) -> int:  # a window delays no request
+        """See `takeover.Counting.room`."""
         return self.quota - cost
 
     def holding(self, now: int, units: int) -> SubWindowState | None:
+        """See `takeover.Counting.holding`."""
         return self.settle(None, now, units, now)
 
-    def continued(self, old: Limit, state: SubWindowState, now: int) -> SubWindowState | None:  # same
+    def continued(self, old: Limit, state: SubWindowState, now: int) -> SubWindowState | None:
+        """See `takeover.Counting.continued`."""
         same = isinstance(old, SlidingWindowCounter) and (old.steps, old.buckets) == (self.steps, self.buckets)
         return state if same else None
 

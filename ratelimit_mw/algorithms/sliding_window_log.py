@@ -122,22 +122,28 @@ class SlidingWindowLog(Limit, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> int:
+        """See `takeover.Counting.capacity`."""
         return self.quota
 
     def used(self, state: LogState, now: int) -> int:
+        """See `takeover.Counting.used`."""
         return self._used(state, now)
 
     def until_used(self, state: LogState, now: int, units: int) -> int:
+        """See `takeover.Counting.until_used`."""
         used = self._used(state, now)
         return self._us_until_gone(state, now, used, used - units) if used > units else 0
 
     def room(self, cost: int, max_delay: int | None) -> int:  # a window delays no request
+        """See `takeover.Counting.room`."""
         return self.quota - cost
 
     def holding(self, now: int, units: int) -> LogState | None:
+        """See `takeover.Counting.holding`."""
         return self.settle(None, now, units, now)
 
-    def continued(self, old: Limit, state: LogState, now: int) -> LogState | None:  # like others
+    def continued(self, old: Limit, state: LogState, now: int) -> LogState | None:
+        """See `takeover.Counting.continued`."""
         return state if isinstance(old, SlidingWindowLog) and old.window_us == self.window_us else None
 
     def _used(self, state: LogState | None, now: int) -> int:

@@ -139,16 +139,19 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> int:
+        """See `takeover.Counting.capacity`."""
         _, _, _, unit_storage, full = self.ticks
         return 1 if self.warm_up else full // unit_storage + 1
 
     def used(self, state: SmoothState, now: int) -> int:
+        """See `takeover.Counting.used`."""
         wait, stored, _ = self._current(state, now)
         if wait:
             return self.capacity - 1 + ceil_div(wait, self.ticks[2])
         return 0 if self.warm_up else self.capacity - 1 - stored // self.ticks[3]
 
     def until_used(self, state: SmoothState, now: int, units: int) -> int:
+        """See `takeover.Counting.until_used`."""
         _, _, unit_time, unit_storage, _ = self.ticks
         wait, stored, _ = self._current(state, now)
         free = self.capacity - 1 - units  # stored units
@@ -156,9 +159,11 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
         return self.wait(now, ticks) if ticks > 0 else 0
 
     def room(self, cost: int, max_delay: int | None) -> int:  # the next request pays the cost
+        """See `takeover.Counting.room`."""
         return self.capacity - 1 + self.delay_ticks(max_delay) // self.ticks[2]
 
     def holding(self, now: int, units: int) -> SmoothState | None:
+        """See `takeover.Counting.holding`."""
         return self.settle(None, now, units, now)
 
     def continued(self, old: Limit, state: SmoothState, now: int) -> None:

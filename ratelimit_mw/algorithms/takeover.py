@@ -39,7 +39,7 @@ class Written(NamedTuple):
     state: State
 
 
-class _Counting(Protocol):
+class Counting(Protocol):
     """What an algorithm defines so that limits can take over its units, and those of others. Times: microseconds."""
 
     quota: int
@@ -108,7 +108,7 @@ class TakingOver(Limit, frozen=True, kw_only=True):
         """See `Limit.settle`. The state of another limit is settled by that limit, and remains its own."""
         plain = self.plain
         old, inner = state or (plain, None)
-        if state and old.notation != plain.notation and not cast("_Counting", old).used(inner, now):
+        if state and old.notation != plain.notation and not cast("Counting", old).used(inner, now):
             old, inner = plain, None  # as if the store had forgotten the state, which it may have at any time
         if self.max_settle_units < MAX_EXACT_INT:  # all stores cut the units of such limits
             delta = max(-2 * self.quota, min(delta, 2 * self.quota))
@@ -126,8 +126,8 @@ class TakingOver(Limit, frozen=True, kw_only=True):
 
     def _decide_over(self, given: Written, now: int, cost: int, max_delay: int | None) -> tuple[Decision, Written]:
         """Decide on the state of another limit."""
-        old, state = cast("_Counting", given.limit), given.state
-        new: _Counting = self.plain
+        old, state = cast("Counting", given.limit), given.state
+        new: Counting = self.plain
         is_share = self.on_change == "share"
         taken = None if is_share else new.continued(cast("Limit", old), state, now)
         if taken is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
+import fakeredis
 import pytest
 from redis import Redis
 
@@ -30,6 +31,7 @@ from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock
+from redis_cluster import RedisCluster
 from stores.model_store import ModelStore
 from stores.random_steps import RandomSteps
 
@@ -98,6 +100,20 @@ def test_limits_take_turns_on_each_store_as_in_the_model(opened: Opener, algorit
         steps = RandomTurns(algorithm, SEED + turn, on_change, kind=kind)
         with closing(opened(steps.clock, f"{algorithm}-{on_change}-{turn}")) as store:
             compare(steps, store, kind)
+
+
+@pytest.mark.parametrize("algorithm", ["sliding_window_log", "gcra"])
+def test_limits_take_turns_on_fakeredis_as_in_the_model(algorithm: str) -> None:
+    steps = RandomTurns(algorithm, SEED, "used", kind="text")
+    with fakeredis.FakeRedis() as client:
+        compare(steps, RedisStore(client, clock=steps.clock, timeout=5, deny_cache=0), "fakeredis")
+
+
+def test_limits_take_turns_on_several_nodes_of_a_cluster(redis_cluster: RedisCluster) -> None:
+    old, new = both(SlidingWindowLog(10, 600), TokenBucket(20, 600))
+    with closing(RedisStore(redis_cluster.url, timeout=5, deny_cache=0)) as store:
+        groups = [[Charge(f"{{{client}}}:rule", limit, 4) for client in range(6)] for limit in (old, new, old)]
+        assert [[one.remaining for one in store.take(group)] for group in groups] == [[6] * 6, [12] * 6, [2] * 6]
 
 
 @pytest.fixture
