@@ -48,6 +48,7 @@ class Reloader(Generic[T]):
         self._mark: object = None
         self._policy = policy_of(settings)
         self._lock: Final = fork_safe_lock()
+        self._turn: Final = fork_safe_lock()  # held while a thread looks; the one before `start` may do so still
         self._stopped: threading.Event | None = None  # while the thread runs
         after_fork_in_child(self._start_in_child)
 
@@ -79,6 +80,10 @@ class Reloader(Generic[T]):
 
     def look(self) -> None:
         """Look at the source, and take over what has changed. Does not raise. A mistake is logged once."""
+        with self._turn:
+            self._look()
+
+    def _look(self) -> None:
         mark = self._source.mark()
         if mark is not None and mark == self._mark:
             return

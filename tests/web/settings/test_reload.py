@@ -174,7 +174,8 @@ def test_a_setting_that_needs_a_restart_keeps_all_settings(
     change(f'limits = "9/hour"\n{OTHERS[name]}')
     started[0].look()
     assert logged(caplog) == [
-        f"ratelimit_mw: {PLACE}: {KEPT}: {PLACE}:3: {name}: changed, which a reload cannot take over; restart, or undo it"
+        f"ratelimit_mw: {PLACE}: {KEPT}: {PLACE}:3: {name}: changed, which a reload cannot take over; restart, or undo "
+        "it"
     ]
     assert send(Step()).status == 429
 
@@ -199,7 +200,7 @@ def test_requests_under_way_keep_the_settings_that_they_began_with(here: Path, s
         start_response("200 OK", [("Content-Type", "text/plain")])
         return [b"hello"]
 
-    def start_response(status: str, fields: list[tuple[str, str]], _: object = None) -> None:
+    def start_response(status: str, fields: list[tuple[str, str]], _: object = None) -> Any:
         seen.append((status, [value for name, value in fields if name == "RateLimit"]))
 
     middleware = wsgi.RateLimitMiddleware(app, load('limits = "4/hour"'))
@@ -642,23 +643,13 @@ def test_a_store_object_of_the_code_stays(here: Path, started: list[Reloader[Any
     assert [charges[0].limit.quota for verb, charges in store.calls if verb == "take"] == [1, 2]
 
 
-def test_a_reload_of_many_rules_stops_no_loop() -> None:
+def test_a_reload_of_many_rules_stops_no_loop(started: list[Reloader[Any]]) -> None:
     """A monitor in the loop measures its longest stop. Generous: the machine has other programs."""
     rules = [{"path": f"/r{number}/{{x}}", "limits": f"{number + 1}/hour"} for number in range(500)]
     made: dict[str, Any] = {"limits": "1/hour", "rules": rules}
     middleware = asgi.RateLimitMiddleware(_asgi_app, lambda: made)
-    reloader = middleware._reloader
-    assert reloader is not None
-
-    async def measured() -> tuple[float, float]:
-        await middleware(
-            {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}, None, _ignore
-        )  # type: ignore[arg-type]  # never called
-        reloader.stop()
-        quiet, reloading = await stops(asyncio.sleep(0.3)), 0.0
-        made["rules"] = rules[1:]
-        reloading = await stops(asyncio.to_thread(reloader.look))
-        return quiet, reloading
+    (status,) = statuses(middleware, "/")
+    assert (status, len(started)) == (200, 1)
 
     async def stops(during: Any) -> float:
         longest, task = 0.0, asyncio.ensure_future(during)
@@ -669,15 +660,15 @@ def test_a_reload_of_many_rules_stops_no_loop() -> None:
         await task
         return longest
 
-    async def _ignore(_: Any) -> None:
-        pass
+    async def measured() -> tuple[float, float]:
+        return await stops(asyncio.sleep(0.3)), await stops(asyncio.to_thread(started[0].look))
 
-    attempts = []
-    for _ in range(5):
-        quiet, reloading = asyncio.run(measured())
-        attempts.append((quiet, reloading))
+    attempts: list[tuple[float, float]] = []
+    for number in range(1, 6):
+        made["rules"] = rules[number:]
+        attempts.append(asyncio.run(measured()))
+        assert len(middleware.settings.rules) == 500 - number
+        quiet, reloading = attempts[-1]
         if reloading < 0.05 + 2 * quiet:
-            break
-    else:
-        raise AssertionError(attempts)
-    assert len(middleware.settings.rules) == 499
+            return
+    raise AssertionError(attempts)
