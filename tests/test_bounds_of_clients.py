@@ -26,8 +26,8 @@ from ratelimit_mw.http.path_index import PathTree, fold
 from ratelimit_mw.http.paths import Forms, normal_path
 from ratelimit_mw.http.request import as_text
 from ratelimit_mw.http.response import headers
-from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.overrides import ActiveOverrides
+from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import deny_cache, lease
 from ratelimit_mw.stores.redis import async_transport, sync_transport
