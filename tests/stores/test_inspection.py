@@ -158,7 +158,7 @@ def test_check_names_all_missing_rights_together(check: Check, server: RedisServ
         line.startswith(sets) for line in of_store(check(settings(url(server.url), concurrent="2"), "--store", code=1))
     )
     grant(server, [])
-    assert "+eval +evalsha +script|load +unlink" in check(settings(url(server.url)), "--store", code=1)
+    assert "+eval +evalsha +hmget +script|load +unlink" in check(settings(url(server.url)), "--store", code=1)
 
 
 def test_check_reports_a_key_prefix_without_rights(check: Check, server: RedisServer) -> None:

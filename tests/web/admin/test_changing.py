@@ -15,7 +15,7 @@ SECRET = "one secret of the tests"  # not a secret
 DAY = 86_400.0
 RULES = [{"path": "/login", "name": "login", "limits": "5/minute", "key": "user"}]
 NOTHING_LEFT = r"^undo: nothing of '[0-9a-f]{8}' is left to undo"
-IP = {"ip": "192.0.2.7"}
+IP: Mapping[str, Any] = {"ip": "192.0.2.7"}
 
 
 @pytest.fixture

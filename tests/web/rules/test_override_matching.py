@@ -21,17 +21,11 @@ Entry = tuple[str | None, str, str]  # rule, who, action or limits
 
 def index_of(*entries: Entry, until: float = 2e9) -> Index:
     index = Index()
-    overrides = [
-        Override(
-            f"{number}",
-            rule,
-            who,
-            "limits" if "/" in what else what,
-            what if "/" in what else None,
-            until,  # type: ignore[arg-type]  # an action
-        )
-        for number, (rule, who, what) in enumerate(entries)
-    ]
+    overrides = []
+    for number, (rule, who, what) in enumerate(entries):
+        action, limits = ("limits", what) if "/" in what else (what, None)
+        values: Any = (f"{number}", rule, who, action, limits, until)
+        overrides.append(Override(*values))
     for _ in index.fill(encode_overrides(overrides)):
         pass
     return index
@@ -115,7 +109,8 @@ LIMITED = "{ip=192.0.2.1}:default 9/60s limit"
         ({}, of(), [(None, EXACT, "9/minute; 99/day")], [LIMITED, "{ip=192.0.2.1}:default 99/86400s limit"]),
         ({"limits": "1/hour; 5/day"}, of(), [(None, EXACT, "9/minute")], [LIMITED]),
         (
-            {"limits": [{"limit": "1/hour", "key": "user"}, {"limit": "2/hour", "key": "ip"}]}, of("bob"), [(None, "user=bob", "9/minute")],
+            {"limits": [{"limit": "1/hour", "key": "user"}, {"limit": "2/hour", "key": "ip"}]},
+            of("bob"), [(None, "user=bob", "9/minute")],
             ["{user=bob}:default 9/60s limit"],
         ),
         ({"concurrent": 2}, of(), [(None, EXACT, "9/minute")], [LIMITED, "{ip=192.0.2.1}:default 2 limit"]),
@@ -139,7 +134,8 @@ LIMITED = "{ip=192.0.2.1}:default 9/60s limit"
         ({}, of(), [(None, EVERYONE, "off"), (None, EXACT, "9/minute")], []),
         ({}, of(), [(None, EVERYONE, "shadow"), (None, EXACT, "9/minute")], [LIMITED.replace("limit", "shadow")]),
         (
-            {"penalty": "10 refusals per minute: 15 minutes", "app_limits": "8/hour"}, of(), [("app", EVERYONE, "shadow")],
+            {"penalty": "10 refusals per minute: 15 minutes", "app_limits": "8/hour"},
+            of(), [("app", EVERYONE, "shadow")],
             ["{ip=192.0.2.1}:app 8/3600s shadow", DEFAULT],
         ),
         # in shadow mode nothing is refused
@@ -161,7 +157,7 @@ def test_the_names_of_a_rule() -> None:
     rule_set = RuleSet(Settings(limits="1/hour", app_limits="8/hour", messages="3/second", rules=rules))
     assert rule_set.rule_names == ["app", "login", "default", "preflight", "messages"]
     names = {limit_set.bucket_name: limit_set.rule_names for limit_set in rule_set.all_limit_sets}
-    assert (names["login"], names["login/preflight"], names["login/messages"]) == ({"login"},) * 3
+    assert (names["login"], names["login/preflight"], names["login/messages"]) == (frozenset(["login"]),) * 3
 
 
 def test_other_limits_keep_the_cost_of_the_rule() -> None:
@@ -195,7 +191,7 @@ def test_only_clients_with_an_override_take_the_longer_way() -> None:
     overrides = ActiveOverrides()
     is_short = ways(overrides)
     clients = [CLIENT, "192.0.2.2", "2001:db8::1", "2001:db8::2"]
-    for entries, short in [
+    steps: list[tuple[list[Entry], list[bool]]] = [
         ([], [True, True, True, True]),
         ([(None, EXACT, "exempt")], [False, True, True, True]),
         ([(None, "ip=192.0.2.0/30", "block")], [False, False, True, True]),
@@ -203,7 +199,8 @@ def test_only_clients_with_an_override_take_the_longer_way() -> None:
         ([(None, "user=bob", "exempt")], [True, True, True, True]),
         ([("app", EVERYONE, "off")], [False, False, False, False]),
         ([], [True, True, True, True]),
-    ]:
+    ]
+    for entries, short in steps:
         overrides.take_over(index_of(*entries), 0.0)
         assert [is_short(client) for client in clients] == short
     assert not ways(active((None, EVERYONE, "off")), key="all")(CLIENT)

@@ -129,7 +129,12 @@ def test_a_switch_acts_for_everyone(site: "Site") -> None:
 
 
 def test_a_websocket_that_is_open_sees_changes(clock: Control, tmp_path: Path) -> None:
-    settings = {"limits": [], "messages": "1/hour", "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0}
+    settings: dict[str, Any] = {
+        "limits": [],
+        "messages": "1/hour",
+        "store": f"sqlite://{tmp_path}/limits.db",
+        "store_timeout": 5.0,
+    }
     app = Echo()
 
     def changed(change: Callable[[], object]) -> list[Any]:
@@ -181,7 +186,7 @@ async def looked() -> None:
 
 
 def test_the_service_follows_overrides(clock: Control, tmp_path: Path) -> None:
-    settings = {"limits": "1/hour", "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0}
+    settings: dict[str, Any] = {"limits": "1/hour", "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0}
     hit = "/v1/hit", {"limits": "1/hour", "key": "bob"}
     check = "/v1/check", {"path": "/", "ip": BOB}
     app = service(Settings(**settings))
@@ -223,7 +228,7 @@ def test_the_metric_counts_what_is_in_force(clock: Control, tmp_path: Path, coun
 
 
 def test_limits_on_endpoints_have_names(clock: Control, tmp_path: Path) -> None:
-    settings = {"limits": [], "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0}
+    settings: dict[str, Any] = {"limits": [], "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0}
 
     @limit("1/hour", name="search")
     async def search(_: Request) -> PlainTextResponse:
