@@ -70,7 +70,9 @@ STORE_OPEN: Final = Family(
 POLICY_INFO: Final = Family(
     "ratelimit_policy_info", "gauge", "1 for the digest of each settings in force.", ("digest",), once=True
 )
-OVERRIDES: Final = Family("ratelimit_overrides", "gauge", "Overrides and switches in force, by action; each process counts all.", ("action",))
+OVERRIDES: Final = Family(
+    "ratelimit_overrides", "gauge", "Overrides and switches in force, by action; each process counts all.", ("action",)
+)
 
 FAMILIES: Final = (
     REQUESTS,
