@@ -40,7 +40,6 @@ KEY: Final = "key="
 _CHUNK: Final = 100  # entries that are indexed in less than a millisecond
 _MAX_RECENT: Final = 16_384  # clients; a hash takes a third of the time of a request in memory
 _MAX_GROUPS: Final = 8192  # charges of recent clients, over all ways; making them takes a tenth of that time
-
 _INVALID: Final = "an entry of the store is ignored, clear it with `override clear` and set it again: %s: %s"
 _MAX_SHOWN: Final = 100  # bytes of an invalid entry
 
@@ -344,14 +343,12 @@ class ActiveOverrides:
     def applied(
         self, limits: Sequence[CompiledLimit], request: KeyContext, route: str, results: CallResults
     ) -> Sequence[Override]:
-        """Return the overrides and switches that `limits_for` applies, each once. For operators."""
+        """Return the overrides and switches that `limits_for` applies; one may be there several times."""
         index, address = self._index, shortest(request.client)
-        block = None if limits or address is None else _first(index.of_address(address), None)
-        found = [block] if block is not None and block.action == "block" else []
-        for limit_set, group in groupby(limits, lambda limit: limit.limit_set):
-            entry, _ = self._entry_of(list(group), address, request, route, results)
-            found += [one for one in (entry, _first([index.everyone], limit_set)) if one is not None]
-        return list({one.id: one for one in found}.values())
+        found = [] if limits or address is None else [_first(index.of_address(address), None)]
+        for rule, group in groupby(limits, lambda limit: limit.limit_set):
+            found += [self._entry_of(list(group), address, request, route, results)[0], _first([index.everyone], rule)]
+        return [one for one in found if one is not None and (limits or one.action == "block")]
 
     def switch_of_all(self) -> Action | None:
         """Return the action of the switch for all rules."""
