@@ -1,12 +1,17 @@
 """Runs the benchmark program as a user runs it."""
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import traceback
+import warnings
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import ratelimit_mw
 
@@ -45,6 +50,35 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         timeout=600,
         check=False,
     )
+
+
+def run_here(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Do the same in this process, which has imported the program: for runs whose result is not the process itself."""
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))  # at the end, see `run`
+    from benchmarks import __main__ as program  # noqa: PLC0415  # it is found only now
+
+    code: int | str | None = 0
+    with (
+        chdir(folder),
+        patch.dict(os.environ, environment),
+        patch.object(program, "ROWS", [*program.ROWS]),  # a program of a test replaces them
+        patch.object(sys, "argv", [arguments[0], *arguments[2:]]),
+        redirect_stdout(io.StringIO()) as out,
+        redirect_stderr(io.StringIO()) as err,
+        warnings.catch_warnings(action="default"),  # those of other libraries are no errors in the program
+    ):
+        try:
+            if arguments[:2] == ("-m", "benchmarks"):
+                code = program.main(arguments[2:])
+            else:
+                exec(arguments[1], {"__name__": "__main__"})  # noqa: S102  # a program of the test
+        except SystemExit as end:
+            code = end.code
+        except Exception:  # noqa: BLE001  # as at the end of a process
+            traceback.print_exc()
+            code = 1
+    return subprocess.CompletedProcess(arguments, int(code or 0), out.getvalue(), err.getvalue())
 
 
 def put_wrk(folder: Path) -> None:

@@ -35,6 +35,7 @@ pytest.register_assert_rewrite(
 collect_ignore = ["browser", "soak", "tutorials"]
 
 _CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
+_EVERY_REDIS = PROOF or os.environ.get("TEST_FAULTS") == "all"
 _NONE_AT_ALL = "no redis-server to test against; type: sudo apt-get install redis-server (macOS: brew install redis)"
 
 _BINARIES = pytest.StashKey[dict[str, Path]]()
@@ -113,11 +114,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that uses a Redis once per binary, with the version as the id.
 
-    Tests marked `one_redis` run only with the first binary, unless the profile is `proof`.
+    Tests marked `one_redis` run only with the first binary, except in the proof and in all of the matrix of faults.
     """
     binaries = metafunc.config.stash[_BINARIES]
     names = list(binaries) or ["none"]  # not empty, because pytest would skip the test
-    if metafunc.definition.get_closest_marker("one_redis") and not PROOF:
+    if metafunc.definition.get_closest_marker("one_redis") and not _EVERY_REDIS:
         names = names[:1]
     for fixture in ("redis_server", "redis_cluster"):
         if fixture in metafunc.fixturenames:

@@ -26,6 +26,8 @@ from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 
+pytestmark = pytest.mark.one_redis
+
 
 class Awaiting:
     """An AsyncLimiter with the methods of a Limiter: each call runs an event loop until it returns."""

@@ -25,6 +25,8 @@ from ratelimit_mw import (
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 
+pytestmark = pytest.mark.one_redis
+
 LIMIT = "2/10 seconds using token_bucket"
 
 

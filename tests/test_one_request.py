@@ -19,6 +19,8 @@ from ratelimit_mw.settings.options import Options
 from ratelimit_mw.testing import RecordingStore
 from web.asgi_talk import HTTP, App200, talk
 
+pytestmark = pytest.mark.one_redis
+
 PAGE = Path(__file__).resolve().parent.parent / "docs/explanation/architecture.md"
 PACKAGE = Path(ratelimit_mw.__file__).parent
 MODULES = {

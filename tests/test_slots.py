@@ -39,6 +39,8 @@ from ratelimit_mw.engine.slots import (
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.testing import Clock, RecordingStore
 
+pytestmark = pytest.mark.one_redis
+
 TWO = Concurrency(2)
 PATIENCE = 60.0  # seconds; so long that no test depends on the speed of the machine
 

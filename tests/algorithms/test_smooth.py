@@ -86,6 +86,7 @@ def test_refund_frees_nothing_after_reset_despite_rounded_waits() -> None:
     assert restores_what_is_given_back_at_once(Smooth(5421, 0.020983), Walk((), 1, 0))
 
 
+@pytest.mark.one_redis
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("place", ["memory", "redis"])
 def test_rate_change_in_a_store_keeps_stored_units_and_waits(place: str, redis_url: str) -> None:

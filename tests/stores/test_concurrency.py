@@ -80,6 +80,7 @@ def test_threads_get_exactly_the_quota_on_redis(redis_url: str) -> None:
     store.close()
 
 
+@pytest.mark.one_redis
 @pytest.mark.parametrize("algorithm", TAKEN)
 def test_tasks_get_exactly_the_quotas_of_many_keys_on_redis(algorithm: str, redis_url: str) -> None:
     async def work() -> list[int]:

@@ -37,7 +37,7 @@ from ratelimit_mw.testing.blocking import blocking
 KINDS = (FixedWindow, SlidingWindowCounter, SlidingWindowLog, TokenBucket, GCRA, LeakyBucket)
 US = 0.000001
 
-pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4), pytest.mark.one_redis]
 
 
 class Remembering(GuardedStore):

@@ -81,6 +81,7 @@ def finds_what_a_peek_refuses(algorithm: str, client_or_url: Any) -> None:
 each_algorithm = pytest.mark.parametrize("algorithm", SCRIPTED)
 
 
+@pytest.mark.one_redis
 @each_algorithm
 def test_redis_lists_the_keys_that_a_peek_refuses(algorithm: str, redis_server: RedisServer) -> None:
     finds_what_a_peek_refuses(algorithm, redis_server.url)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_program import SMALL, put_wrk, row, run, written
+from benchmark_program import SMALL, put_wrk, row, run, run_here, written
 from ratelimit_mw.algorithms import ALGORITHMS
 from redis_servers import RedisServer
 
@@ -162,7 +162,7 @@ def test_rows_without_a_server_have_the_expected_counts(tmp_path: Path) -> None:
 
 
 def test_rows_of_rules_admit_all_requests(tmp_path: Path) -> None:
-    done = run(tmp_path, "-m", "benchmarks", "--only", "rules", *SMALL, "--json", "it.json")
+    done = run_here(tmp_path, "-m", "benchmarks", "--only", "rules", *SMALL, "--json", "it.json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = written(tmp_path / "it.json")["rules-500"]
     assert (found["admitted"], found["refused"], found["problems"]) == (40, 0, [])
@@ -190,18 +190,18 @@ def test_row_without_a_part_of_the_package_is_skipped_with_a_note(tmp_path: Path
 
 @pytest.mark.parametrize(("app", "told"), [("right", ""), ("lax", "[200, 200, 200]"), ("mute", "ratelimit-policy")])
 def test_app_is_timed_only_if_it_limits_and_sends_header_fields(tmp_path: Path, app: str, told: str) -> None:
-    done = run(tmp_path, "-c", HELD, app)
+    done = run_here(tmp_path, "-c", HELD, app)
     assert (done.returncode == 0) is (app == "right"), done.stderr
     assert told in done.stderr
 
 
 def test_route_without_a_limit_fails_only_for_this_package(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", LEAKS, "peer")
+    done = run_here(tmp_path, "-c", LEAKS, "peer")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "10.00 admitted" in done.stdout
     assert "2.00 missed" in done.stdout
     assert "no limit at all, fastapi " in done.stdout
-    done = run(tmp_path, "-c", LEAKS, "ours")
+    done = run_here(tmp_path, "-c", LEAKS, "ours")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "WRONG: 10 admitted, not 2" in done.stdout
 
@@ -300,7 +300,7 @@ def test_served_row_without_a_program_is_skipped_with_a_note(tmp_path: Path, wit
 
 
 def test_heading_names_versions_and_machine(tmp_path: Path) -> None:
-    done = run(tmp_path, "-m", "benchmarks", "--only", "memory-token", *SMALL)
+    done = run_here(tmp_path, "-m", "benchmarks", "--only", "memory-token", *SMALL)
     for word in (
         "python ",
         "ratelimit-mw ",
@@ -316,37 +316,37 @@ def test_heading_names_versions_and_machine(tmp_path: Path) -> None:
 
 
 def test_wrong_counts_fail(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", LIAR)
+    done = run_here(tmp_path, "-c", LIAR)
     assert done.returncode == 1, done.stderr
     assert "WRONG: ours: 4 admitted and 1 refused, not 5 and 0" in done.stdout
 
 
 def test_count_over_its_target_fails_only_if_exact(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", COUNTS, "heavy")
+    done = run_here(tmp_path, "-c", COUNTS, "heavy")
     assert done.returncode == 0, done.stderr
     assert "2.00 bytes" in done.stdout
     assert "1.00 missed" in done.stdout
     assert "all of them" in done.stdout
-    done = run(tmp_path, "-c", COUNTS, "inexact")
+    done = run_here(tmp_path, "-c", COUNTS, "inexact")
     assert done.returncode == 1, done.stderr
     assert "WRONG: 2.0 per call, not 1.0" in done.stdout
 
 
 @pytest.mark.parametrize(("name", "told"), [("saved", "2.00 calls >= 2.00 met"), ("all", "10.00 calls <= 10.00 met")])
 def test_count_shows_the_direction_of_its_target(tmp_path: Path, name: str, told: str) -> None:
-    done = run(tmp_path, "-c", COUNTS, name)
+    done = run_here(tmp_path, "-c", COUNTS, name)
     assert done.returncode == 0, done.stderr
     assert told in " ".join(done.stdout.replace(" - ", " ").split())
 
 
 def test_admissions_in_a_count_of_refusals_fail(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", COUNTS, "admitted")
+    done = run_here(tmp_path, "-c", COUNTS, "admitted")
     assert done.returncode == 1, done.stderr
     assert "WRONG: 5 admitted and 0 refused, not 0 and 5" in done.stdout
 
 
 def test_race_with_a_minimum_compares_calls_per_second(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", FOUR_TIMES_AS_FAST)
+    done = run_here(tmp_path, "-c", FOUR_TIMES_AS_FAST)
     assert done.returncode == 0, done.stderr
     rows = written(tmp_path / "it.json")
     for name in ("enough", "wanting"):
@@ -366,24 +366,24 @@ def test_peer_that_is_not_installed_is_noted(tmp_path: Path) -> None:
 
 
 def test_row_without_its_server_is_skipped_with_a_note(tmp_path: Path) -> None:
-    done = run(tmp_path, "-m", "benchmarks", "--only", "redis-sync-1", *SMALL, PATH=str(tmp_path))
+    done = run_here(tmp_path, "-m", "benchmarks", "--only", "redis-sync-1", *SMALL, PATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "skipped, redis-server: not on PATH" in done.stdout
 
 
 def test_unknown_row_is_an_error_that_names_the_rows(tmp_path: Path) -> None:
-    done = run(tmp_path, "-m", "benchmarks", "--only", "memory-tokn")
+    done = run_here(tmp_path, "-m", "benchmarks", "--only", "memory-tokn")
     assert done.returncode == 2
     assert "memory-token" in done.stderr
 
 
 def test_update_replaces_the_measured_rows_in_a_file(tmp_path: Path) -> None:
     names, file = ("memory-token", "memory-refused"), tmp_path / "it.json"
-    done = run(tmp_path, "-m", "benchmarks", "--only", *names, *SMALL, "--json", "it.json")
+    done = run_here(tmp_path, "-m", "benchmarks", "--only", *names, *SMALL, "--json", "it.json")
     assert done.returncode == 0, done.stderr
     before = written(file)
     more = ("--only", "memory-token", "--rounds", "3", "--calls", "20")
-    done = run(tmp_path, "-m", "benchmarks", *more, "--update", "it.json")
+    done = run_here(tmp_path, "-m", "benchmarks", *more, "--update", "it.json")
     assert done.returncode == 0, done.stderr
     after = written(file)
     measured = [name for name in before if name.startswith("memory-token")]
@@ -401,7 +401,7 @@ def test_updated_results_keep_their_order(tmp_path: Path) -> None:
         return {"rounds": rounds, "rows": lines}
 
     def updated(before: dict[str, Any], now: dict[str, Any]) -> Any:
-        done = run(tmp_path, "-c", UPDATED, json.dumps(before), json.dumps(now))
+        done = run_here(tmp_path, "-c", UPDATED, json.dumps(before), json.dumps(now))
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -428,19 +428,19 @@ def test_updated_results_keep_their_order(tmp_path: Path) -> None:
 def test_update_of_a_file_of_another_run_is_an_error(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "it.json").write_text(text)
-    done = run(tmp_path, "-m", "benchmarks", "--only", "memory-token", *SMALL, "--update", "it.json")
+    done = run_here(tmp_path, "-m", "benchmarks", "--only", "memory-token", *SMALL, "--update", "it.json")
     assert done.returncode == 2
     assert f"--update it.json: {message}" in " ".join(done.stderr.split())
 
 
 def test_update_of_a_comparison_with_a_commit_is_an_error(tmp_path: Path) -> None:
-    done = run(tmp_path, "-m", "benchmarks", "--against", "HEAD", "--update", "it.json")
+    done = run_here(tmp_path, "-m", "benchmarks", "--against", "HEAD", "--update", "it.json")
     assert done.returncode == 2
     assert "--update: it does not go with --against" in done.stderr
 
 
 def test_row_closes_its_resources_before_the_next_row(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", TWO_ROWS)
+    done = run_here(tmp_path, "-c", TWO_ROWS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["begins with []", "begins with []", "the loop runs", "ends with []"]
 

@@ -1,5 +1,6 @@
 """Tests that benchmarks with `--against` run the right trees and count correctly. No test depends on speed."""
 
+import compileall
 import json
 import os
 import subprocess
@@ -44,10 +45,10 @@ def commit(folder: Path, title: str) -> str:
     return git(folder, "rev-parse", "--short", "HEAD")
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a repository of three commits: the program alone, a package that only refuses, the package under test."""
-    folder = tmp_path / "checkout"
+    folder = tmp_path_factory.mktemp("repository")
     copytree(ROOT / "benchmarks", folder / "benchmarks", ignore=ignore_patterns("__pycache__"))
     (folder / ".gitignore").write_text("__pycache__\n*.json\n")
     git(folder, "init", "--quiet")
@@ -59,7 +60,14 @@ def checkout(tmp_path: Path) -> Path:
     rmtree(folder / "ratelimit_mw")
     copytree(PACKAGE, folder / "ratelimit_mw", ignore=ignore_patterns("__pycache__"))
     commit(folder, "the package")
+    compileall.compile_dir(folder, quiet=1)  # once, instead of at the start of each test's program
     return folder
+
+
+@pytest.fixture
+def checkout(repository: Path, tmp_path: Path) -> Path:
+    """Return a copy of the repository, which a test may change."""
+    return copytree(repository, tmp_path / "checkout")
 
 
 def against(checkout: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,8 @@ from ratelimit_mw.engine import gate
 from ratelimit_mw.testing import RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, SHUTDOWN, STARTUP, WEBSOCKET, App200, Talk, talk
 
+pytestmark = pytest.mark.one_redis
+
 COMPLETE = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 WRONG: dict[str, Any] = {"limits": "10/mfoo"}
 MESSAGE = "limits: '10/mfoo': unknown period 'mfoo' (us, ms, second, minute, hour, day, week, month, year)"

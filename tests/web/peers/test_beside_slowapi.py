@@ -14,6 +14,8 @@ from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware
 from redis_servers import RedisServer
 from test_docs import ROOT, blocks, serving
 
+pytestmark = pytest.mark.one_redis
+
 PAGE = ROOT / "docs/how-to/migrate-from-slowapi.md"
 Call = tuple[str, str, dict[str, str]]
 KEY = {"x-api-key": "key-1"}

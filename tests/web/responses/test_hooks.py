@@ -22,7 +22,7 @@ from web.plain_request import PlainRequest
 from web.scenario import Step
 from web.serving import Serving, over_asgi, over_wsgi
 
-pytestmark = [pytest.mark.promise(8), pytest.mark.usefixtures("speaks_again")]
+pytestmark = [pytest.mark.promise(8), pytest.mark.one_redis, pytest.mark.usefixtures("speaks_again")]
 
 DECISIONS: list[DecisionEvent] = []
 Make = Callable[..., Callable[[Request], Any]]

@@ -10,7 +10,7 @@ import pytest
 from redis_servers import RedisServer
 from web.serving import Answer, Send, Serving, over_asgi, over_wsgi
 
-pytestmark = pytest.mark.promise(8)
+pytestmark = [pytest.mark.promise(8), pytest.mark.one_redis]
 
 Mode = Literal["allow", "deny", "local"]
 

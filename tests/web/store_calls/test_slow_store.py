@@ -112,6 +112,7 @@ def test_a_request_that_waits_for_the_store_delays_no_other(name: str) -> None:
     assert asyncio.run(main()) == ["200 /free", "200 /limited"]
 
 
+@pytest.mark.one_redis
 @pytest.mark.promise(8)
 @pytest.mark.parametrize("name", APPS)
 def test_a_request_that_waits_for_redis_delays_no_other(name: str, redis_server: RedisServer) -> None:
