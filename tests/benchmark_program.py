@@ -62,7 +62,7 @@ def run_here(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
     with (
         chdir(folder),
         patch.dict(os.environ, environment),
-        patch.object(program, "ROWS", [*program.ROWS]),  # a program of a test replaces them
+        patch.object(program, "ROWS", [*vars(program)["ROWS"]]),  # a program of a test replaces them
         patch.object(sys, "argv", [arguments[0], *arguments[2:]]),
         redirect_stdout(io.StringIO()) as out,
         redirect_stderr(io.StringIO()) as err,

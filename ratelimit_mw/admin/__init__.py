@@ -30,7 +30,7 @@ from ratelimit_mw.admin.override_set import Change
 from ratelimit_mw.admin.target import DescribedRequest, SettingsSource, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge, check_int, check_seconds
-from ratelimit_mw.rules.overrides import Override
+from ratelimit_mw.rules.override_entries import Override
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import KEPT_SECONDS
 

@@ -16,7 +16,8 @@ from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.request import USER_NAMES, Request, as_text
-from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides, Override
+from ratelimit_mw.rules.override_entries import Override
+from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
 from ratelimit_mw.rules.plan import Match, plan
 from ratelimit_mw.stores import Store
 

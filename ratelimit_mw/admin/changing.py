@@ -23,7 +23,7 @@ from ratelimit_mw.admin.override_arguments import (
 from ratelimit_mw.admin.override_set import Change, Edit, new_change, opened_set
 from ratelimit_mw.admin.target import SettingsSource, Target
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.rules.overrides import EVERYONE, Override
+from ratelimit_mw.rules.override_entries import EVERYONE, Override
 
 DAY: Final = 86_400.0  # seconds
 State = Literal["off", "shadow", "on"]

@@ -13,7 +13,7 @@ from ratelimit_mw.core.identity import encode_part
 from ratelimit_mw.http.client_ip import check_no_underscore
 from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.networks import parse_network
-from ratelimit_mw.rules.overrides import ADDRESS, KEY, MAX_DURATION, Action
+from ratelimit_mw.rules.override_entries import ADDRESS, KEY, MAX_DURATION, Action
 
 Headers = Sequence[str] | Mapping[str, str]
 _MAX_NAMES: Final = 50  # in a message

@@ -20,7 +20,7 @@ from ratelimit_mw.admin.output import json_text, local_time, table, write_line, 
 from ratelimit_mw.admin.override_set import Change
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.rules.overrides import EVERYONE, MAX_DURATION, Override
+from ratelimit_mw.rules.override_entries import EVERYONE, MAX_DURATION, Override
 
 Run = Callable[[argparse.Namespace, Target], int]
 Add = Callable[[Any, str, str, Run], Any]  # adds a command to a parser's commands: its name, description and function

@@ -11,7 +11,7 @@ from msgspec import DecodeError, Struct, json
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.limit import MICROSECONDS
-from ratelimit_mw.rules.overrides import (
+from ratelimit_mw.rules.override_entries import (
     MAX_BYTES,
     MAX_ENTRIES,
     Override,

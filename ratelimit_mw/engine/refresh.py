@@ -18,7 +18,8 @@ from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.core.runtime import run, spawn_task
 from ratelimit_mw.metrics.families import OVERRIDES
 from ratelimit_mw.metrics.registry import COUNTS
-from ratelimit_mw.rules.overrides import ACTIONS, ActiveOverrides, Index, is_authentic
+from ratelimit_mw.rules.override_entries import ACTIONS, is_authentic
+from ratelimit_mw.rules.overrides import ActiveOverrides, Index
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.contract import declared
 from ratelimit_mw.stores.kept_overrides import AsyncOverrideKeeper, KeptOverrides, OverrideKeeper

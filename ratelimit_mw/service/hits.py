@@ -14,7 +14,7 @@ from ratelimit_mw.core.verdict import Verdict, verdict_of
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.limiter import AsyncLimiter, Key
 from ratelimit_mw.engine.slots import slot_charges
-from ratelimit_mw.rules.overrides import Override, warn_invalid_override
+from ratelimit_mw.rules.override_entries import Override, warn_invalid_override
 from ratelimit_mw.service.answers import STORE_RETRY, Rejected, numbers
 from ratelimit_mw.service.calls import HitCall, SettleCall, cost_of, limits_of
 from ratelimit_mw.stores.group import hash_tag

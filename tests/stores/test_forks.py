@@ -131,7 +131,7 @@ def room() -> tuple[Any, Callable[[], bool]]:
     own = DelayCapacity(1)
     assert own.enter(["k"])
     return (
-        own.lock,
+        own._delayed.lock,
         lambda: own.enter(["k"]) and not own.enter(["k"]),
     )  # in the child, the capacity is free again
 

@@ -12,7 +12,7 @@ from redis import Redis
 from ratelimit_mw import MemoryStore, StoreError, admin
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.refresh import Refresher, refresher_of
-from ratelimit_mw.rules.overrides import Override, encode_overrides
+from ratelimit_mw.rules.override_entries import Override, encode_overrides
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.contract import BaseStore, declared
 from ratelimit_mw.stores.kept_overrides import CHANGES_TIME, KEPT_CHANGES, AsyncOverrideKeeper, KeptOverrides

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError, StoreError, admin
-from ratelimit_mw.rules import overrides as rules_overrides
+from ratelimit_mw.rules import override_entries
 from ratelimit_mw.stores.sqlite import SQLiteStore
 
 SECRET = "one secret of the tests"  # not a secret
@@ -219,7 +219,7 @@ def test_changes_are_kept_for_30_days(settings: Mapping[str, Any], now: list[flo
 def test_the_set_is_bounded(
     bounds: Mapping[str, int], settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (rules_overrides.MAX_ENTRIES, rules_overrides.MAX_BYTES) == (10_000, 1_000_000)
+    assert (override_entries.MAX_ENTRIES, override_entries.MAX_BYTES) == (10_000, 1_000_000)
     for name, bound in bounds.items():
         monkeypatch.setattr(f"ratelimit_mw.admin.override_set.{name}", bound)
     for user in ("a", "b"):

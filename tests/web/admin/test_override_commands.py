@@ -145,8 +145,8 @@ def front(
     if name == "django":
         middleware = ["ratelimit_mw.django.RateLimitMiddleware"]
         with override_settings(ROOT_URLCONF=__name__, RATELIMIT_MW=settings_of(url), MIDDLEWARE=middleware):
-            client = Client()
-            yield Front(name, in_django, lambda ip: client.get("/search", REMOTE_ADDR=ip).status_code, clock)
+            django_client = Client()
+            yield Front(name, in_django, lambda ip: django_client.get("/search", REMOTE_ADDR=ip).status_code, clock)
     elif name == "flask":
         app = flask_app(url)
         client = app.test_client()
@@ -187,7 +187,7 @@ def test_one_client_is_exempt_until_it_is_cleared(front: Front) -> None:
     assert front.get(CLIENT, 3) == [200, 200, 200]
     assert front.get("192.0.2.8", 3) == [200, 200, 429]
     assert front.run("override", "list") == (0, [row], [])
-    shown = {"id": "id1", "rule": rule, "who": f"ip={CLIENT}", "action": "exempt", "limits": None}
+    shown: dict[str, Any] = {"id": "id1", "rule": rule, "who": f"ip={CLIENT}", "action": "exempt", "limits": None}
     shown |= {"until": NOW + 86_400, "note": "VIP", "by": "ann"}
     assert json.loads(front.run("override", "list", "--json").out[0]) == {"overrides": [shown]}
     answer = front.run("peek", "--request", "/search", "--ip", CLIENT)
@@ -210,7 +210,7 @@ def test_one_client_has_other_limits_and_reset_forgets_what_is_counted_with_and_
     assert front.get(CLIENT, 3) == [200, 200, 429]
     limits = ("--limits", "4/hour using fixed_window", "--for", "1h", "--json")
     answer = front.run("override", "set", "--ip", CLIENT, "--rule", rule, *limits, *BY)
-    shown = {"id": "id1", "rule": rule, "who": f"ip={CLIENT}", "action": "limits"}
+    shown: dict[str, Any] = {"id": "id1", "rule": rule, "who": f"ip={CLIENT}", "action": "limits"}
     shown |= {"limits": "4/hour using fixed_window", "until": NOW + 3600, "note": "", "by": "ann"}
     assert (answer.code, json.loads(answer.out[0]), answer.err) == (0, {"overrides": [shown]}, [])
     assert front.get(CLIENT, 5) == [200, 200, 200, 200, 429]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.rules.overrides import EVERYONE, ActiveOverrides, Index, Override, encode_overrides
+from ratelimit_mw.rules.override_entries import EVERYONE, Override, encode_overrides
+from ratelimit_mw.rules.overrides import ActiveOverrides, Index
 from ratelimit_mw.rules.plan import Plan, plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings

@@ -174,8 +174,10 @@ def test_a_setting_that_needs_a_restart_keeps_all_settings(
     change(f'limits = "9/hour"\n{OTHERS[name]}')
     started[0].look()
     assert logged(caplog) == [
-        f"ratelimit_mw: {PLACE}: {KEPT}: {PLACE}:3: {name}: changed, which a reload cannot take over; restart, or undo "
-        "it"
+        (
+            f"ratelimit_mw: {PLACE}: {KEPT}: {PLACE}:3: {name}: changed, which "
+            " a reload cannot take over; restart, or undo it"
+        )
     ]
     assert send(Step()).status == 429
 
