@@ -42,8 +42,8 @@ UNCODED = {
     "settings/__init__.py": 1,  # problems with environment variables
     "settings/features.py": 1,  # puts the penalty before the problem
 }
-# calls of a logger: the ConfigError of a failed start; info, warn, warn_throttled (twice), warn_or_fail; the traceback
-# of a failed reload
+# calls of a logger: the ConfigError of a failed start; info, warn, warn_throttled (twice) and warn_or_fail; the
+# traceback of a failed reload
 DIRECT_LOGS = {"asgi/send.py": 1, "core/log.py": 5, "engine/refusal_log.py": 1, "engine/reload.py": 1}
 
 

@@ -34,6 +34,7 @@ from web.in_process import answers, statuses
 from web.scenario import Answer, Step
 
 PLACE = "limits.toml"
+FIXED_SAYS = "changed, which a reload cannot take over; restart, or undo it"
 KEPT = "not taken over, the settings in force stay"
 _times = count(1)
 
@@ -174,10 +175,7 @@ def test_a_setting_that_needs_a_restart_keeps_all_settings(
     change(f'limits = "9/hour"\n{OTHERS[name]}')
     started[0].look()
     assert logged(caplog) == [
-        (
-            f"ratelimit_mw: {PLACE}: {KEPT}: {PLACE}:3: {name}: changed, which "
-            " a reload cannot take over; restart, or undo it"
-        )
+        f"ratelimit_mw: {PLACE}: {KEPT}: {PLACE}:3: {name}: {FIXED_SAYS}",
     ]
     assert send(Step()).status == 429
 
@@ -522,7 +520,9 @@ def test_the_thread_looks_and_ends_with_the_middleware(here: Path) -> None:
     made[0]._reloader.start()  # type: ignore[union-attr]  # of these settings
     (thread,) = [one for one in threads() if one not in before]
     made.clear()
-    _until(lambda: gc.collect() >= 0 and not thread.is_alive())  # a look under way has a reference
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def _until(done: Callable[[], bool]) -> None:
@@ -645,32 +645,21 @@ def test_a_store_object_of_the_code_stays(here: Path, started: list[Reloader[Any
     assert [charges[0].limit.quota for verb, charges in store.calls if verb == "take"] == [1, 2]
 
 
-def test_a_reload_of_many_rules_stops_no_loop(started: list[Reloader[Any]]) -> None:
-    """A monitor in the loop measures its longest stop. Generous: the machine has other programs."""
+def test_the_loop_goes_on_while_many_rules_are_built(started: list[Reloader[Any]]) -> None:
+    """Counts the turns of the loop, because a busy machine stops each process at times."""
     rules = [{"path": f"/r{number}/{{x}}", "limits": f"{number + 1}/hour"} for number in range(500)]
     made: dict[str, Any] = {"limits": "1/hour", "rules": rules}
     middleware = asgi.RateLimitMiddleware(_asgi_app, lambda: made)
-    (status,) = statuses(middleware, "/")
-    assert (status, len(started)) == (200, 1)
+    assert statuses(middleware, "/") == [200]
 
-    async def stops(during: Any) -> float:
-        longest, task = 0.0, asyncio.ensure_future(during)
+    async def turns() -> int:
+        count, task = 0, asyncio.ensure_future(asyncio.to_thread(started[0].look))
         while not task.done():
-            began = time.perf_counter()
-            await asyncio.sleep(0)
-            longest = max(longest, time.perf_counter() - began)
+            await asyncio.sleep(0.001)
+            count += 1
         await task
-        return longest
+        return count
 
-    async def measured() -> tuple[float, float]:
-        return await stops(asyncio.sleep(0.3)), await stops(asyncio.to_thread(started[0].look))
-
-    attempts: list[tuple[float, float]] = []
-    for number in range(1, 6):
-        made["rules"] = rules[number:]
-        attempts.append(asyncio.run(measured()))
-        assert len(middleware.settings.rules) == 500 - number
-        quiet, reloading = attempts[-1]
-        if reloading < 0.05 + 2 * quiet:
-            return
-    raise AssertionError(attempts)
+    made["rules"] = rules[1:]
+    assert asyncio.run(turns()) >= 5
+    assert len(middleware.settings.rules) == 499
