@@ -157,6 +157,12 @@ def test_a_correction_goes_to_the_limit_that_wrote_the_state(store: Store) -> No
     assert (remaining(store, old), remaining(store, new)) == (90, 10)
 
 
+def test_limits_of_one_call_take_over_what_the_first_one_writes(store: Store) -> None:
+    old, new = both(FixedWindow(100, 60), TokenBucket(20, 60))
+    store.settle([Charge("k", old, 3), Charge("k", new, 4)])
+    assert (remaining(store, old), remaining(store, new)) == (93, 13)
+
+
 def test_a_reset_by_either_limit_forgets_the_units(store: Store) -> None:
     old, new = both(FixedWindow(100, 60), TokenBucket(20, 60))
     for limit, other in ((old, new), (new, old)):

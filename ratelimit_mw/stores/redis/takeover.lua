@@ -40,7 +40,7 @@ if takes_over then
   end
 
   -- Only the functions of algorithms are created that charge or that wrote a state. In most calls all limits find states
-  -- of their own: then nothing has to be converted.
+  -- of their own: then nothing has to be converted. With several keys, one may repeat with another limit.
   for name in pairs(takes_over) do
     name = string.match(name, " (.*)")
     decide[name] = decide[name] or true
@@ -51,7 +51,7 @@ if takes_over then
     local name = string.match(args[CHARGES], " (.*)")
     own_head = write_state(HEAD, position_of[name], unpack(args, CHARGES + 5, CHARGES + 10))
   end
-  local converts = has_room
+  local converts = has_room or #KEYS > 1
   for _, key in ipairs(KEYS) do
     local text, is_set = read(key)
     looks[key] = { text, is_set }
