@@ -51,6 +51,7 @@ def read_text(path: Path, shown: Path | None = None) -> str:
     try:
         return path.read_text("utf-8-sig")  # editors of Windows may write a byte order mark
     except OSError as error:
+        error.filename = str(shown)
         folder = "" if shown.is_absolute() else f", in the folder {Path.cwd()}"
         raise ConfigError(f"{shown}: {error}{folder}", code="RL-006") from None
     except UnicodeDecodeError as error:
