@@ -69,7 +69,7 @@ def thread_finding() -> Iterator[Finding]:
         yield Finding(
             "reload: uWSGI runs the thread that looks at the settings only with --enable-threads; add it",
             weakens_limits=False,
-            code="RL-147",
+            code="RL-144",
         )
 
 

@@ -26,7 +26,7 @@ _NO_SOURCE: Final = Finding(
     "reload: true, but the settings come from no file, so nothing is reloaded; use Settings.load('limits.toml'), or "
     "settings='call:app.limits:current'",
     weakens_limits=False,
-    code="RL-146",
+    code="RL-143",
 )
 
 
