@@ -57,12 +57,13 @@ def run_here(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))  # at the end, see `run`
     from benchmarks import __main__ as program  # noqa: PLC0415  # it is found only now
+    from benchmarks.rows import ROWS  # noqa: PLC0415  # as above
 
     code: int | str | None = 0
     with (
         chdir(folder),
         patch.dict(os.environ, environment),
-        patch.object(program, "ROWS", [*vars(program)["ROWS"]]),  # a program of a test replaces them
+        patch.object(program, "ROWS", [*ROWS]),  # a program of a test replaces them
         patch.object(sys, "argv", [arguments[0], *arguments[2:]]),
         redirect_stdout(io.StringIO()) as out,
         redirect_stderr(io.StringIO()) as err,
