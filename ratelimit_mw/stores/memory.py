@@ -73,9 +73,10 @@ class MemoryStore(InPlace):
                 # the same as _take(), in a third of the time
                 states: dict[str, State] | None
                 decisions: list[Decision]
-                writes: list[tuple[GenerationalMap, dict[str, State] | None, str, State]]
+                changed: list[tuple[dict[str, State], str, State]]
+                added: list[tuple[GenerationalMap, str, State]]
                 if is_group := count != 1:
-                    decisions, writes = [], []
+                    decisions, changed, added = [], [], []
                 for charge in charges:
                     limit, key = charge.limit, charge.key
                     try:
@@ -91,21 +92,24 @@ class MemoryStore(InPlace):
                         if not decision.allowed:
                             break
                         decisions.append(decision)
-                        writes.append((state_map, states, key, new))
+                        if states is not None:
+                            changed.append((states, key, new))
+                        elif new is not None:
+                            added.append((state_map, key, new))
                         continue
-                    if states is None:
+                    if states is not None:
+                        if new is not old:
+                            states[key] = new
+                    elif new is not None:
                         self._add(state_map, key, new, now)
-                    elif new is not old:
-                        states[key] = new
                     if not decision.allowed and new is not None:
                         state_map.mark_refused(key, new)
                     return (decision,)
                 else:
-                    for state_map, states, key, new in writes:
-                        if states is None:
-                            self._add(state_map, key, new, now)
-                        else:
-                            states[key] = new
+                    for states, key, new in changed:
+                        states[key] = new
+                    for state_map, key, new in added:  # last, because it may move other states to other dicts
+                        self._add(state_map, key, new, now)
                     return decisions
             return self._take(charges, now, commit=True)
         finally:

@@ -536,3 +536,16 @@ def test_a_group_of_the_middleware_is_charged_completely_or_not_at_all() -> None
     allowed = [[decision.allowed for decision in store.take(PlainGroup([first, last]))] for _ in range(4)]
     assert allowed == [[True, True]] * 2 + [[True, False]] * 2
     assert store.peek([Charge("a", first.limit, 0)])[0].remaining == 3
+
+
+def test_a_group_keeps_all_charges_if_a_state_moves_to_another_generation() -> None:
+    clock, limit = Clock(), TokenBucket(10, 10, burst=100)
+    store = MemoryStore(clock=clock)
+    hit(store, "old", limit)
+    clock.advance(6)
+    hit(store, "as old", limit)  # closes their generation
+    clock.advance(1)
+    hit(store, "a", limit, 100)
+    clock.advance(10)  # 10 of the 100 are back, and the old generation is due
+    assert [one.remaining for one in store.take([Charge("old", limit), Charge("a", limit, 5)])] == [99, 5]
+    assert store.peek([Charge("a", limit, 0)])[0].remaining == 5
