@@ -28,7 +28,11 @@ from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.testing import Control, freeze
 
-pytestmark = pytest.mark.once
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.usefixtures("drops_apps"),
+    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
+]
 
 SEARCH = "2/hour using fixed_window"
 CLIENT = "192.0.2.7"
