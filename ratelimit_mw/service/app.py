@@ -11,7 +11,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.http.request import strip_root
-from ratelimit_mw.http.response import Response, raw_headers
+from ratelimit_mw.http.response import Response, headers, raw
 from ratelimit_mw.http.views import TargetRequest, asgi_lines
 from ratelimit_mw.metrics import CONTENT_TYPE, exposition
 from ratelimit_mw.rules.rule_set import UNDECIDED, ShortWay
@@ -105,7 +105,7 @@ class LimitedAnswer(RateLimitMiddleware):
             gate = setup.sync_gate
             verdict = await setup.gate.take(way, charges) if gate is None else gate.take(way, charges)
             if verdict is None or verdict.allowed:
-                await send(_OK if verdict is None else {**_OK, "headers": raw_headers(verdict, _EMPTY)})
+                await send({**_OK, "headers": [*_EMPTY, *raw(headers(verdict, setup.style))]})
                 await send(_END)
                 return
         scope = request.scope()

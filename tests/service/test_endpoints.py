@@ -57,6 +57,20 @@ def test_call_without_a_full_request_description_is_refused(
     assert [text for text in caplog.messages if text.startswith(f"ratelimit_mw: service: refused a call: {detail}")]
 
 
+@pytest.mark.parametrize(
+    ("style", "names"),
+    [
+        ("ietf", ["ratelimit", "ratelimit-policy"]),
+        ("legacy", ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]),
+        ("none", []),
+    ],
+)
+def test_an_admitted_request_has_the_headers_of_the_settings(style: str, names: list[str]) -> None:
+    answers = calls(made(headers=style), *[("GET", "/v1/forward", {"headers": FORWARDED})] * 2)
+    for answer in answers:  # the first one takes the longer way
+        assert sorted(name for name in answer.headers if "ratelimit" in name) == names
+
+
 def test_a_call_of_an_unknown_path_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
