@@ -188,8 +188,8 @@ def applied_lines(applied: Iterable[Override]) -> Iterable[str]:
     """Return a line for each override or switch that applies to a described request."""
     for one in applied:
         action = one.limits or _LIFTED.get(one.action, one.action)
-        whom = [] if one.who == EVERYONE else [one.who]
-        details = [*whom, *([] if one.rule is None else [f"rule {one.rule}"]), *filter(None, [one.note])]
+        clients = [] if one.who == EVERYONE else [one.who]
+        details = [*clients, *([] if one.rule is None else [f"rule {one.rule}"]), *filter(None, [one.note])]
         end = f" ({'; '.join(details)})" if details else ""
         yield f"override {one.id}: {action} until {local_time(one.until)}{end}"
 
