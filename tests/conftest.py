@@ -1,9 +1,7 @@
 """Redis servers and clusters for the tests that need them."""
 
-import gc
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -196,12 +194,3 @@ def counts() -> Iterator[Registry]:
     COUNTS.forget()
     STORE_CALLS.enabled = False
     STORE_CALLS.listeners.clear()
-
-
-@pytest.fixture(scope="module")
-def drops_apps() -> Iterator[None]:
-    """Collect the apps of a file of tests that drop them without a shutdown, so that nothing closes their databases."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()

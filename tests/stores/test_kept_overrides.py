@@ -23,11 +23,6 @@ from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 from web.plain_request import PlainRequest
 
-pytestmark = [
-    pytest.mark.usefixtures("drops_apps"),
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
-
 FIRST, SECOND = KeptOverrides("1", b"one", "mac of one"), KeptOverrides("2", b"\xfftwo\n", "")
 SECRET = "one secret of the tests"  # not a secret
 CLIENT = "192.0.2.1"

@@ -1,7 +1,9 @@
 """Calls to a SQLite store in one turn of an event loop share a transaction, but do not affect each other."""
 
 import asyncio
+import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
@@ -224,6 +226,25 @@ def test_closing_waits_for_the_calls_of_the_turn(path: Path) -> None:
         assert remaining(await asyncio.gather(*calls)) == [9, 8, 7]
 
     asyncio.run(main())
+
+
+def open_files(path: Path) -> int:
+    """Returns how many of this process's open files are the database at `path` or one of its side files."""
+    return sum(os.path.realpath(link).startswith(str(path)) for link in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the open files in /proc")
+def test_closing_leaves_no_connection_open(path: Path) -> None:
+    store = SQLiteStore(path)
+    threads = [threading.Thread(target=store.take, args=([Charge("k", TEN)],)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert remaining([asyncio.run(store.atake([Charge("k", TEN)]))]) == [6]
+    assert open_files(path) > 0
+    store.close()
+    assert open_files(path) == 0
 
 
 @pytest.mark.promise(8)

@@ -11,11 +11,6 @@ from ratelimit_mw import ConfigError, StoreError, admin
 from ratelimit_mw.rules import override_entries
 from ratelimit_mw.stores.sqlite import SQLiteStore
 
-pytestmark = [
-    pytest.mark.usefixtures("drops_apps"),
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
-
 SECRET = "one secret of the tests"  # not a secret
 DAY = 86_400.0
 RULES = [{"path": "/login", "name": "login", "limits": "5/minute", "key": "user"}]

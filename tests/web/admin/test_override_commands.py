@@ -28,11 +28,7 @@ from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.testing import Control, freeze
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.usefixtures("drops_apps"),
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+pytestmark = pytest.mark.once
 
 SEARCH = "2/hour using fixed_window"
 CLIENT = "192.0.2.7"

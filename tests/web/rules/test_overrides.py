@@ -26,11 +26,7 @@ from web.faces import FACES
 from web.scenario import Send, Step
 from web.websocket_talk import Echo, Wire, says
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.usefixtures("drops_apps"),
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+pytestmark = pytest.mark.once
 
 BOB = "192.0.2.7"
 SETTINGS = {

@@ -16,11 +16,6 @@ from replay.replayed import combined
 from web.faces import FACES
 from web.scenario import Send, Step
 
-pytestmark = [
-    pytest.mark.usefixtures("drops_apps"),
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
-
 TEN = "10/hour using fixed_window"
 TWENTY = "20/hour using token_bucket"
 PATIENT = 5.0  # seconds

@@ -33,11 +33,6 @@ from web import faces
 from web.in_process import answers, statuses
 from web.scenario import Answer, Step
 
-pytestmark = [
-    pytest.mark.usefixtures("drops_apps"),
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
-
 PLACE = "limits.toml"
 FIXED_SAYS = "changed, which a reload cannot take over; restart, or undo it"
 KEPT = "not taken over, the settings in force stay"
