@@ -1,5 +1,6 @@
 """Redis servers and clusters for the tests that need them."""
 
+import gc
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -96,6 +97,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     marked = _ONCE.search(collection_path.read_text("utf-8")) is not None
     return True if marked is (chosen == "not once") else None
+
+
+def pytest_collection_finish() -> None:
+    """Leave what tests imported out of each later garbage collection, which would take a fifth of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
