@@ -108,7 +108,9 @@ class TakingOver(Limit, frozen=True, kw_only=True):
         """See `Limit.settle`. The state of another limit is settled by that limit, and remains its own."""
         plain = self.plain
         old, inner = state or (plain, None)
-        if state and old.notation != plain.notation and not cast("Counting", old).used(inner, now):
+        if old.notation == plain.notation:
+            old = plain  # also if they differ in what the notation leaves out
+        elif not cast("Counting", old).used(inner, now):
             old, inner = plain, None  # as if the store had forgotten the state, which it may have at any time
         if self.max_settle_units < MAX_EXACT_INT:  # all stores cut the units of such limits
             delta = max(-2 * self.quota, min(delta, 2 * self.quota))

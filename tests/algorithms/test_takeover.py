@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from algorithms.strategies import of_each_algorithm
@@ -119,6 +119,7 @@ def test_a_client_that_waits_as_told_is_admitted(
     assert after.decide(state, now + wait, units, None)[0].allowed
 
 
+@example(TokenBucket(10, 1), TokenBucket(10, 1, max_delay=0.01), "used", 1)
 @given(limits_of_any, limits_of_any, st.sampled_from(MODES), st.integers(1, 100))
 def test_an_expired_state_of_another_limit_decides_as_none(
     old: Limit, new: Limit, on_change: OnChange, percent: int
