@@ -19,7 +19,7 @@ from ratelimit_mw.core.limit import MICROSECONDS
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
 
-pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4), pytest.mark.one_redis]
 
 MAX_BURST = 1  # seconds of permits that SmoothBursty stores
 MOST = 10  # seconds of permits, the most that these tables acquire at once

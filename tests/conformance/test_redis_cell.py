@@ -14,7 +14,7 @@ from ratelimit_mw.http import response
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
 
-pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(4), pytest.mark.one_redis]
 
 DATA = REDIS_CELL.data
 REPLIES = DATA["cl_throttle_replies"]

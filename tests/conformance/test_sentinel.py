@@ -13,7 +13,7 @@ from ratelimit_mw import Charge, FixedWindow, LeakyBucket, Limit, SlidingWindowL
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
 
-pytestmark = pytest.mark.promise(3)
+pytestmark = [pytest.mark.promise(3), pytest.mark.one_redis]
 
 THROTTLING, CHECKER, REQUESTS = (
     SENTINEL.data[name] for name in ("throttling", "param_default_checker", "request_limiter")

@@ -10,6 +10,7 @@ from spellings.targets import filled, random_targets, seeds, written
 pytestmark = [pytest.mark.once, pytest.mark.promise(9), pytest.mark.promise(10)]
 
 PARTS = 20 if PROOF else 1  # the run is split, so that several processes share it
+STEP = 1 if PROOF else 2  # each framework gets every second of the named spellings
 RANDOM = 100_000 // PARTS if PROOF else 300  # targets for each framework and part; at least 3,000 in a run of the tests
 
 
@@ -28,7 +29,8 @@ def test_each_endpoint_is_reached_by_its_plain_path(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", drive.FRAMEWORKS)
 def test_no_named_spelling_evades_a_limit(framework: str) -> None:
-    assert drive.run(framework, seeds()).escapes == []
+    named = [*seeds()][drive.FRAMEWORKS.index(framework) % STEP :: STEP]
+    assert drive.run(framework, named).escapes == []
 
 
 @pytest.mark.parametrize("part", range(PARTS))

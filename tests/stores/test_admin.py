@@ -35,7 +35,7 @@ from redis_cluster import RedisCluster
 from redis_sentinels import RedisSentinels
 from redis_servers import RedisServer, free_port
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.one_redis]
 
 PATIENT = 5.0  # seconds
 HOUR = "5/3600s using fixed_window"
@@ -290,7 +290,6 @@ def test_peek_and_reset_find_every_kind_of_key(redis_server: RedisServer, kind: 
     app.gate.close()
 
 
-@pytest.mark.one_redis
 def test_peek_awaits_an_asynchronous_key_function(redis_server: RedisServer) -> None:
     words: dict[str, Any] = {"headers": {"X-Shop": "12"}}
     settings = App(redis_server.url, rules=[], key=by_endpoint).settings
@@ -300,7 +299,6 @@ def test_peek_awaits_an_asynchronous_key_function(redis_server: RedisServer) -> 
     assert awaited.key.endswith("=12")
 
 
-@pytest.mark.one_redis
 def test_keys_are_shown_as_hashes_without_plain_keys(redis_server: RedisServer) -> None:
     app = App(redis_server.url, plain_keys=False)
     app.admit()
@@ -373,7 +371,6 @@ def test_every_redis_key_has_a_time_to_live(redis_server: RedisServer) -> None:
 # The command line
 
 
-@pytest.mark.one_redis
 def test_peek_prints_json_or_text(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(6):
         app.admit()
@@ -394,7 +391,6 @@ def test_peek_prints_json_or_text(app: App, file: str, capsys: pytest.CaptureFix
     assert first.index(" ip=") == second.index(" ip=")
 
 
-@pytest.mark.one_redis
 def test_reset_needs_confirmation(app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["reset", file, "--request", "POST /login", "--ip", "192.0.2.7"]
     app.admit()
@@ -461,7 +457,6 @@ def test_keys_lists_and_reset_removes_the_buckets_of_a_key(
     assert json.loads(run(capsys, "reset", file, "--key", EIGHT, "--rule", "other", "--json")[1]) == NONE
 
 
-@pytest.mark.one_redis
 def test_reset_of_a_key_needs_confirmation(app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         app.admit()
@@ -500,7 +495,6 @@ def test_reset_keeps_buckets_of_unknown_limits(redis_server: RedisServer, tmp_pa
     app.gate.close()
 
 
-@pytest.mark.one_redis
 def test_keys_prints_json_or_text(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(6):
         for _ in range(6):
@@ -520,7 +514,6 @@ def test_keys_prints_json_or_text(app: App, file: str, capsys: pytest.CaptureFix
     assert len(admin.keys(file, most=4).keys) == 4
 
 
-@pytest.mark.one_redis
 def test_keys_and_top_list_nothing_for_an_empty_store(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(run(capsys, "keys", file, "--json")[1]) == {"keys": [], "seen": 1.0}
     assert json.loads(run(capsys, "top", file, "--json")[1]) == {"clients": []}
@@ -553,7 +546,6 @@ def test_top_counts_refusals_and_tail_lists_them(app: App, file: str, capsys: py
     assert timeless(out).endswith(f"Z  login  {HOUR}  retry in TIME  ip=192.0.2.7\n")
 
 
-@pytest.mark.one_redis
 def test_tail_prints_a_page_in_order_of_time(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each process reports the refusals of its last second at once, so that reports overlap in time."""
     with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
@@ -563,7 +555,6 @@ def test_tail_prints_a_page_in_order_of_time(app: App, file: str, capsys: pytest
     assert [json.loads(line)["at"] for line in out.splitlines()] == [100.0, 101.0, 102.0, 103.0]
 
 
-@pytest.mark.one_redis
 def test_tail_follows_the_refusals_of_one_rule(app: App, file: str) -> None:
     words = [sys.executable, "-m", "ratelimit_mw", "tail", file, "--rule", "login", "--most", "2"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ) as tail:
@@ -577,7 +568,6 @@ def test_tail_follows_the_refusals_of_one_rule(app: App, file: str) -> None:
     assert keys == ["login", "login"]
 
 
-@pytest.mark.one_redis
 def test_tail_lists_the_rules_if_the_rule_is_unknown(
     app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -593,7 +583,6 @@ def test_tail_lists_the_rules_if_the_rule_is_unknown(
     assert run(capsys, "tail", file, "--rule", "login") == (130, "", "")
 
 
-@pytest.mark.one_redis
 def test_keys_and_reset_list_the_rules_if_the_rule_is_unknown(app: App, file: str, capsys: Any) -> None:
     app.admit()
     with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
@@ -609,7 +598,6 @@ def test_keys_and_reset_list_the_rules_if_the_rule_is_unknown(app: App, file: st
         assert "no rule" not in run(capsys, "keys", file, "--rule", rule)[2]
 
 
-@pytest.mark.one_redis
 def test_reset_reports_a_key_missing_for_several_limits_once(
     redis_server: RedisServer, tmp_path: Path, capsys: Any
 ) -> None:
@@ -670,14 +658,12 @@ def test_no_control_character_reaches_a_terminal(
     assert keys == {HOSTILE, HOSTILE * 200}
 
 
-@pytest.mark.one_redis
 def test_error_messages_escape_control_characters(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "peek", file, "--request", "POST /\x1b[2J \x1b x", "--ip", "192.0.2.7")
     assert (code, out) == (1, "")
     assert "\x1b" not in err
 
 
-@pytest.mark.one_redis
 def test_output_escapes_characters_that_the_terminal_cannot_show(app: App, file: str, tmp_path: Path) -> None:
     with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
         store.take([Charge("{user=Zoë}:r", FixedWindow(1, 60))])
@@ -838,7 +824,6 @@ def test_peek_and_reset_say_that_no_such_bucket_exists(
     assert run(capsys, "peek", file, *login, "--json")[2] == ""
 
 
-@pytest.mark.one_redis
 def test_peek_with_a_store_for_asyncio_is_an_error(redis_server: RedisServer) -> None:
     settings = Settings(limits="5/hour", store=AsyncRedisStore(redis_server.url))
     with pytest.raises(ConfigError, match="AsyncRedisStore, which only asyncio can use; expected the URL"):
@@ -848,7 +833,6 @@ def test_peek_with_a_store_for_asyncio_is_an_error(redis_server: RedisServer) ->
 # Options
 
 
-@pytest.mark.one_redis
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -875,14 +859,12 @@ def test_an_invalid_request_description_is_an_error(file: str, words: dict[str, 
         admin.peek(file, **words)
 
 
-@pytest.mark.one_redis
 def test_requests_without_an_address_share_a_bucket(app: App) -> None:
     app.admit("/", ip="")
     (shared,) = admin.peek(app.settings, "/", ip="").buckets
     assert (shared.key, shared.remaining) == ("missing=user%20%7C%20ip", 99)
 
 
-@pytest.mark.one_redis
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -905,7 +887,6 @@ def test_peek_and_reset_explain_why_a_request_has_no_bucket(
     assert json.loads(out) == {"buckets": []}
 
 
-@pytest.mark.one_redis
 @pytest.mark.parametrize(
     "words",
     [
@@ -925,7 +906,6 @@ def test_invalid_arguments_exit_with_2(file: str, capsys: Any, words: list[str])
     assert exit_of.value.code == 2
 
 
-@pytest.mark.one_redis
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -941,7 +921,6 @@ def test_options_without_effect_are_an_error(app: App, file: str, capsys: Any, w
     assert len(used(file)) == 2
 
 
-@pytest.mark.one_redis
 @pytest.mark.parametrize(("function", "options"), [(admin.keys, {"most": 0}), (admin.top, {"most": True})])
 def test_an_invalid_most_is_an_error(file: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"^most: got "):
@@ -966,7 +945,6 @@ def test_durations_are_rounded_up_to_a_single_unit(seconds: float, text: str) ->
     assert retry(math.inf) == "never passes"
 
 
-@pytest.mark.one_redis
 @pytest.mark.parametrize("since", [0, -1, 3601, math.inf, "10m", True])
 def test_an_invalid_since_is_an_error(file: str, since: Any) -> None:
     with pytest.raises(ConfigError, match=r"^since: got "):

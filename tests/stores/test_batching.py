@@ -26,7 +26,7 @@ T = TypeVar("T")
 PATIENT = 5.0  # seconds
 WINDOW = FixedWindow(1000, 3600)
 
-pytestmark = pytest.mark.promise(1)
+pytestmark = [pytest.mark.promise(1), pytest.mark.one_redis]
 
 
 def question(number: int, cost: int = 1) -> list[Charge]:

@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.promise(3),
     pytest.mark.promise(4),
     pytest.mark.parametrize("algorithm", ALGORITHMS),
+    pytest.mark.one_redis,
 ]
 
 
@@ -71,6 +72,5 @@ def test_a_redis_server_matches_the_exact_models(algorithm: str, redis_url: str)
     over(lambda clock: RedisStore(redis_url, clock=clock, timeout=5, deny_cache=0), algorithm, back=True)
 
 
-@pytest.mark.one_redis
 def test_a_cluster_matches_the_exact_models(algorithm: str, redis_cluster: RedisCluster) -> None:
     over(lambda clock: RedisStore(redis_cluster.url, clock=clock, timeout=5, deny_cache=0), algorithm, back=True)

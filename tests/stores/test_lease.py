@@ -35,7 +35,7 @@ from stores.processes import by_eight_processes
 WINDOW = FixedWindow(250, 60)
 HOT = Charge("k", WINDOW, lease=100)
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(2), pytest.mark.promise(3)]
+pytestmark = [pytest.mark.once, pytest.mark.promise(2), pytest.mark.promise(3), pytest.mark.one_redis]
 
 
 class Leasing(GuardedStore):
@@ -620,7 +620,6 @@ def test_eight_processes_use_a_quota_except_for_one_lease_each(redis_url: str) -
     assert left.remaining == 5000 - sum(map(len, admitted))
 
 
-@pytest.mark.one_redis
 @pytest.mark.parametrize(("algorithm", "bound"), [("fixed_window", 2 * 400 - 1), ("sliding_window_log", 400)])
 def test_eight_processes_exceed_the_bound_by_at_most_one_lease_each(algorithm: str, bound: int, redis_url: str) -> None:
     """In any window, at most the bound of the algorithm plus one lease of each process is admitted."""

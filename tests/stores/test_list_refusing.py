@@ -21,6 +21,8 @@ from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 from stores.random_steps import RandomSteps
 
+pytestmark = pytest.mark.one_redis
+
 PATIENT = 5.0  # seconds
 STEPS = 150
 FULL = FixedWindow(1, 3600)
@@ -81,13 +83,11 @@ def finds_what_a_peek_refuses(algorithm: str, client_or_url: Any) -> None:
 each_algorithm = pytest.mark.parametrize("algorithm", SCRIPTED)
 
 
-@pytest.mark.one_redis
 @each_algorithm
 def test_redis_lists_the_keys_that_a_peek_refuses(algorithm: str, redis_server: RedisServer) -> None:
     finds_what_a_peek_refuses(algorithm, redis_server.url)
 
 
-@pytest.mark.one_redis
 @each_algorithm
 def test_cluster_lists_the_keys_that_a_peek_refuses(algorithm: str, redis_cluster: RedisCluster) -> None:
     finds_what_a_peek_refuses(algorithm, redis_cluster.url)

@@ -12,7 +12,7 @@ from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 from stores.stalls import STALL, run_stalled
 
-pytestmark = pytest.mark.promise(8)
+pytestmark = [pytest.mark.promise(8), pytest.mark.one_redis]
 
 CHARGES = [Charge("{k}:r", FixedWindow(10, 3600))]
 TURNS = range(1, 30)  # of the event loop; connecting takes fewer

@@ -39,7 +39,7 @@ ROUNDS = 40 if PROOF else 2
 STEPS = 150  # with the same limits
 SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure message contains it
 
-pytestmark = [pytest.mark.promise(5)]
+pytestmark = [pytest.mark.promise(5), pytest.mark.one_redis]
 
 
 class RandomTurns(RandomSteps):
