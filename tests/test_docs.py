@@ -43,7 +43,7 @@ SHELL = {
     "python3 -m venv .venv && . .venv/bin/activate": ".ci/run",
     'python3 -m pip install ".[demo]"': "tox -e demo",
     'python3 -m pip install ".[demo]" && python3 -m ratelimit_mw demo': "tox -e demo, test_demo.py",
-    "python3 -m pip install tox && python3 -m tox": ".ci/run",
+    "python3 -m pip install tox && python3 -m tox run-parallel": ".ci/run",
     'python3 -m pip install "ratelimit-mw[redis]"': "tests/tutorials/test_install.py",
     'python3 -m pip install ".[redis]"': "tests/tutorials/test_install.py",
     'python3 -m pip install "ratelimit-mw[redis] @ git+https://HOST/PATH.git"': "tests/tutorials/test_install.py",

@@ -37,8 +37,7 @@ def alive(process: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("preload", [False, True], ids=["", "preload"])
-@pytest.mark.parametrize("store", ["memory", "redis"])
+@pytest.mark.parametrize(("store", "preload"), [("memory", True), ("redis", False), ("redis", True)])
 def test_gevent_workers_count_exactly_and_end_on_sigterm(redis: RedisServer, store: str, *, preload: bool) -> None:
     """Sends 60 requests, ten at a time; then SIGTERM, which the server passes on to its workers."""
     redis.flush()
