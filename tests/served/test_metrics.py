@@ -90,7 +90,7 @@ def test_recipe_of_the_docs_shows_all_counts_to_a_prometheus_that_scrapes_more_t
 @pytest.mark.parametrize("stand", STANDS, ids=str)
 def test_scrape_counts_each_request_once_in_each_scenario(stand: Stand, tmp_path: Path) -> None:
     """Each worker has its own store. So the outcome of a step depends on the worker, but every outcome is counted."""
-    kind, scenarios = KINDS[stand.kind], [row.values[0] for row in ALL_ROWS[::2]]
+    kind, scenarios = KINDS[stand.kind], [row.values[0] for row in ALL_ROWS]
     env = {"FACE": stand.face, "STORE": "memory://", "PYTHONPATH": str(APPS.parent), "METRICS_FOLDER": str(tmp_path)}
     app, options = f"scenarios_app:{kind.interface}", (*kind.options, "--workers", str(WORKERS))
     seen: Counter[str] = Counter()
@@ -104,7 +104,7 @@ def test_scrape_counts_each_request_once_in_each_scenario(stand: Stand, tmp_path
             workers.update(map(int, answer.field("x-worker")))
             seen.update(outcomes(step, answer))
 
-        for number, scenario in enumerate(scenarios):
+        for number, scenario in [*enumerate(scenarios)][::2]:
             for at in range(len(scenario.steps)):
                 play(number, at)
             if number % 8 == 0:
