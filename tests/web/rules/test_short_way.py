@@ -14,7 +14,7 @@ from ratelimit_mw.engine.entrance import enter_asgi, enter_wsgi
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.views import AsgiRequest, WsgiRequest
-from ratelimit_mw.rules.plan import Plan, plan
+from ratelimit_mw.rules.plan import Plan, make_plan
 from ratelimit_mw.rules.rule_set import RuleSet, ShortWay
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.settings import Settings
@@ -187,7 +187,7 @@ def test_the_short_way_charges_as_the_longer_way(face: str, seed: int) -> None:
             if match is None:
                 assert (way.verdict, [*charges]) == (None, []), parts
                 continue
-            longer = Plan((), (), ()) if match.denied else plan(match, request, {})
+            longer = Plan((), (), ()) if match.denied else make_plan(match, request, {})
             assert (way.match, [*charges], way.policies) == (match, [*longer.charges], [*longer.policies]), parts
             refused = None if way.verdict is None else (way.verdict.allowed, way.verdict.rule, way.verdict.source)
             assert refused == ((False, "blocklist", "store") if match.denied else None), parts
