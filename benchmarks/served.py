@@ -5,9 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from http.client import HTTPConnection
 from pathlib import Path
+from statistics import median
 from typing import Final, Protocol
 
 import ratelimit_mw
@@ -18,7 +20,7 @@ from benchmarks.web import Answer
 
 _CONNECTIONS: Final = 32
 _PATH: Final = "/items/42"
-REPORT: Final = Path(__file__).with_name("wrk_report.lua")
+_REPORT: Final = Path(__file__).with_name("wrk_report.lua")
 _SECONDS: Final = 1  # of a burst; wrk's minimum
 
 
@@ -83,21 +85,35 @@ class Listening(Protocol):
         """Its port."""
 
 
-def bursts(server: Listening) -> Contender:
-    """Return a contender that sends requests for a second over 32 connections. Raises `Missing` without wrk."""
+def bursts(server: Listening, path: str = _PATH, fields: Sequence[str] = ()) -> Contender:
+    """Return a contender that sends requests for a second over 32 connections. Raises `Missing` without wrk.
+
+    `fields`: of the header, such as `Accept: */*`.
+    """
     wrk = wrk_program()
     options = ["--threads", "1", "--connections", str(_CONNECTIONS), "--duration", str(_SECONDS)]
-    url = f"http://127.0.0.1:{server.port}{_PATH}"
+    options += [part for field in fields for part in ("-H", field)]
+    url = f"http://127.0.0.1:{server.port}{path}"
 
     def burst(_: int) -> Batch:
         done = subprocess.run(
-            [wrk, *options, "--script", str(REPORT), url], capture_output=True, text=True, timeout=60, check=True
+            [wrk, *options, "--script", str(_REPORT), url], capture_output=True, text=True, timeout=60, check=True
         )
         told = json.loads(done.stdout.splitlines()[-1])
         assert not told["failed"], f"{url}: {told['failed']} requests without an answer"
         return Batch(told["microseconds"] * 1000, told["requests"] - told["refused"], told["refused"])
 
     return burst
+
+
+def rate(batch: Batch) -> float:
+    """Return the requests per nanosecond of a burst."""
+    return (batch.admitted + batch.refused) / batch.nanoseconds
+
+
+def microseconds(batches: Sequence[Batch]) -> float | None:
+    """Return the microseconds per request, as the median of bursts; None without any."""
+    return median(0.001 / rate(batch) for batch in batches) if batches else None
 
 
 def started(lab: Lab, made_by: str, *arguments: object, folder: Path | None = None) -> Server:

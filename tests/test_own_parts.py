@@ -9,7 +9,7 @@ import pytest
 
 from own_algorithm import ByTheClock
 from own_store import DictStore
-from ratelimit_mw import Limiter, MemoryStore, parse
+from ratelimit_mw import Charge, FixedWindow, Limiter, MemoryStore, parse
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
 from ratelimit_mw.testing.laws import check_laws
@@ -26,6 +26,24 @@ class TestDictStore(StoreSuite):
     @pytest.fixture
     def store(self, clock: Clock) -> Store:
         return DictStore(clock)
+
+
+def test_example_store_forgets_what_expired_and_nothing_else() -> None:
+    clock = Clock()
+    store = DictStore(clock)
+    limit = FixedWindow(1, 10, name="ten")
+
+    def hit(clients: range) -> set[bool]:
+        return {store.take([Charge(f"{client}", limit)])[0].allowed for client in clients}
+
+    hit(range(100))
+    clock.advance(9)
+    assert hit(range(100)) == {False}
+    assert store.count_states() == 100
+    clock.advance(1)  # the hundred states expire
+    assert hit(range(100, 150)) == {True}
+    assert store.count_states() == 50
+    assert hit(range(100, 150)) == {False}
 
 
 @pytest.mark.parametrize(("quota", "window"), [(1, 1), (7, 60), (1000, DAY), (10**9, 0.5)])

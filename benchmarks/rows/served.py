@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 from benchmarks import web
@@ -11,7 +10,7 @@ from benchmarks.lab import Lab, Missing, package
 from benchmarks.line import Line
 from benchmarks.ours.served import bare, limited, starlette
 from benchmarks.runner import Batch, Contender, Row, turns
-from benchmarks.served import Server, ask, bursts, started
+from benchmarks.served import Server, ask, bursts, microseconds, rate, started
 from benchmarks.trees import Tree
 from benchmarks.web import IETF, LEGACY, NONE
 
@@ -106,9 +105,9 @@ class Served:
         return Line(
             row=f"{self.name}{suffix}",
             what=f"{self.what}: {mine} / {other}",
-            values=tuple(_rate(a) / _rate(b) for a, b in zip(numerator, denominator, strict=True)),
-            ours=_each(numerator),
-            peer=_each(denominator),
+            values=tuple(rate(a) / rate(b) for a, b in zip(numerator, denominator, strict=True)),
+            ours=microseconds(numerator),
+            peer=microseconds(denominator),
             target=least,
             at_least=True,
             admitted=sum(batch.admitted for batch in numerator),
@@ -147,10 +146,10 @@ class ServedByTrees:
                 row=self.name,
                 what=self.what,
                 values=tuple(
-                    _rate(peer) / _rate(ours) for ours, peer in zip(batches["ours"], batches["peer"], strict=True)
+                    rate(peer) / rate(ours) for ours, peer in zip(batches["ours"], batches["peer"], strict=True)
                 ),
-                ours=_each(batches["ours"]),
-                peer=_each(batches["peer"]),
+                ours=microseconds(batches["ours"]),
+                peer=microseconds(batches["peer"]),
                 admitted=sum(batch.admitted for batch in batches["ours"]),
                 refused=sum(batch.refused for batch in batches["ours"]),
                 problems=tuple(
@@ -173,15 +172,6 @@ def _server(lab: Lab, make: Any, quota: int, url: str, folder: Path | None = Non
 
 def _limited(lab: Lab, make: Any, url: str, fields: frozenset[str], folder: Path | None = None) -> Server:
     return web.held(lambda quota: _server(lab, make, quota, url, folder), ask, fields)
-
-
-def _rate(batch: Batch) -> float:
-    return (batch.admitted + batch.refused) / batch.nanoseconds
-
-
-def _each(batches: Sequence[Batch]) -> float | None:
-    """Microseconds per request."""
-    return median(0.001 / _rate(batch) for batch in batches) if batches else None
 
 
 ROWS: Final[Sequence[Row]] = [

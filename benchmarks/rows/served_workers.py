@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from socket import create_server
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Final
 
 import ratelimit_mw
 from benchmarks.lab import Lab, Missing, package
 from benchmarks.line import Line
-from benchmarks.ours.workers import STORE, UPDATE
+from benchmarks.ours.served import STORE, UPDATE
 from benchmarks.runner import Batch, Contender, Row, turns
-from benchmarks.served import bursts, wrk_program
+from benchmarks.served import bursts, microseconds, rate, wrk_program
 from benchmarks.trees import ROOT
 from benchmarks.web import IETF
 
@@ -39,11 +38,11 @@ _COMMANDS: Final[Mapping[str, Sequence[str]]] = {
             "--log-level",
             "error",
         ),
-        *("--keep-alive", "60", "--bind", "127.0.0.1:{port}", "benchmarks.ours.workers:flask()"),
+        *("--keep-alive", "60", "--bind", "127.0.0.1:{port}", "benchmarks.ours.served:flask()"),
     ),
     "uvicorn": (
         *("uvicorn", "--workers", str(_WORKERS), "--log-level", "error", "--no-access-log", "--port", "{port}"),
-        *("--factory", "benchmarks.ours.workers:asgi"),
+        *("--factory", "benchmarks.ours.served:asgi"),
     ),
 }
 
@@ -130,9 +129,9 @@ class ServedByWorkers:
         return Line(
             row=f"{self.name}-{store}",
             what=f"{self.what}: {store} / bare",
-            values=tuple(_rate(a) / _rate(b) for a, b in zip(ours, bare, strict=True)),
-            ours=_each(ours),
-            peer=_each(bare),
+            values=tuple(rate(a) / rate(b) for a, b in zip(ours, bare, strict=True)),
+            ours=microseconds(ours),
+            peer=microseconds(bare),
             target=target,
             at_least=True,
             admitted=sum(batch.admitted for batch in ours),
@@ -140,15 +139,6 @@ class ServedByWorkers:
             notes=(note,) if note else (),
             problems=tuple(f"{store}: {batch.refused} refused, not 0" for batch in ours if batch.refused),
         )
-
-
-def _rate(batch: Batch) -> float:
-    return (batch.admitted + batch.refused) / batch.nanoseconds
-
-
-def _each(batches: Sequence[Batch]) -> float | None:
-    """Microseconds per request."""
-    return median(0.001 / _rate(batch) for batch in batches) if batches else None
 
 
 ROWS: Final[Sequence[Row]] = [

@@ -18,7 +18,7 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.request import USER_NAMES, Request, as_text
 from ratelimit_mw.rules.override_entries import Override
 from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
-from ratelimit_mw.rules.plan import Match, plan
+from ratelimit_mw.rules.plan import Match, make_plan
 from ratelimit_mw.stores import Store
 
 PER_CALL: Final = 100  # buckets in one call
@@ -153,9 +153,9 @@ def _find_buckets(
         limits = match.limits_for(request, route, results) or ()
         applied |= {one.id: one for one in override_sets[0].applied(limits, request, route, results)}
         for overrides in override_sets:
-            charge_plan = plan(match, request, results, overrides)
-            is_blocked |= charge_plan.denied_source == "store"
-            for charge, compiled in zip(charge_plan.charges, charge_plan.compiled_limits, strict=True):
+            plan = make_plan(match, request, results, overrides)
+            is_blocked |= plan.denied_source == "store"
+            for charge, compiled in zip(plan.charges, plan.compiled_limits, strict=True):
                 if compiled.policy.name in missing:
                     continue
                 identity = compiled.identity(request, route, results) or "no client in particular"

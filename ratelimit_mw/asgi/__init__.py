@@ -43,6 +43,7 @@ _NO_ASYNCIO: Final = (
 )
 _KINDS: Final = ("http", "websocket")
 _NOT_GIVEN: Final[Any] = object()  # a marker for an argument that is missing
+Refused = tuple[Verdict, str | None]  # a refusal of the short way, and the client's address
 
 
 class Setup(Struct, frozen=True, eq=False):
@@ -173,7 +174,8 @@ class RateLimitMiddleware:
                 gate = setup.sync_gate
                 verdict = await setup.gate.take(way, charges) if gate is None else gate.take(way, charges)
         if way is None or (verdict is not None and not verdict.allowed):
-            await self._on_longer_way(setup, verdict, client, scope, receive, send)
+            refused = None if verdict is None else (verdict, client)
+            await self._on_longer_way(setup, refused, scope, receive, send)
             return
         state = RateLimitState(verdict, setup.gate, setup.adds_headers, True)
         if setup.style == "ietf":
@@ -205,13 +207,7 @@ class RateLimitMiddleware:
                 state.settle_at_actual_cost()
 
     def _on_longer_way(
-        self,
-        setup: Setup,
-        verdict: Verdict | None,
-        client: str | None,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
+        self, setup: Setup, refused: Refused | None, scope: Scope, receive: Receive, send: Send
     ) -> Awaitable[None]:
         """Return the coroutine that decides the request, or passes another scope through.
 
@@ -222,10 +218,10 @@ class RateLimitMiddleware:
             raise ConfigError(ADD_THE_CLASS, code="RL-047")
         if self._checked_app is None and scope["type"] in _KINDS:
             self._finish_setup(scope)
-        # a verdict of the short way is a refusal, which is sent without a delay, so it needs no watcher
-        if setup.may_hold and verdict is None and scope["type"] == "http":
+        # a refusal of the short way is sent without a delay, so it needs no watcher
+        if setup.may_hold and refused is None and scope["type"] == "http":
             return self._decide_with_watcher(setup, scope, receive, send)
-        return self._decide(setup, verdict, client, scope, receive, send)
+        return self._decide(setup, refused, scope, receive, send)
 
     async def _decide_with_watcher(self, setup: Setup, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide an HTTP request that may be delayed. End it early if its client disconnects.
@@ -234,7 +230,7 @@ class RateLimitMiddleware:
         """
         watcher = DisconnectWatcher(scope, receive)
         try:
-            await self._decide(setup, None, None, scope, watcher.receive, send, watcher.sleep)
+            await self._decide(setup, None, scope, watcher.receive, send, watcher.sleep)
         except ClientDisconnected:
             await send_client_closed(send)
         finally:
@@ -243,14 +239,13 @@ class RateLimitMiddleware:
     async def _decide(
         self,
         setup: Setup,
-        verdict: Verdict | None,
-        client: str | None,
+        refused: Refused | None,
         scope: Scope,
         receive: Receive,
         send: Send,
         sleep: Sleep = async_sleep,
     ) -> None:
-        """Decide on the longer way. `verdict`, `client`: the short way's refusal, if any. `sleep`: delays the request.
+        """Decide on the longer way. `refused`: the short way's refusal, if any. `sleep`: delays the request.
 
         Sends the refusal if the middleware's own limits refuse a request or a handshake. Limits on endpoints refuse
         later, inside the app. Limits on messages act later, too, in `asgi/messages.py`.
@@ -259,8 +254,8 @@ class RateLimitMiddleware:
             await self._handle_other_scope(scope, receive, send)
             return
         gate = setup.gate
-        peer_or_client = peer_of(scope) if verdict is None else client  # `admit` finds the client
-        request = self.request_type(scope, peer_or_client, scope.get(STATE_KEY))
+        verdict, client = refused or (None, peer_of(scope))  # `admit` finds the client from the peer
+        request = self.request_type(scope, client, scope.get(STATE_KEY))
         if verdict is None:
             verdict = setup.sync_gate.admit(request) if setup.sync_gate else await gate.admit(request, (), sleep)
         state = request.outer

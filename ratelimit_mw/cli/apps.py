@@ -224,4 +224,4 @@ class _Walk:
 
 def _quiet_gate(settings: Settings) -> AsyncGate:
     """Return a gate that repeats no findings of the start, and opens no file."""
-    return AsyncGate(settings, face=ASGI._replace(probes_store=False), is_nested=True)
+    return AsyncGate(settings, integration=ASGI._replace(probes_store=False), is_nested=True)

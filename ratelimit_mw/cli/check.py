@@ -102,10 +102,10 @@ def _settings_at_start(file: str, *, wsgi: bool) -> Settings:
     mistakes.raise_if_any()
     wsgi = wsgi or (settings.on_refused is not None and refusal_handler(settings.on_refused).kind == "wsgi")
     with _located(env_values, path):
-        if wsgi:
-            Gate(settings, face=WSGI._replace(probes_store=False))  # opens no connection before the first request
+        if wsgi:  # a `Gate` opens no connection before the first request
+            Gate(settings, integration=WSGI._replace(probes_store=False))
         else:
-            AsyncGate(settings, face=ASGI._replace(probes_store=False))
+            AsyncGate(settings, integration=ASGI._replace(probes_store=False))
     return settings
 
 

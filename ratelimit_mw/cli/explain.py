@@ -13,7 +13,7 @@ from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, is
 from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import refusal_response
-from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
+from ratelimit_mw.rules.plan import Match, Plan, conclude, make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
@@ -47,15 +47,15 @@ def explain(settings: Settings, make_request: Callable[[], Request], warnings: S
         messages = match.messages if match and request.method == "GET" else None
         calls = [*(match.callables if match else ()), *(messages.callables if messages else ())]
         results = _evaluate_callables(list(dict.fromkeys(calls)), request, call_log)
-        charge_plan = plan(match, request, results) if match else None
-        message_plan = plan(messages, request, results) if messages else None
+        plan = make_plan(match, request, results) if match else None
+        message_plan = make_plan(messages, request, results) if messages else None
     user = f"user {request.user}" if request.user else "no user"
     yield f"{request.method} {_path(request)} from {_client(request)}, {user}"
     yield ""
-    if match is None or charge_plan is None:
+    if match is None or plan is None:
         yield f"Not limited: {_why_not(settings, make_request())}."
     else:
-        yield from _applies(recording_settings, match, charge_plan, request, results)
+        yield from _applies(recording_settings, match, plan, request, results)
     if messages is not None and message_plan is not None:
         yield from ("", *_messages(messages, message_plan))
     if call_log:
@@ -91,32 +91,30 @@ def _why_not(settings: Settings, request: Request) -> str:
     return "the client is on the safelist" if without_paths is None else "the path is exempt"
 
 
-def _applies(
-    settings: Settings, match: Match, charge_plan: Plan, request: Request, results: CallResults
-) -> Iterator[str]:
+def _applies(settings: Settings, match: Match, plan: Plan, request: Request, results: CallResults) -> Iterator[str]:
     if not match.denied:
         yield "Rules that apply, in order:"
         yield from columns(_rules(settings, match, request, results))
         yield ""
-    if charge_plan.denied_source:
-        status = refusal_response(conclude(match, charge_plan, ()), settings.headers).status
-        yield f"Refused with {status}, without querying the store: {_why_denied(match, charge_plan)}."
+    if plan.denied_source:
+        status = refusal_response(conclude(match, plan, ()), settings.headers).status
+        yield f"Refused with {status}, without querying the store: {_why_denied(match, plan)}."
         return
-    if not charge_plan.charges:
+    if not plan.charges:
         yield "No limit applies."
     else:
         yield "Limits, charged in one step, all or none:"
-    yield from _limits(charge_plan)
+    yield from _limits(plan)
     for entry in match.limits_for(request, match.route, results) or ():
-        if not any(entry is planned for planned in charge_plan.compiled_limits):
+        if not any(entry is planned for planned in plan.compiled_limits):
             yield ""
             yield f"  {entry.policy.name}: skipped, because its key, {entry.key.text}, is missing (missing_key)"
 
 
-def _why_denied(match: Match, charge_plan: Plan) -> str:
+def _why_denied(match: Match, plan: Plan) -> str:
     if match.denied:
         return "the client is on the blocklist"
-    if charge_plan.denied_source == "store":
+    if plan.denied_source == "store":
         return "a key is missing, and missing_key = 'deny'"
     return "a callable returned no limits, and there are no others to use instead"
 
@@ -164,16 +162,16 @@ def _tier(settings: Settings, limit_set: LimitSet, request: Request, route: str,
     return f"tier {name} ({identity})"
 
 
-def _messages(match: Match, charge_plan: Plan) -> Iterator[str]:
-    if charge_plan.denied_source:
-        yield f"If it opens a websocket, the first message closes it: {_why_denied(match, charge_plan)}."
-    elif charge_plan.charges:
+def _messages(match: Match, plan: Plan) -> Iterator[str]:
+    if plan.denied_source:
+        yield f"If it opens a websocket, the first message closes it: {_why_denied(match, plan)}."
+    elif plan.charges:
         yield _MESSAGE_LIMITS + ("a refused message closes it:" if match.closes else "a refused message is dropped:")
-        yield from _limits(charge_plan)
+        yield from _limits(plan)
 
 
-def _limits(charge_plan: Plan) -> Iterator[str]:
-    for number, (charge, entry) in enumerate(zip(charge_plan.charges, charge_plan.compiled_limits, strict=True)):
+def _limits(plan: Plan) -> Iterator[str]:
+    for number, (charge, entry) in enumerate(zip(plan.charges, plan.compiled_limits, strict=True)):
         yield from ("",) * (number > 0)
         yield from _limit(charge, entry)
 

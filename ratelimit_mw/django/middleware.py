@@ -36,7 +36,7 @@ from ratelimit_mw.django.responses import (
     to_django,
     wait_in_thread,
 )
-from ratelimit_mw.engine.base_gate import Face
+from ratelimit_mw.engine.base_gate import Integration
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.reload import reloader
 from ratelimit_mw.engine.response_tracking import track_response
@@ -57,7 +57,7 @@ FIX_ORDER: Final = f"Put {AUTHENTICATION!r} before 'ratelimit_mw.django.RateLimi
 _STATE_KEY: Final = "ratelimit_mw"  # where WSGI or ASGI middleware around Django stores the state
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")  # others share one cache entry
 # an ASGI or WSGI app cannot respond inside Django, which serves no websockets even under ASGI
-_DJANGO: Final = Face(("plain",), "a callable (request, verdict)", "the middleware of Django")
+_DJANGO: Final = Integration(("plain",), "a callable (request, verdict)", "the middleware of Django")
 _IN_SETTINGS: Final = dict.fromkeys(Options.__annotations__, f"into {SETTING_NAME} of Django's settings")
 
 
@@ -69,7 +69,7 @@ def build_gate(value: Any, *, is_async: bool, before: Any = None) -> Gate | Asyn
     with error_location(SETTING_NAME):
         found = Settings.of(value, {})
         kind: Any = AsyncGate if is_async else Gate
-        gate: Gate | AsyncGate = kind(found, face=_DJANGO, before=before)
+        gate: Gate | AsyncGate = kind(found, integration=_DJANGO, before=before)
         return gate
 
 

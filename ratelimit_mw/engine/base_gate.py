@@ -50,7 +50,7 @@ _KEEPS_NO_REFUSALS: Final = Finding(
 )
 
 
-class Face(NamedTuple):
+class Integration(NamedTuple):
     """The integration that a gate decides for.
 
     `handler_kinds`: the kinds of `on_refused` that it supports. `expected_handler`: what an error says is expected.
@@ -64,8 +64,8 @@ class Face(NamedTuple):
     probes_store: bool = True
 
 
-ASGI: Final = Face(("asgi", "plain"), "an ASGI app, or a callable (request, verdict)")
-WSGI: Final = Face(("wsgi", "plain"), "a WSGI app, or a callable (request, verdict)", "a limiter under WSGI")
+ASGI: Final = Integration(("asgi", "plain"), "an ASGI app, or a callable (request, verdict)")
+WSGI: Final = Integration(("wsgi", "plain"), "a WSGI app, or a callable (request, verdict)", "a limiter under WSGI")
 
 
 def _compile(place: tuple[Any, ...]) -> Any:
@@ -97,12 +97,12 @@ class BaseGate:
         rules: RuleSet | None = None,
         fallback: FallbackStore | None = None,
         *,
-        face: Face,
+        integration: Integration,
         is_nested: bool = False,
         before: Self | None = None,
     ) -> None:
         self.settings: Final = settings
-        self._face: Final = face
+        self._integration: Final = integration
         self._is_nested: Final = is_nested
         self._before = before
         self.rule_set: Final = rules or RuleSet(settings)
@@ -113,8 +113,8 @@ class BaseGate:
         if not (rules or is_nested):
             findings += [*switched_off(settings), *unread_variables(), *self.rule_set.findings]
             findings += forgeable_address_findings()
-        if face.sees_no_messages and not (rules or is_nested):
-            findings += unseen_messages(settings, face.sees_no_messages)
+        if integration.sees_no_messages and not (rules or is_nested):
+            findings += unseen_messages(settings, integration.sees_no_messages)
         if settings.store == "memory://" and (workers := configured_workers()) > 1:
             findings.append(multiple_workers_finding(workers))
         self.findings: Final[Sequence[Finding]] = findings
@@ -123,7 +123,7 @@ class BaseGate:
             fallback = before._fallback  # noqa: SLF001  # the same class
         self._fallback: Final[FallbackStore] = FallbackStore(settings.local_share) if fallback is None else fallback
         self._on_decision: Final = _hook("on_decision", settings.on_decision)
-        self._observe: Final = observer(settings, opens_folder=face.probes_store and rules is None)
+        self._observe: Final = observer(settings, opens_folder=integration.probes_store and rules is None)
         if rules is None and before is None:  # a reload records them itself, once they are in force
             record_policy(settings)
         # `_use_store` resets it to None if the store calls the hook itself
@@ -187,7 +187,7 @@ class BaseGate:
             "strict": False,  # this gate has reported the findings of startup
         }
         settings = replace(self.settings, **overrides, store=store)
-        nested = type(self)(settings, face=self._face, is_nested=True, before=before)
+        nested = type(self)(settings, integration=self._integration, is_nested=True, before=before)
         nested.delay_capacity, nested.reporter = self.delay_capacity, self.reporter
         nested.rule_set.share_with_outer(self.rule_set)
         return nested
@@ -208,12 +208,12 @@ class BaseGate:
             return None
         with error_location("on_refused"):
             handler = refusal_handler(settings.on_refused)
-            if handler.kind not in self._face.handler_kinds:
-                expected = self._face.expected_handler
+            if handler.kind not in self._integration.handler_kinds:
+                expected = self._integration.expected_handler
                 raise ConfigError(
                     f"got {callable_name(handler.call)}, which cannot answer here: expected {expected}", code="RL-036"
                 )
-            if "wsgi" in self._face.handler_kinds:
+            if "wsgi" in self._integration.handler_kinds:
                 reject_async(handler.call, " under WSGI")
         return handler
 
@@ -225,7 +225,7 @@ class BaseGate:
         if not isinstance(store, str):
             check_is_store(store)
             return store
-        unchecked = None if self._face.probes_store else open_unchecked(store, timeout)
+        unchecked = None if self._integration.probes_store else open_unchecked(store, timeout)
         return open_url(store, timeout) if unchecked is None else unchecked
 
     def _use_store(self, store: Store | AsyncStore) -> None:
@@ -249,7 +249,7 @@ class BaseGate:
         if self._declared.is_cluster and not (self.settings.key_secret or self._is_nested):
             warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)
 
-        if self.settings.strict and self._face.probes_store and before is None:
+        if self.settings.strict and self._integration.probes_store and before is None:
             self._probe()
 
     def _probe(self) -> None:

@@ -24,8 +24,15 @@ from ratelimit_mw.engine.slot_wait import SlotWait, slot_demand
 from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan_on_store_error, without_charged
-from ratelimit_mw.rules.plan import plan as make_plan
+from ratelimit_mw.rules.plan import (
+    Match,
+    Plan,
+    client_identities,
+    conclude,
+    make_plan,
+    plan_on_store_error,
+    without_charged,
+)
 from ratelimit_mw.rules.rule_table import EndpointRules
 from ratelimit_mw.stores.group import stored_bucket
 
@@ -54,9 +61,7 @@ class Flow(BaseGate, ABC):
             await self._look(self._refresher)
         return self.rule_set.overrides.generation
 
-    async def decide(
-        self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep | None = None
-    ) -> Verdict | None:
+    async def decide(self, match: Match, plan: Plan, request: Request, sleep: Sleep | None = None) -> Verdict | None:
         """Return the verdict on a plan, after its delay; None if the plan has no charges.
 
         Does not raise if the store fails. `sleep`: delays the request. An exception that it raises ends the delay, and
@@ -64,14 +69,12 @@ class Flow(BaseGate, ABC):
         """
         sleep = sleep or self.runtime.sleep
         started = perf_counter() if self._on_decision is not None else 0.0
-        may_be_delayed = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
-        keys = self._capacity_keys(charge_plan, request) if may_be_delayed else ()
+        may_be_delayed = match.may_delay and any(charge.effective_max_delay_us for charge in plan.charges)
+        keys = self._capacity_keys(plan, request) if may_be_delayed else ()
         if may_be_delayed:
-            charge_plan = self.delay_capacity.refusing_if_full(charge_plan, keys)
+            plan = self.delay_capacity.refusing_if_full(plan, keys)
         verdict = await (
-            self._take_in_queue(match, charge_plan, request, sleep)
-            if match.has_queue
-            else self._take_once(match, charge_plan)
+            self._take_in_queue(match, plan, request, sleep) if match.has_queue else self._take_once(match, plan)
         )
         if may_be_delayed and verdict is not None and verdict.delay and not self.delay_capacity.enter(keys):
             await self.runtime.finish(self._undo(verdict, None))
@@ -102,10 +105,10 @@ class Flow(BaseGate, ABC):
             await self._look(self._refresher)
         # plan(), inlined: its coroutine would add to the time of every request
         results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
-        charge_plan = make_plan(match, request, results, self.rule_set.overrides)
+        plan = make_plan(match, request, results, self.rule_set.overrides)
         if (outer := request.outer) is not None and outer.verdict is not None:
-            charge_plan = without_charged(charge_plan, outer.admitted_charges)
-        verdict = await self.decide(match, charge_plan, request, sleep)
+            plan = without_charged(plan, outer.admitted_charges)
+        verdict = await self.decide(match, plan, request, sleep)
         if match.settles and verdict is not None and verdict.allowed:
             request.on_end = [*(request.on_end or ()), settle_after_response]
         return verdict
@@ -114,29 +117,29 @@ class Flow(BaseGate, ABC):
     async def _look(self, refresher: Refresher) -> None:
         """Look for changed overrides. Only the first requests of a process wait for it."""
 
-    async def _take_once(self, match: Match, charge_plan: Plan) -> Verdict | None:
+    async def _take_once(self, match: Match, plan: Plan) -> Verdict | None:
         """Take the charges of a plan once, without waiting for a slot. Return the verdict; None if no limit applies."""
-        if not charge_plan.charges:
-            return conclude(match, charge_plan, ()) if charge_plan.denied_source else None
+        if not plan.charges:
+            return conclude(match, plan, ()) if plan.denied_source else None
         if match.has_slots:
             self.runtime.slot_renewer.renew_due()
         take = self.runtime.take_cancel_safe if match.may_delay or match.has_slots else self.runtime.take
         try:
-            verdict = conclude(match, charge_plan, await take(charge_plan.charges))
+            verdict = conclude(match, plan, await take(plan.charges))
             if self._needs_fallback and (self._fallback.refusals or not verdict.allowed):
                 self._inform_fallback(verdict)
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
-            return self._without_store(match, charge_plan, error)
+            return self._without_store(match, plan, error)
         return verdict
 
-    async def _take_in_queue(self, match: Match, charge_plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
+    async def _take_in_queue(self, match: Match, plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
         """Decide a request that may wait for a slot. It queues behind the requests that wait already.
 
         A request whose task is canceled, or whose `sleep` raises, leaves the queue.
         """
-        demand = slot_demand(charge_plan, lambda: self._capacity_keys(charge_plan, request))
+        demand = slot_demand(plan, lambda: self._capacity_keys(plan, request))
         if demand is None:
-            return await self._take_once(match, charge_plan)
+            return await self._take_once(match, plan)
 
         async def peek(peeked: Plan) -> Verdict | None:
             return conclude(match, peeked, await self.runtime.peek(peeked.charges))
@@ -144,12 +147,12 @@ class Flow(BaseGate, ABC):
         event = self.runtime.event(sleep)
         return await SlotWait(
             self._queues,
-            charge_plan,
+            plan,
             demand,
             CountedEvent(event, match.rule) if self.settings.metrics else event,
             partial(self._take_once, match),
             peek,
-            partial(self._without_store, match, charge_plan),
+            partial(self._without_store, match, plan),
         ).verdict()
 
     async def _delay(self, verdict: Verdict, sleep: Sleep, held_slots: HeldSlots | None, keys: Sequence[str]) -> None:
@@ -182,12 +185,12 @@ class Flow(BaseGate, ABC):
                 results[call] = FAILED
         return results
 
-    def _capacity_keys(self, charge_plan: Plan, request: Request) -> Sequence[str]:
+    def _capacity_keys(self, plan: Plan, request: Request) -> Sequence[str]:
         """Return the keys by which delayed and waiting requests are counted.
 
         Returns the keys of the plan that are not shared by all clients, or else the client's address.
         """
-        return client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
+        return client_identities(plan) or [self._address_key.identity(request, "", {}) or ""]
 
     def _register_slots(self, match: Match, verdict: Verdict | None, request: Request) -> HeldSlots | None:
         """Renew the slots of a request until its response has ended, then release them. Return None without slots."""
@@ -212,12 +215,12 @@ class Flow(BaseGate, ABC):
         if verdict.source == "store":
             self._fallback.observe(verdict.charges, verdict.decisions)
 
-    def _without_store(self, match: Match, charge_plan: Plan, error: Exception) -> Verdict:
+    def _without_store(self, match: Match, plan: Plan, error: Exception) -> Verdict:
         if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix
             warn_throttled("store", "failed (%s); on_store_error decides", error_summary(error), code="RL-201")
         if self._on_store_event is not None:
             self._on_store_event(StoreEvent("failed", error_summary(error)))
-        source, remaining_plan = plan_on_store_error(charge_plan)
+        source, remaining_plan = plan_on_store_error(plan)
         return conclude(
             match, remaining_plan, self._fallback.take(remaining_plan.charges) if remaining_plan.charges else (), source
         )

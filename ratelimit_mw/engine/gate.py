@@ -11,7 +11,7 @@ from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import drain, run
 from ratelimit_mw.core.verdict import Source, Verdict, verdict_of
-from ratelimit_mw.engine.base_gate import ASGI, WSGI, Face
+from ratelimit_mw.engine.base_gate import ASGI, WSGI, Integration
 from ratelimit_mw.engine.flow import Flow
 from ratelimit_mw.engine.offenders import LoopReporter, ThreadReporter
 from ratelimit_mw.engine.refresh import Refresher
@@ -45,11 +45,11 @@ class Gate(Flow):
         rules: RuleSet | None = None,
         fallback: FallbackStore | None = None,
         *,
-        face: Face = WSGI,
+        integration: Integration = WSGI,
         is_nested: bool = False,
         before: "Gate | None" = None,
     ) -> None:
-        super().__init__(settings, rules, fallback, face=face, is_nested=is_nested, before=before)
+        super().__init__(settings, rules, fallback, integration=integration, is_nested=is_nested, before=before)
         if rules is None:  # if rules are passed, an AsyncGate made them, and awaits their callables
             check_no_async_callables(self.rule_set.limit_sets)
         store = self._open(open_store)
@@ -118,9 +118,14 @@ class AsyncGate(Flow):
     _default_max_waiting = 1000
 
     def __init__(
-        self, settings: Settings, *, face: Face = ASGI, is_nested: bool = False, before: "AsyncGate | None" = None
+        self,
+        settings: Settings,
+        *,
+        integration: Integration = ASGI,
+        is_nested: bool = False,
+        before: "AsyncGate | None" = None,
     ) -> None:
-        super().__init__(settings, face=face, is_nested=is_nested, before=before)
+        super().__init__(settings, integration=integration, is_nested=is_nested, before=before)
         store = self._open(open_async_store)
         if not isinstance(store, AsyncStore):
             raise ConfigError(

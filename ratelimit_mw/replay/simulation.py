@@ -19,7 +19,7 @@ from ratelimit_mw.replay.reading import Group
 from ratelimit_mw.replay.records import RecordReader
 from ratelimit_mw.replay.schedule import Schedule
 from ratelimit_mw.replay.tallies import MINUTE, Append, RuleTally, Tallies, populations_of, rule_of
-from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, plan
+from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.group import hash_tag
@@ -245,18 +245,18 @@ class Simulation:
         client = None if way is None else self._reader.client(record)
         charges = None if way is None or client is None else way.charges(client)
         if way is not None and charges is not None:
-            charge_plan = way.plan(charges)
+            plan = way.plan(charges)
         else:
             request = self._reader.request(record)
             client, reason = request.client, self._reason_without_limits(route, request)
             if match is None or reason:
                 return ClientPlan(reason=reason)
-            charge_plan = plan(match, request, {})
+            plan = make_plan(match, request, {})
         if client is None:
             self._count_nameless(record)
-        if not charge_plan.charges:
-            return ClientPlan(reason=_reason_without_charges(charge_plan))
-        client_plan = ClientPlan(charge_plan.charges, self._appends(charge_plan))
+        if not plan.charges:
+            return ClientPlan(reason=_reason_without_charges(plan))
+        client_plan = ClientPlan(plan.charges, self._appends(plan))
         client_plan.use(self._store)
         if len(client_plan.buckets) == 1:
             client_plan.row = self._rows[rule_of(client_plan.key)]
@@ -272,8 +272,8 @@ class Simulation:
             return _EXEMPT
         return _SAFE if self._safe is not None and self._safe.matches(request, once=True) else ""
 
-    def _appends(self, charge_plan: Plan) -> Sequence[Append]:
-        return populations_of(self.tallies, charge_plan) if self._keeps_times else ()
+    def _appends(self, plan: Plan) -> Sequence[Append]:
+        return populations_of(self.tallies, plan) if self._keeps_times else ()
 
     def _decide_without_store(self, route: Route, reason: str, caller: Caller, now: int) -> None:
         """Count a request for which no store is queried."""
@@ -307,21 +307,21 @@ class Simulation:
             return
         if request.client is None:
             self._count_nameless(record)
-        charge_plan = plan(match, request, self._reader.results(match.callables, request))
-        if not charge_plan.charges:
-            self._decide_without_store(route, _reason_without_charges(charge_plan), caller, now)
+        plan = make_plan(match, request, self._reader.results(match.callables, request))
+        if not plan.charges:
+            self._decide_without_store(route, _reason_without_charges(plan), caller, now)
             return
-        may_be_delayed = match.may_delay and any(charge.effective_max_delay_us for charge in charge_plan.charges)
+        may_be_delayed = match.may_delay and any(charge.effective_max_delay_us for charge in plan.charges)
         keys: Sequence[str] = ()
         if may_be_delayed:
-            keys = client_identities(charge_plan) or [self._address_key.identity(request, "", {}) or ""]
-            charge_plan = self._schedule.capacity.refusing_if_full(charge_plan, keys)
-        decisions = self._store.take(charge_plan.charges)
-        verdict = conclude(match, charge_plan, decisions)
-        for append in self._appends(charge_plan):
+            keys = client_identities(plan) or [self._address_key.identity(request, "", {}) or ""]
+            plan = self._schedule.capacity.refusing_if_full(plan, keys)
+        decisions = self._store.take(plan.charges)
+        verdict = conclude(match, plan, decisions)
+        for append in self._appends(plan):
             append(now)
         if not all(decision.allowed for decision in decisions):
-            self._count_refusal(charge_plan.charges, decisions, caller)
+            self._count_refusal(plan.charges, decisions, caller)
         if verdict.allowed and (match.settles or match.has_slots or verdict.delay):
             status, duration = self._reader.status(record), self._reader.duration(record)
             self._schedule.add_admitted(match, verdict, status, duration, now, keys)
@@ -375,8 +375,8 @@ class Simulation:
         return self.tallies
 
 
-def _reason_without_charges(charge_plan: Plan) -> str:
-    return _EXEMPT if charge_plan.denied_source is None else _DENIED
+def _reason_without_charges(plan: Plan) -> str:
+    return _EXEMPT if plan.denied_source is None else _DENIED
 
 
 def _spread(us: int, length: int) -> Iterable[int]:

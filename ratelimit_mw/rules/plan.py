@@ -128,13 +128,13 @@ _DENIED: Final = Plan((), (), (), denied_source="store")
 _UNKNOWN_LIMITS: Final = Plan((), (), (), denied_source="denied_on_error")
 
 
-def client_identities(charge_plan: Plan) -> Sequence[str]:
+def client_identities(plan: Plan) -> Sequence[str]:
     """Return the identities of a request, except those that all clients share."""
-    pairs = zip(charge_plan.charges, charge_plan.compiled_limits, strict=True)
+    pairs = zip(plan.charges, plan.compiled_limits, strict=True)
     return list(dict.fromkeys(hash_tag(charge.key) for charge, limit in pairs if not limit.key.is_shared))
 
 
-def plan(match: Match, request: Request, results: CallResults, overrides: ActiveOverrides = NO_OVERRIDES) -> Plan:
+def make_plan(match: Match, request: Request, results: CallResults, overrides: ActiveOverrides = NO_OVERRIDES) -> Plan:
     """Return the charges of a request, given the results of the callables of its match."""
     if match.denied:
         return _DENIED
@@ -227,7 +227,7 @@ def with_distinct_buckets(charges: Sequence[Charge]) -> Sequence[Charge]:
     return tuple(distinct_charges)
 
 
-def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:
+def without_charged(plan: Plan, charged: Iterable[Charge]) -> Plan:
     """Leave out what outer middleware has charged already: whole charges, or the charged part of a cost.
 
     `charged`: the charges of the outer middleware. Penalties stay, because the outer middleware cannot know whether
@@ -236,26 +236,21 @@ def without_charged(charge_plan: Plan, charged: Iterable[Charge]) -> Plan:
     paid = Counter[RequestBucket]()
     for charge in charged:
         paid[request_bucket(charge)] += charge.cost
-    if not any(request_bucket(charge) in paid for charge in charge_plan.charges):
-        return charge_plan
-    costs = [charge.cost - paid[request_bucket(charge)] for charge in charge_plan.charges]
+    if not any(request_bucket(charge) in paid for charge in plan.charges):
+        return plan
+    costs = [charge.cost - paid[request_bucket(charge)] for charge in plan.charges]
     indices = [
-        index
-        for index, charge in enumerate(charge_plan.charges)
-        if costs[index] > 0 or request_bucket(charge) not in paid
+        index for index, charge in enumerate(plan.charges) if costs[index] > 0 or request_bucket(charge) not in paid
     ]
-    if any(charge_plan.charges[index].role == "limit" for index in indices):  # this middleware may refuse
-        penalties = [index for index, charge in enumerate(charge_plan.charges) if charge.role == "penalty"]
-        costs = [
-            charge.cost if charge.role == "penalty" else costs[index]
-            for index, charge in enumerate(charge_plan.charges)
-        ]
+    if any(plan.charges[index].role == "limit" for index in indices):  # this middleware may refuse
+        penalties = [index for index, charge in enumerate(plan.charges) if charge.role == "penalty"]
+        costs = [charge.cost if charge.role == "penalty" else costs[index] for index, charge in enumerate(plan.charges)]
         indices = sorted({*indices, *penalties})
-    remaining = charge_plan.subset(indices)
-    return replace(remaining, charges=[replace(charge_plan.charges[index], cost=costs[index]) for index in indices])
+    remaining = plan.subset(indices)
+    return replace(remaining, charges=[replace(plan.charges[index], cost=costs[index]) for index in indices])
 
 
-def plan_on_store_error(charge_plan: Plan) -> tuple[Source, Plan]:
+def plan_on_store_error(plan: Plan) -> tuple[Source, Plan]:
     """Return what replaces the failed store: the source of the verdict, and the plan for the fallback store.
 
     If a limit has `on_store_error = "deny"`, the request is refused. Otherwise, the limits with `local` are decided in
@@ -263,18 +258,18 @@ def plan_on_store_error(charge_plan: Plan) -> tuple[Source, Plan]:
     charges of the plan are unchanged, because a `FallbackStore` scales them. Its policies are those of the scaled
     limits.
     """
-    modes = {limit.on_store_error for limit in charge_plan.compiled_limits if not limit.shadow}
+    modes = {limit.on_store_error for limit in plan.compiled_limits if not limit.shadow}
     if "deny" in modes:
         return "denied_on_error", Plan((), (), ())
-    indices = [index for index, limit in enumerate(charge_plan.compiled_limits) if limit.on_store_error == "local"]
+    indices = [index for index, limit in enumerate(plan.compiled_limits) if limit.on_store_error == "local"]
     if not indices:
         return "allowed_on_error", Plan((), (), ())
-    remaining = charge_plan.subset(indices)
+    remaining = plan.subset(indices)
     return "local", replace(remaining, policies=[limit.local_policy for limit in remaining.compiled_limits])
 
 
-def conclude(match: Match, charge_plan: Plan, decisions: Sequence[Decision], source: Source = "store") -> Verdict:
+def conclude(match: Match, plan: Plan, decisions: Sequence[Decision], source: Source = "store") -> Verdict:
     """Return the verdict on a request, given the decisions on its charges."""
-    if charge_plan.denied_source is not None or source == "denied_on_error":
-        return Verdict(False, (), (), match.rule, charge_plan.denied_source or source)
-    return verdict_of(charge_plan.charges, decisions, match.rule, source, charge_plan.policies)
+    if plan.denied_source is not None or source == "denied_on_error":
+        return Verdict(False, (), (), match.rule, plan.denied_source or source)
+    return verdict_of(plan.charges, decisions, match.rule, source, plan.policies)

@@ -111,9 +111,9 @@ class LimitedAnswer(RateLimitMiddleware):
         scope = request.scope()
         send = _never_admitting(scope, send if render is None else render(send))
         if verdict is None:
-            await self._on_longer_way(setup, None, None, scope, receive, send)
+            await self._on_longer_way(setup, None, scope, receive, send)
         else:
-            await self._decide(setup, verdict, client, scope, receive, send)
+            await self._decide(setup, (verdict, client), scope, receive, send)
 
 
 def _enter(setup: Setup, request: Forwarded) -> ShortWay:

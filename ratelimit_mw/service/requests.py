@@ -60,30 +60,26 @@ class Requests:
             if planned is None:
                 buckets.append([])
             else:
-                match, charge_plan = planned
-                found.append((request, match, _with_cost(charge_plan, cost)))
-                buckets.append([stored_bucket(charge) for charge in charge_plan.charges])
+                match, plan = planned
+                found.append((request, match, _with_cost(plan, cost)))
+                buckets.append([stored_bucket(charge) for charge in plan.charges])
         if not found:
             return None, buckets
-        denied = [
-            (request, match, charge_plan)
-            for request, match, charge_plan in found
-            if charge_plan.denied_source is not None
-        ]
-        request, match, charge_plan = (denied or found)[0]
+        denied = [(request, match, plan) for request, match, plan in found if plan.denied_source is not None]
+        request, match, plan = (denied or found)[0]
         if len(found) > 1 and not denied:
-            charge_plan = _joined([each_plan for _, _, each_plan in found])
-        return await self._gate.decide(match, charge_plan, request, no_sleep), buckets
+            plan = _joined([each_plan for _, _, each_plan in found])
+        return await self._gate.decide(match, plan, request, no_sleep), buckets
 
     async def peek_call(self, call: RequestParts) -> dict[str, Any]:
         """Return what is left of each limit that applies, and what a check would answer. Changes nothing."""
         found = await self._plan(request_of(call.scope()))
         if found is None:
             return {**numbers(None), "rule": None, "limits": []}
-        match, charge_plan = found
-        charges = _with_cost(charge_plan, None if call.cost is None else cost_of(call, 0)).charges
+        match, plan = found
+        charges = _with_cost(plan, None if call.cost is None else cost_of(call, 0)).charges
         decisions = await answered(self._gate.runtime.peek(charges)) if charges else ()
-        verdict = conclude(match, replace(charge_plan, charges=charges), decisions)
+        verdict = conclude(match, replace(plan, charges=charges), decisions)
         limits = [
             {
                 "name": policy.name,
@@ -95,7 +91,7 @@ class Requests:
                 "retry_after": finite(decision.retry_after),
                 "reset_after": finite(decision.reset_after),
             }
-            for charge, decision, policy in zip(charges, decisions, charge_plan.policies, strict=True)
+            for charge, decision, policy in zip(charges, decisions, plan.policies, strict=True)
         ]
         return {**numbers(verdict), "rule": verdict.rule, "limits": limits}
 
@@ -121,12 +117,12 @@ async def no_sleep(_seconds: float, _woken: object = None, /) -> None:
     """Return at once, because the answer contains the delay, and the caller waits."""
 
 
-def _with_cost(charge_plan: Plan, cost: int | None) -> Plan:
+def _with_cost(plan: Plan, cost: int | None) -> Plan:
     """Return the plan with this cost in place of that in the rules; unchanged if `cost` is None."""
     if cost is None:
-        return charge_plan
-    charges = [one if one.role == "penalty" else replace(one, cost=cost) for one in charge_plan.charges]
-    return replace(charge_plan, charges=charges)
+        return plan
+    charges = [one if one.role == "penalty" else replace(one, cost=cost) for one in plan.charges]
+    return replace(plan, charges=charges)
 
 
 def _by_name(fields: HeaderList) -> dict[str, str]:

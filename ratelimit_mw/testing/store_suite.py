@@ -91,6 +91,16 @@ class StoreSuite:
         store.settle([Charge("k", WINDOW, -6, at=decision.at)])
         _same(list(store.peek([Charge("k", WINDOW, 0)])), [UNTOUCHED])
 
+    def test_a_refund_is_dated_by_its_charge(self, store: Store, clock: Clock) -> None:
+        """A late refund frees what is left of its own charge. Units that were taken later stay taken."""
+        window, bucket = Charge("k", WINDOW, 8), Charge("k", BUCKET, 5)
+        decisions = store.take([window, bucket])
+        clock.advance(15)
+        store.take([Charge("k", WINDOW, 2), Charge("k", BUCKET, 2)])
+        _same(_left(store, window, bucket), [5, 3])
+        store.settle([Charge("k", WINDOW, -8, at=decisions[0].at), Charge("k", BUCKET, -5, at=decisions[1].at)])
+        _same(_left(store, window, bucket), [8, 3])
+
     def test_settle_without_an_instant_charges_now(self, store: Store, clock: Clock) -> None:
         store.settle([Charge("k", WINDOW, 30)])  # the debt is at most one quota
         _same(_outcomes(store.take([Charge("k", WINDOW)])), [(False, 0)])

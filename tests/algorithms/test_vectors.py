@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import fakeredis
 import pytest
 from msgspec.structs import replace
 
+from own_store import DictStore
 from ratelimit_mw import Charge, Decision, Limit, MemoryStore, parse
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.algorithms.bucket import DelayableLimit
+from ratelimit_mw.core.limit import State
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
@@ -73,6 +76,19 @@ def replay(case: dict[str, Any], store: Store, clock: Clock) -> None:
 def test_memory_store_decides_as_the_tables(case: dict[str, Any]) -> None:
     clock = Clock()
     replay(case, MemoryStore(clock=clock), clock)
+
+
+class PicklingStore(DictStore):
+    """Keeps what `pickle` restores of each state."""
+
+    def _write(self, charge: Charge, state: State, now: int) -> None:
+        super()._write(charge, pickle.loads(pickle.dumps(state)), now)  # noqa: S301  # made here
+
+
+@each_case
+def test_store_of_pickled_states_decides_as_the_tables(case: dict[str, Any]) -> None:
+    clock = Clock()
+    replay(case, PicklingStore(clock), clock)
 
 
 @each_case

@@ -9,7 +9,7 @@ from typing import Any
 from ratelimit_mw import Charge, Concurrency, MemoryStore, Verdict
 from ratelimit_mw.engine.slot_queue import Queues, SlotBucket
 from ratelimit_mw.engine.slot_wait import SlotWait, slot_demand
-from ratelimit_mw.rules.plan import Match, Plan, conclude, plan
+from ratelimit_mw.rules.plan import Match, Plan, conclude, make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.group import stored_bucket
@@ -78,7 +78,7 @@ class World:
         request = PlainRequest(client=client)
         match = self.rules.match(request, ())
         assert match is not None
-        asked = plan(match, request, {})
+        asked = make_plan(match, request, {})
         wish = slot_demand(asked, lambda: [client])
         assert wish is not None
         self._number += 1

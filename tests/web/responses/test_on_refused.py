@@ -125,6 +125,13 @@ def test_a_callable_sets_the_response_and_the_middleware_adds_its_fields(face: s
     assert fields(answer) == sorted([*own, *OWN])
 
 
+@pytest.mark.parametrize("face", FACES)
+def test_a_callable_receives_the_client_behind_the_proxy(face: str) -> None:
+    step = Step(client="10.0.0.1", headers={"X-Forwarded-For": "192.0.2.1"})
+    answer = refused(FACES[face], step, trusted_proxies=["10.0.0.0/8"], on_refused=teapot)
+    assert (answer.status, answer.field("x-client")) == (418, ["192.0.2.1"])
+
+
 def sends_200(environ: Any, start_response: Any) -> Iterable[bytes]:
     start_response("200 OK", [])
     return [b"slow"]

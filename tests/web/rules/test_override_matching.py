@@ -10,7 +10,7 @@ import pytest
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.override_entries import EVERYONE, Override, encode_overrides
 from ratelimit_mw.rules.overrides import ActiveOverrides, Index
-from ratelimit_mw.rules.plan import Plan, plan
+from ratelimit_mw.rules.plan import Plan, make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from web.plain_request import PlainRequest
@@ -41,7 +41,7 @@ def active(*entries: Entry) -> ActiveOverrides:
 def planned(settings: Mapping[str, Any], request: Request, *entries: Entry) -> Plan:
     match = RuleSet(Settings(**{"limits": "1/hour", "plain_keys": True, **settings})).match(request)
     assert match is not None
-    return plan(match, request, {}, active(*entries))
+    return make_plan(match, request, {}, active(*entries))
 
 
 def charged(settings: Mapping[str, Any], request: Request, *entries: Entry) -> list[str] | None:
@@ -175,10 +175,10 @@ def test_if_a_callable_of_limits_fails_a_switch_still_lets_requests_pass() -> No
     match = RuleSet(settings).match(of())
     assert match is not None
     results: dict[Any, Any] = {fails: "nonsense"}
-    assert plan(match, of(), results).denied_source == "denied_on_error"
-    assert plan(match, of(), results, active((None, EXACT, "exempt"))).denied_source == "denied_on_error"
+    assert make_plan(match, of(), results).denied_source == "denied_on_error"
+    assert make_plan(match, of(), results, active((None, EXACT, "exempt"))).denied_source == "denied_on_error"
     for action in ("off", "shadow"):
-        assert plan(match, of(), results, active((None, EVERYONE, action))) == Plan((), (), ())
+        assert make_plan(match, of(), results, active((None, EVERYONE, action))) == Plan((), (), ())
 
 
 def ways(overrides: ActiveOverrides, **settings: Any) -> Callable[[str], bool]:

@@ -10,7 +10,7 @@ from ratelimit_mw import Charge, Decision, MemoryStore, SlidingWindowCounter, St
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.http.callables import FAILED
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.rules.plan import Match, Plan, conclude, plan, plan_on_store_error
+from ratelimit_mw.rules.plan import Match, Plan, conclude, make_plan, plan_on_store_error
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.endpoint_limits import EndpointLimit
@@ -33,7 +33,7 @@ def matched(compiled: RuleSet, request: Request) -> Match:
 
 
 def planned(compiled: RuleSet, request: Request, answers: Mapping[Any, str | None] | None = None) -> Plan:
-    return plan(matched(compiled, request), request, answers or {})
+    return make_plan(matched(compiled, request), request, answers or {})
 
 
 def keys(asked: Plan) -> list[str]:
@@ -258,7 +258,7 @@ def test_the_strictest_on_store_error_applies(modes: tuple[Any, Any], source: st
 def test_a_callable_without_valid_limits_denies_if_there_are_no_default_limits(answer: Any) -> None:
     compiled = rules(limits=[], rules=[{"path": "/", "limits": lambda _: answer}])
     found = matched(compiled, PlainRequest("/"))
-    asked = plan(found, PlainRequest("/"), dict.fromkeys(found.callables, answer))
+    asked = make_plan(found, PlainRequest("/"), dict.fromkeys(found.callables, answer))
     assert (asked.denied_source, list(asked.charges)) == ("denied_on_error", [])
 
 
@@ -270,7 +270,7 @@ def test_limits_of_one_name_that_cannot_be_summed_get_separate_buckets() -> None
     compiled = rules(limits=[], key="ip")
     match = compiled.match(PlainRequest(), compiled.compile_endpoint_limits(tuple(marks), "place"))
     assert match is not None
-    asked = plan(match, PlainRequest(), dict(zip(match.callables, given, strict=True)))
+    asked = make_plan(match, PlainRequest(), dict(zip(match.callables, given, strict=True)))
     assert keys(asked) == [f"{IP}:@own", f"{IP}:@own+", f"{IP}:@own"]
     store = MemoryStore(clock=Clock())
     assert [store.take(asked.charges)[0].allowed for _ in range(3)] == [True, True, False]

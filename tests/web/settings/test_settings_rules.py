@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.rules.plan import plan
+from ratelimit_mw.rules.plan import make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.limits import known_specs
@@ -154,7 +154,7 @@ def test_equal_limits_with_different_keys_count_in_separate_buckets() -> None:
     request = PlainRequest(user="7")
     match = RuleSet(Settings(limits=limits, plain_keys=True)).match(request)
     assert match is not None
-    buckets = [charge.key for charge in plan(match, request, {}).charges]
+    buckets = [charge.key for charge in make_plan(match, request, {}).charges]
     assert buckets == ["{ip=192.0.2.1}:default", "{user=7}:default"]
 
 

@@ -1,7 +1,6 @@
 """Rows of the decision service's processor time per decision, over uvicorn's for an empty response."""
 
 import asyncio
-import json
 import os
 import re
 import subprocess
@@ -13,22 +12,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import ratelimit_mw
 from benchmarks import web
 from benchmarks.lab import Lab, Missing, package
 from benchmarks.line import Line
-from benchmarks.ours.serve import empty
+from benchmarks.ours.served import empty
 from benchmarks.runner import Batch, Contender, Row, turns
-from benchmarks.served import REPORT, started, wrk_program
+from benchmarks.served import bursts, started
 from benchmarks.trees import ROOT
 
 _CONNECTIONS: Final = 32
 _ROUNDS: Final = 15  # at most, because a round lasts a second per contender
 _SECONDS: Final = 1.0  # of a burst with gRPC
 _LISTENING: Final = re.compile(r"on http://127\.0\.0\.1:([0-9]+)")
-_FORWARDED: Final = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/items/42", "X-Forwarded-For": "192.0.2.7"}
+_FORWARDED: Final = ("X-Forwarded-Method: GET", "X-Forwarded-Uri: /items/42", "X-Forwarded-For: 192.0.2.7")
 
 
 class Service(AbstractContextManager["Service", None]):
@@ -82,12 +81,12 @@ class Serve:
         try:
             url = lab.redis_url() if self.redis else "memory://"
             bare = started(lab, f"{empty.__module__}:{empty.__name__}")
-            contenders = {"peer": _timed(bare.pid, _wrk(bare.port, "/"))}
+            contenders = {"peer": _timed(bare.pid, bursts(bare, "/"))}
             if self.grpc:
                 contenders["ours"] = self._by_grpc(lab, url)
             else:
                 service = lab.closing.enter_context(Service(url))
-                contenders["ours"] = _timed(service.process.pid, _wrk(service.port, "/v1/forward", _FORWARDED))
+                contenders["ours"] = _timed(service.process.pid, bursts(service, "/v1/forward", _FORWARDED))
         except Missing as reason:
             return [Line(row=self.name, what=self.what, target=self.target, notes=(f"skipped, {reason}",))]
         return [self._line(turns(lab, contenders, 0, min(lab.rounds, _ROUNDS)))]
@@ -97,7 +96,7 @@ class Serve:
         with tempfile.TemporaryDirectory() as folder:  # only for an unused name
             address = f"unix:{folder}.sock"
         service = lab.closing.enter_context(Service(url, address))
-        return _timed(service.process.pid, lambda: lab.wait(_grpc_burst(address)))
+        return _timed(service.process.pid, lambda _: lab.wait(_grpc_burst(address)))
 
     def _line(self, batches: Mapping[str, Sequence[Batch]]) -> Line:
         ours, peer = ([_each(batch) for batch in batches[name]] for name in ("ours", "peer"))
@@ -120,7 +119,7 @@ def _each(batch: Batch) -> float:
     return batch.nanoseconds / (batch.admitted + batch.refused) / 1000
 
 
-def _timed(pid: int, burst: Any) -> Contender:
+def _timed(pid: int, burst: Contender) -> Contender:
     """Return a contender that measures a burst in a process's processor time. Raises `Missing` without /proc."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
@@ -130,35 +129,15 @@ def _timed(pid: int, burst: Any) -> Contender:
         user, system = stat.read_text().rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
-    def run(_: int) -> Batch:
+    def run(calls: int) -> Batch:
         before = spent()
-        admitted, refused = burst()
-        return Batch(spent() - before, admitted, refused)
+        batch = burst(calls)
+        return Batch(spent() - before, batch.admitted, batch.refused)
 
     return run
 
 
-def _wrk(port: int, path: str, headers: Mapping[str, str] | None = None) -> Any:
-    """Return a function that sends a burst of requests with wrk."""
-    fields = [part for name, value in (headers or {}).items() for part in ("-H", f"{name}: {value}")]
-    command = [wrk_program(), "--threads", "1", "--connections", str(_CONNECTIONS), "--duration", "1", *fields]
-
-    def burst() -> tuple[int, int]:
-        done = subprocess.run(
-            [*command, "--script", str(REPORT), f"http://127.0.0.1:{port}{path}"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        told = json.loads(done.stdout.splitlines()[-1])
-        assert not told["failed"], f"{path}: {told['failed']} requests without an answer"
-        return told["requests"] - told["refused"], told["refused"]
-
-    return burst
-
-
-async def _grpc_burst(address: str) -> tuple[int, int]:
+async def _grpc_burst(address: str) -> Batch:
     """Call for a second over one channel, 32 times concurrently. Returns how many were admitted and refused."""
     aio = package("grpc").aio
     messages = package("ratelimit_mw.service.grpc_messages")
@@ -181,7 +160,7 @@ async def _grpc_burst(address: str) -> tuple[int, int]:
                 counts[answer.overall_code != messages.OK] += 1
 
         await asyncio.gather(*(one() for _ in range(_CONNECTIONS)))
-    return counts[0], counts[1]
+    return Batch(round(_SECONDS * 1e9), *counts)
 
 
 ROWS: Final[Sequence[Row]] = [
