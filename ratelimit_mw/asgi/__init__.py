@@ -17,6 +17,7 @@ from ratelimit_mw.asgi.send import (
     Send,
     fail_startup,
     send_refusal,
+    send_response,
     with_headers,
 )
 from ratelimit_mw.asgi.tracking import MIDDLEWARE_REGISTRY, track
@@ -263,6 +264,9 @@ class RateLimitMiddleware:
         request = self.request_type(scope, peer_or_client, scope.get(STATE_KEY))
         if verdict is None:
             verdict = setup.sync_gate.admit(request) if setup.sync_gate else await gate.admit(request, (), sleep)
+        if request.answer is not None:
+            await send_response(request.answer, scope, send)
+            return
         state = request.outer
         if state is None:
             state = RateLimitState(verdict, gate, in_app=scope["type"] == "http")
