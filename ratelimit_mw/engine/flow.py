@@ -119,12 +119,13 @@ class Flow(BaseGate, ABC):
         return verdict
 
     async def _client_limits(self, request: Request) -> Limits:
-        """Return the limits of a client, with a charge of 0 each."""
+        """Return a client's own limits, with a charge of 0 each."""
         matches = self.rule_set.client_matches(request)
         if self._awaits_callables and any(match.may_read_user for match in matches):
             request.user  # noqa: B018  # as in `_admit`
         results = await self._call(list(dict.fromkeys(call for match in matches for call in match.callables)), request)
-        return own_limits([make_plan(match, request, results, self.rule_set.overrides) for match in matches])
+        overrides = self.rule_set.overrides
+        return own_limits([make_plan(match, request, results, overrides, only_own=True) for match in matches])
 
     @abstractmethod
     async def _look(self, refresher: Refresher) -> None:

@@ -62,17 +62,11 @@ class UsageAnswers:
 
 
 def own_limits(plans: Sequence[Plan]) -> Limits:
-    """Return a charge of 0 for each bucket of the client, with the policy of its limit.
-
-    Leaves out the limits that headers hide, such as those of all clients, and buckets that clients share because the
-    key is missing. Leaves out keys with a route, too, because a client has a bucket for each route.
-    """
+    """Return a charge of 0 for each bucket in some plans, with the policy of its limit."""
     found: dict[tuple[str, str], tuple[Charge, Policy]] = {}
     for plan in plans:
-        for charge, limit, policy in zip(plan.charges, plan.compiled_limits, plan.policies, strict=True):
-            is_hidden = policy.may_be_hidden or limit.key.is_shared or limit.key.reads_route
-            if not is_hidden and not charge.key.startswith(limit.missing_key_tag):
-                found.setdefault(stored_bucket(charge), (Charge(charge.key, charge.limit, 0), policy))
+        for charge, policy in zip(plan.charges, plan.policies, strict=True):
+            found.setdefault(stored_bucket(charge), (Charge(charge.key, charge.limit, 0), policy))
     return list(found.values())[:_MOST_LIMITS]
 
 
