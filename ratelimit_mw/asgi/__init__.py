@@ -267,11 +267,7 @@ class RateLimitMiddleware:
         if request.answer is not None:
             await send_response(request.answer, scope, send)
             return
-        state = request.outer
-        if state is None:
-            state = RateLimitState(verdict, gate, in_app=scope["type"] == "http")
-        elif verdict is not None:
-            state.record(verdict, gate)
+        state = _recorded(request, verdict, gate)
         if verdict is not None and not verdict.allowed:
             await send_refusal(request, verdict, gate, receive, send)
             return
@@ -322,6 +318,16 @@ def _check_asyncio() -> None:
     """Raise `ConfigError` under trio."""
     if not in_event_loop():
         raise ConfigError(_NO_ASYNCIO, code="RL-049")
+
+
+def _recorded(request: AsgiRequest, verdict: Verdict | None, gate: AsyncGate) -> RateLimitState:
+    """Return the state of a request with this verdict."""
+    state: RateLimitState | None = request.outer
+    if state is None:
+        return RateLimitState(verdict, gate, in_app=request.raw["type"] == "http")
+    if verdict is not None:
+        state.record(verdict, gate)
+    return state
 
 
 def _scope_with_state(scope: Scope, state: RateLimitState) -> Scope:

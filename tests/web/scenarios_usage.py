@@ -44,7 +44,14 @@ USAGE = (
             Step(path="/login", client="192.0.2.2", state=(("login", 4, 60), ("app", 19, 60))),
             usage(left("app", 20, 20), left("login", 5, 5), left("default", 9, 9), wait=0.75),  # kept for a second
             usage(left("app", 20, 19, 59.0), left("login", 5, 4, 59.0), left("default", 9, 9), wait=0.25),
-            usage(left("api", 7, 7), left("vip", 8, 8), headers={"X-Api-Key": "7", "Host": "vip.test"}),
+            usage(
+                left("app", 20, 19, 59.0),
+                left("login", 5, 4, 59.0),
+                left("api", 7, 7),
+                left("vip", 8, 8),
+                left("default", 9, 9),
+                headers={"X-Api-Key": "7", "Host": "vip.test"},
+            ),
         ),
     ),
     Scenario(
