@@ -24,6 +24,21 @@ _MOST_KEPT: Final = 4096  # answers; before there are more, all are dropped
 _MOST_LIMITS: Final = 100  # in one answer, and so in one call to the store
 _UNAVAILABLE: Final = refusal_response(Verdict(False, (), (), source="denied_on_error"))
 
+_NUMBER: Final = {"type": "number"}
+_PROPERTIES: Final = {
+    "name": {"type": "string"},
+    "quota": {"type": "integer", "description": "units in a window"},
+    "window": {**_NUMBER, "nullable": True, "description": "seconds; null for requests at the same time"},
+    "remaining": {"type": "integer", "description": "units left now"},
+    "reset_after": {**_NUMBER, "nullable": True, "description": "seconds until all units are there again"},
+}
+_POLICIES: Final = {"type": "array", "items": {"type": "object", "required": [*_PROPERTIES], "properties": _PROPERTIES}}
+_SCHEMA: Final = {"type": "object", "required": ["policies"], "properties": {"policies": _POLICIES}}
+USAGE_RESPONSE: Final[dict[str, Any]] = {
+    "description": "What is left of the limits of this client.",
+    "content": {"application/json": {"schema": _SCHEMA}},
+}
+
 Limits = Sequence[tuple[Charge, Policy]]
 Peek = Callable[[Sequence[Charge]], Awaitable[Sequence[Decision]]]
 
