@@ -77,9 +77,18 @@ def test_answers_are_kept_for_a_bounded_number_of_clients(monkeypatch: pytest.Mo
 def test_a_client_that_an_override_blocks_stays_blocked(tmp_path: Path) -> None:
     settings = Settings(limits="9/minute", store=f"sqlite:///{tmp_path}/limits.db", usage_path=PATH)
     client = Client(wsgi.RateLimitMiddleware(wsgi_app, settings))
-    admin.set_override(settings, ip="127.0.0.1", block=True, duration=60)
-    assert client.get(PATH).status_code == 403
-    assert client.get(PATH, environ_overrides={"REMOTE_ADDR": "192.0.2.1"}).status_code == 200
+    admin.set_override(settings, ip="192.0.2.7", block=True, duration=60)
+    asked = [client.get(PATH, environ_overrides={"REMOTE_ADDR": f"192.0.2.{number}"}) for number in (7, 8)]
+    assert [got.status_code for got in asked] == [403, 200]
+
+
+def test_only_get_and_head_are_answered() -> None:
+    client = Client(wsgi.RateLimitMiddleware(wsgi_app, limits="9/minute", usage_path=PATH))
+    statuses = [
+        client.open(PATH, method=method, environ_overrides={"REMOTE_ADDR": "192.0.2.7"}).status_code
+        for method in ("GET", "HEAD", "POST", "OPTIONS")
+    ]
+    assert statuses == [200, 200, 204, 204]
 
 
 def test_switched_off_the_app_gets_the_request() -> None:
