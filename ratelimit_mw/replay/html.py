@@ -175,10 +175,9 @@ def _sections(rules: Sequence[RuleResult], peaks: Sequence[Peaks]) -> Iterator[s
                 [
                     ("client", ""),
                     ("refused", "number"),
-                    ("from, UTC", ""),
-                    ("to", ""),
-                    ("most to", ""),
-                    ("statuses in the log", ""),
+                    ("when, UTC", ""),
+                    ("most often", ""),
+                    ("statuses", ""),
                     ("agents", "number"),
                 ],
                 map(_offender_row, rule.most),
@@ -192,10 +191,9 @@ def _offender_row(one: Offender) -> list[Cell]:
     return [
         (one.client, "name"),
         (number(one.refused), "number refused"),
-        (_moment(one.first), ""),
-        (_moment(one.last), ""),
+        (f"{_moment(one.first)} to {_moment(one.last)}", "wrap"),
         (path, "name"),
-        (statuses, ""),
+        (statuses, "wrap"),
         (number(one.agents) if one.agents else "-", "number"),
     ]
 
