@@ -15,8 +15,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+def terminal_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """Return a function that returns what stderr, a terminal, has received since the last call."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -30,8 +29,8 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     return take
 
 
-def test_progress_has_rate_and_time_left_after_a_second(shown: Callable[[], str]) -> None:
-    clock = Clock()
+def test_progress_has_rate_and_time_left_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, clock = terminal_for(monkeypatch), Clock()
     bar = ProgressBar(lambda rate: f"{rate:.0f} B/s", clock)
     clock.advance(0.9)
     bar.show(10, 100)
