@@ -389,9 +389,9 @@ def test_what_is_known_of_refused_clients_is_bounded(tmp_path: Path, monkeypatch
     path.write_text("".join(lines))
     [rule] = replay({"limits": "1/hour"}, path).rules
     assert named(rule) == [("192.0.2.1", 4), ("192.0.2.3", 1), ("192.0.2.4", 1)]
-    [most, forgotten, other] = rule.most
+    [first, forgotten, other] = rule.most
     assert forgotten == Offender("192.0.2.3", 1)
-    assert (most.path, most.statuses, most.last - most.first) == ("GET /c", {"200": 3}, 3.0)
+    assert (first.path, first.statuses, first.last - first.first) == ("GET /c", {"200": 3}, 3.0)
     assert (other.path, other.statuses) == ("GET /b", {"200": 1})
 
 
