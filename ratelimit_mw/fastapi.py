@@ -16,6 +16,7 @@ from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.entrance import enter_asgi
+from ratelimit_mw.engine.usage import USAGE_RESPONSE
 from ratelimit_mw.http.response import RESPONSES
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.routes import (
@@ -32,7 +33,7 @@ from ratelimit_mw.settings.endpoint_limits import EndpointLimit, HonorsExempt, i
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
 with require("fastapi"):
-    from fastapi import HTTPException, Response, WebSocket, WebSocketException
+    from fastapi import APIRouter, HTTPException, Response, WebSocket, WebSocketException
     from fastapi.exception_handlers import http_exception_handler
     from fastapi.params import Depends
     from fastapi.requests import HTTPConnection
@@ -51,9 +52,10 @@ from ratelimit_mw.starlette.enforcement import (
     short_way_check,
 )
 
-__all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit"]
+__all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit", "usage_router"]
 
 _MAX_LIMITS: Final = 1024  # limits of a route whose checks are cached
+_NOT_FOUND: Final = 404
 _HINT: Final = 'did you mean Depends(RateLimit("5/minute"))?'
 _ON_A_FUNCTION: Final = (
     'did you mean @limit("5/minute"), or Depends(RateLimit("5/minute")) in the dependencies of the route?'
@@ -63,6 +65,21 @@ _AS_MIDDLEWARE: Final = (
     "got an app by position: this RateLimit is a dependency, write Depends(RateLimit('5/minute')); as middleware, use "
     "ratelimit_mw.starlette.RateLimit"
 )
+
+
+def usage_router(path: str) -> APIRouter:
+    """Return a router that describes the setting `usage_path` in OpenAPI, for `app.include_router`.
+
+    `path`: the same path. The middleware answers requests to it; without the middleware, they get a 404.
+    """
+
+    async def rate_limits() -> None:
+        raise HTTPException(_NOT_FOUND)
+
+    router = APIRouter()
+    responses: dict[int | str, dict[str, Any]] = {200: USAGE_RESPONSE, 503: RESPONSES[503]}
+    router.add_api_route(path, rate_limits, methods=["GET"], summary="Your rate limits", responses=responses)
+    return router
 
 
 def _explain(arguments: Sequence[object]) -> str:

@@ -1,5 +1,6 @@
 """Tests the output of `python -m ratelimit_mw check` for broken files, and for files that cause startup warnings."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import ratelimit_mw
 from checking import Check, check_in, command
 from message_codes import plain
+from ratelimit_mw.cli import main
 
 pytestmark = pytest.mark.promise(9)
 
@@ -119,6 +121,18 @@ def test_check_prints_each_mistake_of_a_broken_file(name: str) -> None:
 
 def test_table_of_mistakes_has_every_broken_file() -> None:
     assert set(MISTAKES) == {path.name for path in BROKEN.iterdir()}
+
+
+def test_check_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text('limits = "5/minute"\n[[rules]]\npath = "/login"\nlimits = "5/hour"\n')
+    assert main(["check", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["file"], found["rules"], found["mistakes"], found["code"]) == (str(file), ["login"], [], 0)
+    file.write_text('limits = "5/minuet"\n')
+    assert main(["check", str(file), "--json"]) == 1
+    [mistake] = json.loads(capsys.readouterr().out)["mistakes"]
+    assert mistake.startswith(f"{file}:1: limits: ")
 
 
 def test_check_reports_a_missing_file() -> None:

@@ -15,12 +15,22 @@ from ratelimit_mw.admin import DEFAULT_MOST, Buckets, Clients, forget, most_refu
 from ratelimit_mw.admin.buckets import Bucket, RequestBuckets, find_buckets, look, split_key
 from ratelimit_mw.admin.in_force import overrides_in_force
 from ratelimit_mw.admin.listing import Listing, inventory_of
-from ratelimit_mw.admin.output import CommandParser, bucket_row, json_text, refusal_row, table, write_line
+from ratelimit_mw.admin.output import (
+    BUCKET_HEADING,
+    REFUSAL_HEADING,
+    CommandParser,
+    bucket_row,
+    json_text,
+    refusal_row,
+    table,
+    write_line,
+)
 from ratelimit_mw.admin.override_commands import Run, add_override_commands, applied_lines
 from ratelimit_mw.admin.target import DescribedRequest, Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
 from ratelimit_mw.core.identity import rule_spellings
 from ratelimit_mw.core.log import printable
+from ratelimit_mw.core.progress import ProgressBar
 from ratelimit_mw.http.callables import import_from_working_folder
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import KEPT_SECONDS, NumberedRefusal
@@ -255,7 +265,12 @@ def _keys(args: argparse.Namespace, target: Target) -> int:
         if args.json:
             _write_keys_as_json(listing, buckets)
         else:
-            _write(table(map(bucket_row, buckets)))
+            bar = ProgressBar(lambda rate: f"{rate:,.0f} keys/s")
+            listing.on_progress = lambda: bar.show(listing.seen, 1, listing.read)
+            for line in table(map(bucket_row, buckets), BUCKET_HEADING):
+                bar.clear()
+                write_line(line)
+            bar.clear()
             note = f"{100 * listing.seen:.1f} % of the store's keys were read"
             unread = f"; {listing.unread} belong to limits that the settings do not have" if listing.unread else ""
             print(note + unread, file=sys.stderr)
@@ -280,7 +295,8 @@ def _top(args: argparse.Namespace, target: Target) -> int:
     if args.json:
         write_line(json_text(Clients(clients)))
         return 0
-    _write(table((str(client.refused), client.rule, client.key) for client in clients))
+    rows = ((str(client.refused), client.rule, client.key) for client in clients)
+    _write(table(rows, ("refused", "rule", "key")))
     if clients:
         hint = "the keys are those of peek: describe a client to peek, and compare"
     elif target.settings.remember_refused:
@@ -293,7 +309,7 @@ def _top(args: argparse.Namespace, target: Target) -> int:
 
 def _tail(args: argparse.Namespace, target: Target) -> int:
     """Print refusals until the command is interrupted, or `--most` of them were printed."""
-    left = args.most
+    left, is_first = args.most, not args.json
     with target.open_store() as store:
         inventory = inventory_of(store)
         after, some = None, inventory.latest_refusals(None, _FIRST_REFUSALS)
@@ -305,6 +321,9 @@ def _tail(args: argparse.Namespace, target: Target) -> int:
             for one in sorted(some, key=lambda one: one.refusal.at):  # processes report in turns, each its last second
                 if args.rule is not None and args.rule not in rule_spellings(split_key(one.refusal.key)[1]):
                     continue
+                if is_first:
+                    write_line(REFUSAL_HEADING)
+                    is_first = False
                 write_line(_refusal_text(one, as_json=args.json))
                 left = None if left is None else left - 1
                 if left == 0:

@@ -27,7 +27,8 @@ class Listing:
     """The buckets of a store, read page by page while it is iterated.
 
     `limited`: only those that would refuse a request of one unit. `key`, `rule`: only those of this identity, and of
-    this rule. `seen`: the share of the store's keys that were read so far. `unread`: keys whose limit is unknown,
+    this rule. `seen`: the share of the store's keys that were read so far. `read`: the number of keys that were read so
+    far. `on_progress`: called after each page. `unread`: keys whose limit is unknown,
     because it is not in the settings, and its bucket id does not describe it. `rules`: with `rule`, the names of rules
     in the keys of this identity.
     """
@@ -37,6 +38,8 @@ class Listing:
     ) -> None:
         self.seen = 0.0
         self.unread = 0
+        self.read = 0
+        self.on_progress: Callable[[], object] = lambda: None
         self.rules: Final[set[str]] = set()
         self._store: Final = store
         self._limited: Final = limited
@@ -60,6 +63,8 @@ class Listing:
                         yielded.add(name)
                         yield bucket
             self.seen = page.seen
+            self.read += len(page.keys)
+            self.on_progress()
 
     def charges(self) -> list[Charge]:
         """Return a charge of one unit to each of the buckets. Raises `StoreError` if the store gives no answer."""

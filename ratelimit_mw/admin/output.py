@@ -54,12 +54,17 @@ def _finite(value: Any) -> Any:
     return None if value == math.inf else value
 
 
-def table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table. All columns but the last are padded, to align 200 rows at a time."""
+def table(rows: Iterable[Sequence[str]], heading: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the lines of a table. All columns but the last are padded, to align 200 rows at a time.
+
+    `heading`: the names of the columns, shown if there are rows.
+    """
     some: list[Sequence[str]] = []
-    for row in rows:
+    for index, row in enumerate(rows):
+        if heading and not index:
+            some.append(heading)
         some.append([printable(cell) for cell in row])
-        if len(some) == _TABLE_ROWS:
+        if len(some) >= _TABLE_ROWS:
             yield from _aligned(some)
             some = []
     yield from _aligned(some)
@@ -70,6 +75,10 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     for row in rows:
         cells = [f"{cell:<{width}}" for cell, width in zip(row[:-1], widths[:-1], strict=True)]
         yield "  ".join([*cells, row[-1]]).rstrip()
+
+
+BUCKET_HEADING: Final = ("rule", "limit", "left", "key")
+REFUSAL_HEADING: Final = f"{'time':<20}  rule  limit  retry  key"
 
 
 def bucket_row(bucket: Bucket, name: str = "", of: str = "") -> Sequence[str]:

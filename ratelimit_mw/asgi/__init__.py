@@ -17,6 +17,7 @@ from ratelimit_mw.asgi.send import (
     Send,
     fail_startup,
     send_refusal,
+    send_response,
     with_headers,
 )
 from ratelimit_mw.asgi.tracking import MIDDLEWARE_REGISTRY, track
@@ -258,11 +259,10 @@ class RateLimitMiddleware:
         request = self.request_type(scope, client, scope.get(STATE_KEY))
         if verdict is None:
             verdict = setup.sync_gate.admit(request) if setup.sync_gate else await gate.admit(request, (), sleep)
-        state = request.outer
-        if state is None:
-            state = RateLimitState(verdict, gate, in_app=scope["type"] == "http")
-        elif verdict is not None:
-            state.record(verdict, gate)
+        if request.answer is not None:
+            await send_response(request.answer, scope, send)
+            return
+        state = _recorded(request, verdict, gate)
         if verdict is not None and not verdict.allowed:
             await send_refusal(request, verdict, gate, receive, send)
             return
@@ -313,6 +313,16 @@ def _check_asyncio() -> None:
     """Raise `ConfigError` under trio."""
     if not in_event_loop():
         raise ConfigError(_NO_ASYNCIO, code="RL-049")
+
+
+def _recorded(request: AsgiRequest, verdict: Verdict | None, gate: AsyncGate) -> RateLimitState:
+    """Return the state of a request with this verdict."""
+    state: RateLimitState | None = request.outer
+    if state is None:
+        return RateLimitState(verdict, gate, in_app=request.raw["type"] == "http")
+    if verdict is not None:
+        state.record(verdict, gate)
+    return state
 
 
 def _scope_with_state(scope: Scope, state: RateLimitState) -> Scope:

@@ -1,11 +1,14 @@
 """`python -m ratelimit_mw check`: checks a settings file, and explains which limits apply to a request."""
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from os import environ
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, to_builtins
 
 from ratelimit_mw.admin.target import DescribedRequest
 from ratelimit_mw.cli.explain import explain
@@ -43,7 +46,40 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--user", help="name of the logged-in user")
     parser.add_argument("--host", help="the same as --header 'Host: ...'")
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="may be repeated")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
+
+
+class _Checked(Struct):
+    """The result of the command. `explained`: the lines about `--request`. `inspected`: those of `--store`."""
+
+    file: str
+    mistakes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    rules: Sequence[str] = ()
+    environment: Sequence[str] = ()
+    store: str = ""
+    explained: Sequence[str] = ()
+    inspected: Sequence[str] = ()
+    code: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines for a person."""
+        if self.mistakes:
+            yield from map(single_line, self.mistakes)
+            yield f"{self.file}: {_count(self.mistakes, 'mistake')}"
+            return
+        rules = f"{len(self.rules)} rule{'s' * (len(self.rules) != 1)}"
+        yield f"{self.file}: no mistakes; {rules}, {_count(self.warnings, 'warning')}"
+        if self.environment:
+            yield f"  from the environment: {', '.join(self.environment)}"
+        if self.store:
+            yield f"  store: {single_line(self.store)}"
+        yield from (f"  {single_line(line)}" for line in self.warnings)
+        if self.explained:
+            yield from ("", *self.explained)
+        if self.inspected:
+            yield from ("", *map(single_line, self.inspected))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,6 +87,12 @@ def run(args: argparse.Namespace) -> int:
 
     With `--store`, return the code of `_inspect_store`.
     """
+    checked = _check(args)
+    print(json.dumps(to_builtins(checked)) if args.json else "\n".join(checked.lines()))
+    return checked.code
+
+
+def _check(args: argparse.Namespace) -> _Checked:
     import_from_working_folder()
     described = None
     parts = {"--ip": args.ip, "--user": args.user, "--host": args.host, "--header": args.header or None}
@@ -63,29 +105,25 @@ def run(args: argparse.Namespace) -> int:
         with capture_warnings() as warnings:
             settings = _settings_at_start(args.file, wsgi=args.wsgi)
     except ConfigError as error:
-        print("\n".join(map(single_line, error.problems)))
-        print(f"{args.file}: {_count(error.problems, 'mistake')}")
-        return 1
+        return _Checked(args.file, mistakes=error.problems, code=1)
     place = ""
     try:
         place = inspect_store_file(settings.store) if isinstance(settings.store, str) else ""
     except ConfigError as error:  # not a mistake in the settings, because the app may run on another host
         warnings = [*warnings, *error.problems]
-    count = len(settings.parsed_rules())
-    print(f"{args.file}: no mistakes; {count} rule{'s' * (count != 1)}, {_count(warnings, 'warning')}")
-    if options := read_environment(environ, Options, {})[0]:
-        print("  from the environment:", ", ".join(f"RATELIMIT_MW_{name.upper()}" for name in options))
-    if place:
-        print(f"  store: {single_line(place)}")
-    print("".join(f"  {line}\n" for line in map(single_line, warnings)), end="")
+    checked = _Checked(
+        args.file,
+        warnings=warnings,
+        rules=[rule.full_name for rule in settings.parsed_rules()],
+        environment=[f"RATELIMIT_MW_{name.upper()}" for name in read_environment(environ, Options, {})[0]],
+        store=place,
+    )
     if described is not None:
-        print("\n".join(["", *explain(settings, described.request, warnings)]))
+        checked.explained = list(explain(settings, described.request, warnings))
     if args.store:
         with capture_warnings():  # the report contains the warnings
-            code, lines = _inspect_store(settings)
-        print("\n".join(["", *map(single_line, lines)]))
-        return code
-    return 0
+            checked.code, checked.inspected = _inspect_store(settings)
+    return checked
 
 
 def _settings_at_start(file: str, *, wsgi: bool) -> Settings:

@@ -9,6 +9,7 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError, RateLimitError
+from ratelimit_mw.core.progress import colored
 
 _LIMITS: Final = "5 per 5 seconds"
 _REFUSALS: Final = 3
@@ -133,4 +134,5 @@ def _call(port: int) -> _Response:
 
 
 def _print_row(call: int, response: _Response) -> None:
-    print(f"{call:>4}  {response.status:>6}  {response.remaining:>9}  {response.retry_after or '-':>11}", flush=True)
+    row = f"{call:>4}  {response.status:>6}  {response.remaining:>9}  {response.retry_after or '-':>11}"
+    print(colored(row, "yellow" if response.status == _TOO_MANY_REQUESTS else "green"), flush=True)

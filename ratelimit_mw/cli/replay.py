@@ -4,11 +4,11 @@ import argparse
 import json
 import os
 import sys
-import time
 from typing import Any, Final
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.log import capture_warnings, single_line
+from ratelimit_mw.core.progress import ProgressBar
 from ratelimit_mw.http.callables import import_from_working_folder
 from ratelimit_mw.replay import replay
 from ratelimit_mw.replay.formats import FORMATS
@@ -17,9 +17,6 @@ from ratelimit_mw.replay.text import report_lines
 
 _MAX_UNREAD: Final = 0.01  # share of unread lines; with more, the command fails
 _FAILED: Final = 1
-_WIDTH: Final = 40  # characters of the progress bar
-_QUIET: Final = 1.0  # seconds before the progress bar appears
-_INTERVAL: Final = 0.1  # seconds between its updates
 
 
 def add_to(commands: Any) -> None:
@@ -60,7 +57,7 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report. Return 1 if more than a hundredth of the lines were unread, or none is in the period."""
     import_from_working_folder()
-    bar = _ProgressBar()
+    bar = ProgressBar(lambda rate: f"{rate / 1e6:.1f} MB/s")
     try:
         with capture_warnings() as warnings:
             report = replay(
@@ -76,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
                 suggest=args.suggest,
                 distributions=args.html is not None,
                 jobs=args.jobs,
-                on_progress=bar.show if sys.stderr.isatty() else None,
+                on_progress=bar.show if bar.is_shown else None,
             )
     finally:
         bar.clear()
@@ -110,28 +107,3 @@ def _fields(texts: list[str]) -> dict[str, str]:
             raise ConfigError(f"--field: got {text!r:.100}, expected NAME=PATH such as ip=.remote_addr", code="RL-051")
         fields[name] = path
     return fields
-
-
-class _ProgressBar:
-    """A bar on a terminal that shows how much of the logs has been read. It appears after a second."""
-
-    def __init__(self) -> None:
-        self._started = self._changed = time.monotonic()
-        self._visible = False
-
-    def show(self, done: int, total: int) -> None:
-        """Show how many bytes have been read. `total`: 0 if it is unknown, as for standard input."""
-        now = time.monotonic()
-        if now - self._started < _QUIET or now - self._changed < _INTERVAL:
-            return
-        self._changed, self._visible = now, True
-        share = min(1.0, done / total) if total else 0.0
-        filled = round(share * _WIDTH)
-        text = f"[{'#' * filled}{' ' * (_WIDTH - filled)}] {share:4.0%}" if total else f"{done:,} bytes"
-        print(f"\r{text}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Remove the bar."""
-        if self._visible:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            self._visible = False

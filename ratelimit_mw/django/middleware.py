@@ -111,6 +111,7 @@ class Setup(Struct, frozen=True, eq=False):
     sync_gate: Gate | None
     style: HeaderStyle
     has_short_way: bool
+    usage_path: str | None
 
 
 class RateLimitMiddleware:
@@ -151,7 +152,7 @@ class RateLimitMiddleware:
             findings.append(Finding(f"{USER_UNKNOWN}; {FIX_ORDER[0].lower()}{FIX_ORDER[1:]}", code="RL-115"))
         warn_or_fail(findings, strict=gate.settings.strict)
         sync_gate = gate.sync_gate if self._is_async else gate
-        return Setup(gate, sync_gate, gate.settings.headers, gate.has_short_way)
+        return Setup(gate, sync_gate, gate.settings.headers, gate.has_short_way, gate.settings.usage_path)
 
     def _use(self, setup: Setup) -> None:
         """Decide the requests that begin from now on by this."""
@@ -172,6 +173,8 @@ class RateLimitMiddleware:
         if self._is_async:
             return self._handle(request)
         context = self._context(request)
+        if self._asks_usage(request, context) and (answer := self._decide_in_thread(request)) is not None:
+            return self._complete(request, context, answer, None)
         try:
             response: HttpResponseBase = self._get_response(request)
         except BaseException:
@@ -182,6 +185,8 @@ class RateLimitMiddleware:
 
     async def _handle(self, request: HttpRequest) -> HttpResponseBase:
         context = self._context(request)
+        if self._asks_usage(request, context) and (answer := await self._decide(request)) is not None:
+            return self._complete(request, context, answer, None)
         try:
             response: HttpResponseBase = await self._get_response(request)
         except BaseException as error:
@@ -189,6 +194,14 @@ class RateLimitMiddleware:
             raise
         refusal = None if context.is_decided else await self._decide(request)
         return self._complete(request, context, response, refusal)
+
+    def _asks_usage(self, request: HttpRequest, context: RequestContext) -> bool:
+        """Return whether a client asks for its own limits, which is answered before a view is looked for."""
+        path = context.setup.usage_path
+        if path is None or request.path_info != path:
+            return False
+        asks: bool = context.setup.gate.rule_set.asks_usage(DjangoRequest(request, context.state))
+        return asks
 
     def _complete(
         self, request: HttpRequest, context: RequestContext, response: HttpResponseBase, refusal: HttpResponse | None
@@ -259,6 +272,7 @@ class RateLimitMiddleware:
                 except UserNotLoaded:
                     django_request = AsyncDjangoRequest(request, context.state, await load_user(request))
                     context.verdict = await self._admit(django_request, context.setup)
+            context.refusal = django_request.answer
             if context.verdict is not None:
                 await self._conclude(context.verdict, django_request, context)
         return None if context.refusal is None else to_django(request, context.refusal)

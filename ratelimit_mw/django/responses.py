@@ -24,7 +24,8 @@ class RequestContext(Struct):
 
     `setup`: what decides it, also after a reload. `adds_headers`: whether the middleware adds the headers. `outer`: the
     context of the next middleware outside. `verdict`: its verdict. `client`: the client's address, if the short way
-    refused. `refusal`: its response, if it refuses. `tracker`: reports the end of the response.
+    refused. `refusal`: its response, if it refuses, or answers what is left of limits. `tracker`: reports the end of
+    the response.
     """
 
     middleware: Any

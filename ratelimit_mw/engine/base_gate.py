@@ -20,6 +20,7 @@ from ratelimit_mw.engine.offenders import RefusalReporter, reporter_for
 from ratelimit_mw.engine.refresh import Refresher, refresher_of
 from ratelimit_mw.engine.refusal_log import log_refusal
 from ratelimit_mw.engine.slot_queue import Queues
+from ratelimit_mw.engine.usage import UsageAnswers
 from ratelimit_mw.http.callables import resolve_callable
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.on_refused import RefusalHandler, refusal_handler
@@ -135,6 +136,7 @@ class BaseGate:
             None if before is None else before.delay_capacity,
         )
         self._queues: Final[Queues] = Queues() if before is None else before._queues  # noqa: SLF001  # the same class
+        self._usage_answers: Final = UsageAnswers() if settings.usage_path else None
         self._address_key: Final = Key("ip", settings.ipv6_prefix)
 
     @property
@@ -183,6 +185,7 @@ class BaseGate:
             "rules": (),
             "blocklist": (),
             "proxy_header": self.settings.proxy_header if self.settings.trusted_proxies else "x-forwarded-for",
+            "usage_path": None,
             "remember_refused": 0,  # the reporter of this gate is used
             "strict": False,  # this gate has reported the findings of startup
         }

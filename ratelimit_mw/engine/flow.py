@@ -22,6 +22,7 @@ from ratelimit_mw.engine.runtime import Runtime, Sleep, refund
 from ratelimit_mw.engine.settlement import MAY_BE_LOST
 from ratelimit_mw.engine.slot_wait import SlotWait, slot_demand
 from ratelimit_mw.engine.slots import HeldSlots, slot_charges
+from ratelimit_mw.engine.usage import Limits, own_limits
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.plan import (
@@ -94,7 +95,10 @@ class Flow(BaseGate, ABC):
         self, request: Request, endpoint_rules: EndpointRules, sleep: Sleep | None = None
     ) -> Verdict | None:
         match = self.rule_set.match(request, endpoint_rules)
+        answers = self._usage_answers if self.rule_set.asks_usage(request) else None
         if match is None:
+            if answers is not None:
+                request.answer = await answers.response((), self.runtime.peek, self.runtime.result)
             return None
         request.messages = match.messages
         if self._awaits_callables and match.callables and match.may_read_user:
@@ -106,12 +110,25 @@ class Flow(BaseGate, ABC):
         # plan(), inlined: its coroutine would add to the time of every request
         results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
         plan = make_plan(match, request, results, self.rule_set.overrides)
+        if answers is not None and plan.denied_source is None:
+            limits = await self._client_limits(request)
+            request.answer = await answers.response(limits, self.runtime.peek, self.runtime.result)
+            return None
         if (outer := request.outer) is not None and outer.verdict is not None:
             plan = without_charged(plan, outer.admitted_charges)
         verdict = await self.decide(match, plan, request, sleep)
         if match.settles and verdict is not None and verdict.allowed:
             request.on_end = [*(request.on_end or ()), settle_after_response]
         return verdict
+
+    async def _client_limits(self, request: Request) -> Limits:
+        """Return a client's own limits, with a charge of 0 each."""
+        matches = self.rule_set.client_matches(request)
+        if self._awaits_callables and any(match.may_read_user for match in matches):
+            request.user  # noqa: B018  # as in `_admit`
+        results = await self._call(list(dict.fromkeys(call for match in matches for call in match.callables)), request)
+        overrides = self.rule_set.overrides
+        return own_limits([make_plan(match, request, results, overrides, only_own=True) for match in matches])
 
     @abstractmethod
     async def _look(self, refresher: Refresher) -> None:

@@ -8,8 +8,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import warn_throttled
@@ -19,6 +20,7 @@ from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER, SLOT_RENEWER, AsyncSlo
 from ratelimit_mw.stores import AsyncStore, Store
 from ratelimit_mw.stores.contract import declared
 
+T = TypeVar("T")
 _NOT_REFUNDED: Final = "a call stopped waiting, and its units may not have been refunded: %s"
 
 
@@ -99,6 +101,10 @@ class ThreadRuntime:
         """See `Store.peek`."""
         return self.store.peek(charges)
 
+    async def result(self, future: Future[T]) -> T:
+        """Return the result of a future that another thread or task sets."""
+        return future.result()
+
     async def settle(self, store: Any, charges: Sequence[Charge]) -> None:
         """Correct charges in `store`, which may be another store for threads. See `Store.settle`."""
         store.settle(charges)
@@ -140,6 +146,10 @@ class AsyncioRuntime:
         """See `Store.peek`."""
         async with asyncio.timeout(self._timeout):
             return await self.store.apeek(charges)
+
+    async def result(self, future: Future[T]) -> T:
+        """See `ThreadRuntime`. If the caller is canceled, the future is not."""
+        return await asyncio.shield(asyncio.wrap_future(future))
 
     async def settle(self, store: Any, charges: Sequence[Charge]) -> None:
         """See `ThreadRuntime`."""

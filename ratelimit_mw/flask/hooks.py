@@ -25,7 +25,7 @@ from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.rule_table import CompiledRule, EndpointRules
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.endpoint_limits import EndpointLimit
-from ratelimit_mw.wsgi.send import send_refusal
+from ratelimit_mw.wsgi.send import send_refusal, send_response
 from ratelimit_mw.wsgi.tracking import end_on_close
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ _HANDLER_ADMITS: Final = "answered a refused request with %d; return the body an
 class _RequestDecision(Struct):
     """The decision on one request.
 
-    `shown_state`: the state that the headers describe. `refusal`: the response that replaces the view's. `verdict` and
+    `shown_state`: the state that the headers describe. `refusal`: the response that replaces the view's, also if it
+    answers what is left of limits. `verdict` and
     `fields`: those of a refusal whose body an error handler of the app writes. `tracker`: reports the end of the
     response.
     """
@@ -251,6 +252,9 @@ class Hooks:
         if way is None:
             verdict = gate.admit(our_request, endpoint_rules)
         _current_globals().ratelimit = state = outer or RateLimitState(None, gate)
+        if our_request.answer is not None:
+            answer = partial(send_response, our_request.answer)
+            return _RequestDecision(refusal=current_app.response_class.from_app(answer, environ, buffered=True))
         if verdict is None:
             return _RequestDecision()
         state.record(verdict, gate)

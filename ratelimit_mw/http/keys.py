@@ -134,6 +134,11 @@ class Key:
         return any("user" in kinds for kinds in self._kinds)
 
     @property
+    def reads_route(self) -> bool:
+        """Whether it may read the route."""
+        return any("route" in kinds for kinds in self._kinds)
+
+    @property
     def requires_user(self) -> bool:
         """Whether it is present only for authenticated users."""
         return all("user" in kinds for kinds in self._kinds)

@@ -43,10 +43,11 @@ class Request(ABC):
     framework's route template, if the integration knows it. `outer`: the `RateLimitState` of outer gates, such as that
     of the middleware around an endpoint limit; None without any. `messages`: the limits on a websocket's messages, set
     when rules are matched; None without such limits. `on_end`: callbacks for the end of an admitted request's response;
-    None without callbacks.
+    None without callbacks. `answer`: the response if the gate answers the request itself, see `engine.usage`; else
+    None.
     """
 
-    __slots__ = ("_cookies", "client", "messages", "on_end", "outer", "raw", "route")
+    __slots__ = ("_cookies", "answer", "client", "messages", "on_end", "outer", "raw", "route")
 
     def __init__(self, raw: Any, client: str | None, outer: Any = None, route: str | None = None) -> None:
         self.raw = raw
@@ -55,6 +56,7 @@ class Request(ABC):
         self.route = route
         self.messages: Any = None
         self.on_end: Any = None
+        self.answer: Any = None
         self._cookies: Cookies | None = None
 
     @property
@@ -93,6 +95,11 @@ class Request(ABC):
     def is_peer_lost(self) -> bool:
         """Whether a TCP client reset its connection before the server read its address, as uvicorn reports it."""
         return False
+
+    @property
+    def is_answerable(self) -> bool:
+        """Whether the gate may answer the request itself. False for a websocket, and for what a proxy has received."""
+        return True
 
     @property
     @abstractmethod

@@ -161,7 +161,7 @@ def _openapi_response(reason: str, *names: str) -> dict[str, Any]:
     }
 
 
-REASONS: Final = {403: "Forbidden", 429: "Too Many Requests", 503: "Service Unavailable"}
+REASONS: Final = {200: "OK", 403: "Forbidden", 429: "Too Many Requests", 503: "Service Unavailable"}
 RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     429: _openapi_response(REASONS[429], "Retry-After", "RateLimit", "RateLimit-Policy"),
     503: _openapi_response(REASONS[503], "Retry-After"),

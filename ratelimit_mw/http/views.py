@@ -62,6 +62,10 @@ class AsgiRequest(Request):
         self._lines: dict[bytes, list[bytes]] | None = None
 
     @property
+    def is_answerable(self) -> bool:
+        return bool(self.raw["type"] == "http")
+
+    @property
     def method(self) -> str:
         method: str = self.raw.get("method", "GET")
         return method.upper()
@@ -114,6 +118,10 @@ class TargetRequest(AsgiRequest):
     """A view of a request that no server has received. See `scope_from_parts`."""
 
     __slots__ = ()
+
+    @property
+    def is_answerable(self) -> bool:
+        return False
 
     @property
     def paths(self) -> Sequence[str]:

@@ -21,6 +21,7 @@ from ratelimit_mw.settings.rule import Rule, placed
 _TEXT: Final = "text:"
 _VALUES: Final = "ip, user, missing, or text:VALUE"
 _SWITCHES: Final = {"settle": "cost", "slots": "none", "queue": "none", "messages": "none"}
+_AGENT: Final = "header:user-agent"  # told of the clients that were refused most
 _PREFLIGHT_HEADERS: Final = ("origin", "access-control-request-method")
 _HOW: Final = "log it, or assume it: --assume"
 
@@ -152,7 +153,7 @@ def check(settings: Settings, rules: RuleSet, log: LogFormat, assumed: Assumed) 
     finder.names.update(f"header:{name}" for name in _PREFLIGHT_HEADERS)  # preflights have buckets of their own
     if settings.trusted_proxies:
         finder.names.add(f"header:{settings.proxy_header.lower()}")
-    return notes, set(log.names) if finder.has_callables else {DURATION, HEADERS, *finder.names}
+    return notes, set(log.names) if finder.has_callables else {DURATION, HEADERS, _AGENT, *finder.names}
 
 
 def _problems(settings: Settings, rules: RuleSet, finder: "_ProblemFinder") -> Iterator[tuple[str, str]]:

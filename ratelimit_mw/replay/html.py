@@ -10,13 +10,18 @@ from importlib.resources import files
 from itertools import repeat
 from typing import Any, Final
 
-from ratelimit_mw.replay.results import Peaks, Report, RuleResult
-from ratelimit_mw.replay.text import duration, header, number, percent, suggestion_rows
+from ratelimit_mw.replay.results import Offender, Peaks, Report, RuleResult
+from ratelimit_mw.replay.text import duration, header, number, percent, recommended_rows, suggestion_rows, total
 
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)  # minutes between the points of a chart
 _POINTS: Final = 9000  # points of all charts together, so that the report of a day has less than 250 kB
 _CHARTS: Final = 30  # rules with charts; those with the most refusals
 _BINS_PER_DOUBLING: Final = 4
+_NAMED: Final = 4  # statuses of a client
+_LONGEST_PATH: Final = 60  # characters
+_DIFFER: Final = (
+    "Clients above the quota in any window: {}. Clients refused: {}; the algorithm does not count every window exactly."
+)
 _NARROW: Final = 2  # the number of columns for which any window has room
 
 Cell = tuple[str, str]  # the text and the CSS classes of a cell
@@ -74,7 +79,8 @@ def _data(report: Report, rules: Sequence[RuleResult], peaks: Sequence[Peaks]) -
             }
             for rule in rules
         ],
-        "peaks": [{"quota": one.quota, "bins": bins(one.counts)} for one in peaks],
+        "every": duration(step * 60),
+        "peaks": [{"quota": one.quota, "bins": bins(one.counts), "unit": _unit(one)} for one in peaks],
     }
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -111,14 +117,13 @@ def bins(counts: Mapping[int, int]) -> list[tuple[int, int, int]]:
 
 def _summary(report: Report) -> Iterator[str]:
     yield "<header><h1>What these limits would have refused</h1>"
+    yield f'<p class="total">{escape(total(report))}</p>'
     if report.first is not None and report.last is not None:
         start, end = (
             datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S") for time in (report.first, report.last)
         )
         yield f'<p class="soft">{start} to {end} UTC</p>'
-    share = percent(report.refused, report.requests)
-    refused = f"{number(report.refused)} of {number(report.requests)} requests refused, {share}"
-    yield f"<p>{escape(header(report))}. {refused}.</p>"
+    yield f"<p>{escape(header(report))}</p>"
     notes = [
         *report.notes,
         "the clients of the log had other limits, or none: with these they might have sent other requests",
@@ -159,15 +164,46 @@ def _sections(rules: Sequence[RuleResult], peaks: Sequence[Peaks]) -> Iterator[s
         yield f'<div class="chart"><h3>Requests, admitted and refused</h3><div data-chart="time-{index}"></div></div>'
         for place, one in own:
             title = f"Peaks of the clients in {duration(one.window)}; {one.limit}, key {one.key}"
-            yield f'<div class="chart"><h3>{escape(title)}</h3><div data-chart="peaks-{place}"></div></div>'
+            yield f'<div class="chart"><h3>{escape(title)}</h3><div data-chart="peaks-{place}"></div>'
+            if len(own) == 1 and one.above != rule.clients:
+                yield f'<p class="soft">{escape(_DIFFER.format(number(one.above), number(rule.clients)))}</p>'
+            yield "</div>"
         yield "</div>"
         if rule.most:
             yield "<h3>Most refused</h3>"
             yield _table(
-                [("client", ""), ("refused", "number")],
-                [[(one.client, "name"), (number(one.refused), "number refused")] for one in rule.most],
+                [
+                    ("client", ""),
+                    ("refused", "number"),
+                    ("when, UTC", ""),
+                    ("most often", ""),
+                    ("statuses", ""),
+                    ("agents", "number"),
+                ],
+                map(_offender_row, rule.most),
             )
         yield "</section>"
+
+
+def _offender_row(one: Offender) -> list[Cell]:
+    statuses = ", ".join(f"{status or '-'} {number(count)}" for status, count in list(one.statuses.items())[:_NAMED])
+    path = one.path if len(one.path) <= _LONGEST_PATH else f"{one.path[:_LONGEST_PATH]}..."
+    return [
+        (one.client, "name"),
+        (number(one.refused), "number refused"),
+        (f"{_moment(one.first)} to {_moment(one.last)}", "wrap"),
+        (path, "name"),
+        (statuses, "wrap"),
+        (number(one.agents) if one.agents else "-", "number"),
+    ]
+
+
+def _moment(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%m-%d %H:%M:%S")
+
+
+def _unit(one: Peaks) -> str:
+    return f"{'requests' if one.cost == 1 else 'units'} of a client in {duration(one.window)}"
 
 
 def _suggested(report: Report) -> Iterator[str]:
@@ -176,12 +212,16 @@ def _suggested(report: Report) -> Iterator[str]:
     yield "<h2>Suggestions</h2>"
     yield (
         '<p class="soft">The quota at which honest clients end: the widest gap among the largest hundredth of the '
-        "peaks. The clients and requests are those that a second run with this quota refused.</p>"
+        "peaks, or a wide one among the largest quarter. The clients and requests are those that a second run with "
+        "this quota refused.</p>"
     )
     rows = [
         [(text, "name" if index in (0, 3) else "") for index, text in enumerate(row)] for row in suggestion_rows(report)
     ]
     yield _table([(name, "") for name in ("rule", "window", "peak: half / 99 % / all", "a clear gap?")], rows)
+    lines = [f"# {name}\n{line}" for name, line in recommended_rows(report)]
+    if lines:
+        yield f"<h3>Recommended</h3><pre>{escape(chr(10).join(lines))}</pre>"
 
 
 def _footer() -> Iterator[str]:

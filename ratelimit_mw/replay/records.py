@@ -104,6 +104,10 @@ class RecordReader:
                 results[call] = FAILED
         return results
 
+    def agent(self, record: Record) -> str:
+        """Return the user agent; empty if the log does not tell."""
+        return next((value for name, value in self._logged_headers(record) if name == "user-agent"), "")
+
     def status(self, record: Record) -> int | None:
         """Return the status of the response; None if it has none."""
         status = str(self._assumed.status or record[STATUS])

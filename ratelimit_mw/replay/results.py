@@ -7,10 +7,20 @@ from msgspec import Struct, to_builtins
 
 
 class Offender(Struct, frozen=True):
-    """A client and how many of its requests a rule refused."""
+    """A client and how many of its requests a rule refused.
+
+    The rest tells an office behind one address from an attack. `first`, `last`: times of refused requests, in seconds
+    since 1970. `statuses`: of the first 500 refused requests, how many had each status in the log. `path`: the most
+    frequent one of them. `agents`: how many user agents they had, at most 50; 0 if the log has none.
+    """
 
     client: str
     refused: int
+    first: float = 0.0
+    last: float = 0.0
+    statuses: Mapping[str, int] = {}
+    path: str = ""
+    agents: int = 0
 
 
 class RuleResult(Struct, frozen=True):
@@ -40,7 +50,8 @@ class Suggestion(Struct, frozen=True):
     `window`: seconds. `half`, `most`, `all`: the peak that half, 99 % and all of the clients do not exceed. `gap`: the
     widest relative gap among the largest hundredth of the peaks. `honest`: the peak below that gap. `quota`, `limit`:
     the suggested limit; None if the window does not tell the clients apart. `touched`, `refused`: how many of the
-    `clients` and `requests` this limit refused in a second run.
+    `clients` and `requests` this limit refused in a second run. `recommended`: whether its gap is the widest one of the
+    rule and key.
     """
 
     rule: str
@@ -57,12 +68,18 @@ class Suggestion(Struct, frozen=True):
     limit: str | None = None
     touched: int = 0
     refused: int = 0
+    recommended: bool = False
+
+    @property
+    def line(self) -> str:
+        """A line for the rule in the settings file."""
+        return f'limits = "{self.limit}"  # touches {self.touched:,} of {self.clients:,} clients'
 
 
 class Peaks(Struct, frozen=True):
     """The distribution of the peaks of a rule's clients: the most units that each took in any window of one limit.
 
-    `limit`: its notation. `counts`: how many clients have each peak.
+    `limit`: its notation. `counts`: how many clients have each peak. `cost`: the units of a request.
     """
 
     rule: str
@@ -71,6 +88,12 @@ class Peaks(Struct, frozen=True):
     quota: int
     window: float
     counts: Mapping[int, int]
+    cost: int = 1
+
+    @property
+    def above(self) -> int:
+        """How many clients took more than the quota in any window."""
+        return sum(clients for peak, clients in self.counts.items() if peak > self.quota)
 
 
 class Report(Struct, frozen=True, kw_only=True):

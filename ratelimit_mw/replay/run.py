@@ -21,7 +21,7 @@ from ratelimit_mw.replay.reading import STDIN, LogReader, Progress, first_lines
 from ratelimit_mw.replay.results import Offender, Report, RuleResult
 from ratelimit_mw.replay.simulation import Simulation, Watch
 from ratelimit_mw.replay.suggestions import distributions, suggest
-from ratelimit_mw.replay.tallies import RuleTally, Tallies
+from ratelimit_mw.replay.tallies import RefusedRequests, RuleTally, Tallies
 from ratelimit_mw.replay.times import Period
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
@@ -233,10 +233,18 @@ def _result(row: RuleTally) -> RuleResult:
         row.requests,
         row.refused,
         len(row.clients),
-        [Offender(client, refused) for client, refused in most],
+        [_offender(client, refused, row.details.get(client)) for client, refused in most],
         row.is_shadow,
         dict(sorted((minute, tuple(counts)) for minute, counts in row.minutes.items())),
     )
+
+
+def _offender(client: str, refused: int, found: RefusedRequests | None) -> Offender:
+    if found is None:
+        return Offender(client, refused)
+    statuses = dict(sorted(found.statuses.items(), key=lambda item: (-item[1], item[0])))
+    path = min(found.paths, key=lambda path: (-found.paths[path], path), default="")
+    return Offender(client, refused, found.first / 1e6, found.last / 1e6, statuses, path, len(found.agents))
 
 
 def _empty_reason(reader: LogReader) -> str:

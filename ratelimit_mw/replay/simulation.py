@@ -127,7 +127,7 @@ class Simulation:
     def _replay_all(self, timed: Iterable[tuple[int, Record]]) -> None:  # noqa: C901, PLR0912
         """Decide requests whose rules depend on the path alone, as is common."""
         routes, events, watch, tallies = self._routes, self._schedule.events, self._watch, self.tallies
-        is_silent = watch is None and not self._keeps_times
+        is_silent, agent_of = watch is None and not self._keeps_times, self._reader.agent
         for now, record in timed:
             if events:
                 self._schedule.run_until(now)
@@ -156,7 +156,7 @@ class Simulation:
                     states[key] = new
                 if not decision.allowed:
                     client_plan.label = client_plan.label or self._label(hash_tag(key), caller)
-                    client_plan.row.refuse(client_plan.label, self._minute)
+                    client_plan.row.refuse(client_plan.label, now, record, agent_of)
                     tallies.refused += 1
                 if is_silent:
                     continue
@@ -165,10 +165,10 @@ class Simulation:
                 decisions = client_plan.decide(now) if client_plan.buckets else self._take(client_plan.charges, now)
                 for one in decisions:
                     if not one.allowed:
-                        self._count_refusal(client_plan.charges, decisions, caller)
+                        self._count_refusal(client_plan.charges, decisions, caller, now, record)
                         break
             else:
-                self._decide_without_store(route, client_plan.reason, caller, now)
+                self._decide_without_store(route, client_plan.reason, caller, now, record)
                 continue
             for append in client_plan.appends:
                 append(now)
@@ -275,7 +275,7 @@ class Simulation:
     def _appends(self, plan: Plan) -> Sequence[Append]:
         return populations_of(self.tallies, plan) if self._keeps_times else ()
 
-    def _decide_without_store(self, route: Route, reason: str, caller: Caller, now: int) -> None:
+    def _decide_without_store(self, route: Route, reason: str, caller: Caller, now: int, record: Record) -> None:
         """Count a request for which no store is queried."""
         if reason == _OTHER:
             route.seen -= 1
@@ -285,7 +285,7 @@ class Simulation:
         if reason in (_BLOCKED, _DENIED):
             self.tallies.refused += 1
             row = self._rows["blocklist"] if reason == _BLOCKED else self._rows.get(route.rule, route.rows[-1])
-            row.refuse(client, self._minute)
+            row.refuse(client, now, record, self._reader.agent)
             if reason == _BLOCKED:  # no rules were matched
                 route.seen -= 1
                 row.minutes[self._minute][0] += 1
@@ -303,13 +303,13 @@ class Simulation:
         request = request or self._reader.request(record)
         caller, match, reason = record[CLIENT], route.match, self._reason_without_limits(route, request)
         if match is None or reason:
-            self._decide_without_store(route, reason, caller, now)
+            self._decide_without_store(route, reason, caller, now, record)
             return
         if request.client is None:
             self._count_nameless(record)
         plan = make_plan(match, request, self._reader.results(match.callables, request))
         if not plan.charges:
-            self._decide_without_store(route, _reason_without_charges(plan), caller, now)
+            self._decide_without_store(route, _reason_without_charges(plan), caller, now, record)
             return
         may_be_delayed = match.may_delay and any(charge.effective_max_delay_us for charge in plan.charges)
         keys: Sequence[str] = ()
@@ -321,7 +321,7 @@ class Simulation:
         for append in self._appends(plan):
             append(now)
         if not all(decision.allowed for decision in decisions):
-            self._count_refusal(plan.charges, decisions, caller)
+            self._count_refusal(plan.charges, decisions, caller, now, record)
         if verdict.allowed and (match.settles or match.has_slots or verdict.delay):
             status, duration = self._reader.status(record), self._reader.duration(record)
             self._schedule.add_admitted(match, verdict, status, duration, now, keys)
@@ -337,7 +337,9 @@ class Simulation:
             self._nameless.add(client)
             self.tallies.nameless += 1
 
-    def _count_refusal(self, charges: Sequence[Charge], decisions: Sequence[Decision], caller: Caller) -> None:
+    def _count_refusal(
+        self, charges: Sequence[Charge], decisions: Sequence[Decision], caller: Caller, now: int, record: Record
+    ) -> None:
         """Count a refused request once for each rule with a limit that refuses it, or with a shadow that would."""
         refused = False
         rules: dict[str, str] = {}
@@ -346,7 +348,7 @@ class Simulation:
                 refused = refused or charge.role != "shadow"
                 rules.setdefault(rule_of(charge.key), hash_tag(charge.key))
         for name, identity in rules.items():
-            self._rows[name].refuse(self._label(identity, caller), self._minute)
+            self._rows[name].refuse(self._label(identity, caller), now, record, self._reader.agent)
         self.tallies.refused += refused
 
     def _label(self, identity: str, caller: Caller) -> str:

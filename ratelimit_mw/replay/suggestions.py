@@ -20,6 +20,8 @@ from ratelimit_mw.replay.tallies import Population, PopulationName
 WINDOWS: Final = {1: "second", 10: "10 seconds", 60: "minute", 600: "10 minutes", 3600: "hour"}
 _LARGEST: Final = 0.01  # the share of the clients whose peaks are searched for a gap
 _MIN_GAP: Final = 1.3  # a narrower gap may be chance
+_MANY: Final = 0.25  # the share that is searched if the largest hundredth has no clear gap
+_MIN_WIDE_GAP: Final = 2.0  # there, a narrower gap may be one between two kinds of honest clients
 _MIN_STEP: Final = 5  # units; a gap of fewer may be chance, too, e.g. from 2 requests to 3
 _ROOM: Final = 1.2  # honest clients may use this much more than they did
 
@@ -32,16 +34,27 @@ def suggest(populations: Mapping[PopulationName, Population]) -> list[Suggestion
         for window in WINDOWS:
             peaks = sorted(peak(times, window * MICROSECONDS) for times in population.values())
             suggestions.append(_suggestion(name, limit, population, window, peaks, requests))
-    return suggestions
+    return _with_recommended(suggestions)
+
+
+def _with_recommended(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
+    """Mark the suggestion with the widest gap of each rule and key."""
+    best: dict[tuple[str, str], Suggestion] = {}
+    for one in suggestions:
+        known = best.get((one.rule, one.key))
+        if one.quota is not None and (known is None or one.gap > known.gap):
+            best[one.rule, one.key] = one
+    return [replace(one, recommended=best.get((one.rule, one.key)) is one) for one in suggestions]
 
 
 def distributions(populations: Mapping[PopulationName, Population]) -> list[Peaks]:
-    """Return the distribution of the clients' peaks for the first limit of each rule and key."""
+    """Return the distribution of the clients' peaks for each limit of each rule and key."""
     found: list[Peaks] = []
     for name, population in populations.items():
-        limit = parse(name.limits[0])[0]
-        counts = Counter(peak(times, limit.window_us) * name.cost for times in population.values())
-        found.append(Peaks(name.rule, name.key, limit.notation, limit.most, limit.window, dict(sorted(counts.items()))))
+        for limit in parse("; ".join(name.limits)):
+            counts = Counter(peak(times, limit.window_us) * name.cost for times in population.values())
+            ordered = dict(sorted(counts.items()))
+            found.append(Peaks(name.rule, name.key, limit.notation, limit.most, limit.window, ordered, name.cost))
     return found
 
 
@@ -58,7 +71,7 @@ def _suggestion(
     name: PopulationName, limit: Limit, population: Population, window: int, peaks: Sequence[int], requests: int
 ) -> Suggestion:
     count = len(peaks)
-    gap, honest, next_peak = widest_gap(peaks)
+    gap, honest, next_peak = clear_gap(peaks)
     plain = Suggestion(
         name.rule,
         name.key,
@@ -71,7 +84,7 @@ def _suggestion(
         count,
         requests,
     )
-    if gap <= _MIN_GAP or next_peak - honest < _MIN_STEP:
+    if not _is_clear(gap, honest, next_peak, _MIN_GAP):
         return plain
     quota = min(math.ceil(honest * _ROOM), next_peak - 1) * name.cost
     suggested = limit_like(limit, quota, window)
@@ -83,9 +96,25 @@ def _suggestion(
     return replace(plain, quota=quota, limit=suggested.notation, touched=len(refused), refused=sum(refused))
 
 
-def widest_gap(peaks: Sequence[int]) -> tuple[float, int, int]:
-    """Return the widest relative gap among the largest hundredth of the sorted peaks, and the peaks around it."""
-    first = max(0, len(peaks) - math.ceil(len(peaks) * _LARGEST) - 1)
+def clear_gap(peaks: Sequence[int]) -> tuple[float, int, int]:
+    """Return the widest gap among the largest hundredth of the sorted peaks, or a wide one among the largest quarter.
+
+    The latter if the former is not clear: a group of attackers may be more than a hundredth of the clients.
+    """
+    gap = widest_gap(peaks)
+    if _is_clear(*gap, _MIN_GAP):
+        return gap
+    wide = widest_gap(peaks, _MANY)
+    return wide if _is_clear(*wide, _MIN_WIDE_GAP) else gap
+
+
+def _is_clear(gap: float, below: int, above: int, least: float) -> bool:
+    return gap > least and above - below >= _MIN_STEP
+
+
+def widest_gap(peaks: Sequence[int], share: float = _LARGEST) -> tuple[float, int, int]:
+    """Return the widest relative gap among the largest of the sorted peaks, and the peaks around it."""
+    first = max(0, len(peaks) - math.ceil(len(peaks) * share) - 1)
     gaps = [(above / below, below, above) for below, above in zip(peaks[first:], peaks[first + 1 :], strict=False)]
     return max(gaps, key=lambda gap: gap[0], default=(1.0, peaks[-1], peaks[-1]))
 

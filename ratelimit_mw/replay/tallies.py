@@ -4,30 +4,61 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
+from heapq import nlargest
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.replay.formats.base import REQUEST, STATUS, Record
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.stores.group import hash_tag
 
 MINUTE: Final = 60_000_000  # microseconds
+_MOST_DETAILED: Final = 4096  # clients of a rule; when there are more, the half that was refused most is kept
+_MOST_EXAMINED: Final = 500  # refused requests of a client whose status, path and user agent are counted
+_MOST_VALUES: Final = 50  # different ones of each
 
 Append = Callable[[int], None]  # adds a time in microseconds
+
+
+class RefusedRequests(Struct):
+    """The refused requests of one client. `first`, `last`: microseconds since 1970.
+
+    `statuses`, `paths`: how many of its first requests had each status and path. `agents`: their different user agents.
+    """
+
+    first: int
+    last: int
+    examined: int = 0
+    statuses: dict[str, int] = {}
+    paths: dict[str, int] = {}
+    agents: set[str] = set()
+
+    def examine(self, record: Record, agent: str) -> None:
+        """Count one more request."""
+        self.examined += 1
+        for counts, text in ((self.statuses, str(record[STATUS])), (self.paths, record[REQUEST])):
+            if text in counts or len(counts) < _MOST_VALUES:
+                counts[text] = counts.get(text, 0) + 1
+        if agent and len(self.agents) < _MOST_VALUES:
+            self.agents.add(agent)
 
 
 class RuleTally:
     """The counts of one rule.
 
-    `minutes`: requests and refusals in each minute since 1970. `clients`: refusals by client. `is_shadow`: whether the
-    rule only counts the requests that it would have refused.
+    `minutes`: requests and refusals in each minute since 1970. `clients`: refusals by client. `details`: more about the
+    clients that were refused most. `is_shadow`: whether the rule only counts the requests that it would have refused.
     """
 
-    __slots__ = ("clients", "is_shadow", "minutes", "name")
+    __slots__ = ("clients", "details", "is_shadow", "minutes", "name")
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
         self.is_shadow = False
         self.clients: Counter[str] = Counter()
+        self.details: dict[str, RefusedRequests] = {}
         # a `partial`, because a lambda cannot be pickled for the process that adds the counts
         self.minutes: defaultdict[int, list[int]] = defaultdict(partial(list, (0, 0)))
 
@@ -41,15 +72,25 @@ class RuleTally:
         """All requests that a limit of the rule refused."""
         return sum(refused for _, refused in self.minutes.values())
 
-    def refuse(self, client: str, minute: int) -> None:
-        """Count the refusal of one request."""
+    def refuse(self, client: str, now: int, record: Record, agent_of: Callable[[Record], str]) -> None:
+        """Count the refusal of one request. `now`: microseconds since 1970. `agent_of`: returns its user agent."""
         self.clients[client] += 1
-        self.minutes[minute][1] += 1
+        self.minutes[now // MINUTE][1] += 1
+        found = self.details.get(client)
+        if found is None:
+            if len(self.details) >= _MOST_DETAILED:
+                kept = nlargest(_MOST_DETAILED // 2, self.details, key=self.clients.__getitem__)
+                self.details = {name: self.details[name] for name in kept}
+            found = self.details[client] = RefusedRequests(now, now)
+        found.last = now
+        if found.examined < _MOST_EXAMINED:
+            found.examine(record, agent_of(record))
 
     def add(self, other: "RuleTally") -> None:
         """Add the counts of other clients."""
         self.is_shadow = self.is_shadow or other.is_shadow
         self.clients.update(other.clients)
+        self.details.update(other.details)
         for minute, (requests, refused) in other.minutes.items():
             counts = self.minutes[minute]
             counts[0] += requests

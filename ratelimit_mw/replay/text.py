@@ -12,6 +12,7 @@ _NAMED: Final = 3  # clients in a row
 def report_lines(report: Report) -> Iterator[str]:
     """Yield the lines of the report."""
     yield header(report)
+    yield total(report)
     yield from (f"  {note}" for note in report.notes)
     yield from (f"  unread: {line}" for line in report.shown)
     yield ""
@@ -22,6 +23,15 @@ def report_lines(report: Report) -> Iterator[str]:
         yield ""
         heading = ("suggested", "window", "peak of clients: half / 99 % / all", "a clear gap?")
         yield from _aligned([heading, *suggestion_rows(report)], "<<<<")
+        if recommended := list(recommended_rows(report)):
+            yield ""
+            yield from _aligned([("recommended", "the line for the settings"), *recommended], "<<")
+
+
+def total(report: Report) -> str:
+    """Return a line that tells how much was refused."""
+    share = percent(report.refused, report.requests)
+    return f"{number(report.refused)} of {number(report.requests)} requests refused, {share}"
 
 
 def header(report: Report) -> str:
@@ -32,6 +42,18 @@ def header(report: Report) -> str:
 
 def suggestion_rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
     """Yield the columns of each suggestion."""
+    for name, one in _named(report):
+        peaks = " / ".join(number(peak) for peak in (one.half, one.most, one.all))
+        yield name, WINDOWS[round(one.window)], peaks, _gap(one)
+
+
+def recommended_rows(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield the columns of each suggestion with the widest gap: its rule, and the line to paste."""
+    yield from ((name, one.line) for name, one in _named(report) if one.recommended)
+
+
+def _named(report: Report) -> Iterator[tuple[str, Suggestion]]:
+    """Yield each suggestion with the name of its rule, and its key if the rule has several."""
     several_keys = {
         one.rule
         for one in report.suggested
@@ -39,9 +61,7 @@ def suggestion_rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
         if one.rule == other.rule and one.key != other.key
     }
     for one in report.suggested:
-        name = f"{one.rule} ({one.key})" if one.rule in several_keys else one.rule
-        peaks = " / ".join(number(peak) for peak in (one.half, one.most, one.all))
-        yield name, WINDOWS[round(one.window)], peaks, _gap(one)
+        yield f"{one.rule} ({one.key})" if one.rule in several_keys else one.rule, one
 
 
 def _gap(one: Suggestion) -> str:

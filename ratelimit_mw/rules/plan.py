@@ -134,8 +134,18 @@ def client_identities(plan: Plan) -> Sequence[str]:
     return list(dict.fromkeys(hash_tag(charge.key) for charge, limit in pairs if not limit.key.is_shared))
 
 
-def make_plan(match: Match, request: Request, results: CallResults, overrides: ActiveOverrides = NO_OVERRIDES) -> Plan:
-    """Return the charges of a request, given the results of the callables of its match."""
+def make_plan(
+    match: Match,
+    request: Request,
+    results: CallResults,
+    overrides: ActiveOverrides = NO_OVERRIDES,
+    *,
+    only_own: bool = False,
+) -> Plan:
+    """Return the charges of a request, given the results of the callables of its match.
+
+    `only_own`: leaves out limits that other clients share, those that headers hide, and those whose key is missing.
+    """
     if match.denied:
         return _DENIED
     route = request.route or match.route
@@ -149,6 +159,12 @@ def make_plan(match: Match, request: Request, results: CallResults, overrides: A
         compiled_limits = overrides.limits_for(compiled_limits, context, route, results, refuses=refuses)
         if compiled_limits is None:
             return _DENIED
+    if only_own:
+        compiled_limits = [
+            limit
+            for limit in compiled_limits
+            if limit.is_own and limit.key.identity(context, route, results) is not None
+        ]
     charges = []
     last = tag = ""
     for limit in compiled_limits:

@@ -71,6 +71,8 @@ class RuleSet:
         self.has_short_way: Final = self._enabled is True and all(
             one is None or one.has_only_networks for one, _ in lists
         )
+        # the path where a client asks for its own limits
+        self._usage_path: Final = None if self._enabled is False else settings.usage_path
         self.reads_headers = True  # whether `short_way` needs the headers
         self.names: Counter[str] = Counter()  # limits, by the name of their rule; for names of endpoint limits
         for rule in self._table.rules:
@@ -237,6 +239,8 @@ class RuleSet:
         latter is called only if `reads_headers`. `endpoint_rules`: the limits of the request's endpoint, if the
         integration knows it.
         """
+        if self._usage_path is not None and path in (self._usage_path, ""):
+            return UNDECIDED
         client = peer if self._finder is None else self._finder.client_in(peer, header_lines)
         way = self._listed(client) if self._lists else None
         if way is None:
@@ -289,6 +293,19 @@ class RuleSet:
         return self._table.match(
             method, forms, request, applicable_rules(endpoint_rules, method, request) if endpoint_rules else ()
         )
+
+    def asks_usage(self, request: Request) -> bool:
+        """Return whether a client asks what is left of its own limits: by each reading of the path."""
+        return (
+            self._usage_path is not None
+            and request.method in ("GET", "HEAD")
+            and request.is_answerable
+            and all(path == self._usage_path for path in request.paths)
+        )
+
+    def client_matches(self, request: Request) -> list[Match]:
+        """Return the limits of each rule that may apply to a client, whatever the path and method."""
+        return self._table.client_matches(request)
 
     def _client(self, finder: ClientIPResolver, request: Request) -> str | None:
         """Return the client's address.

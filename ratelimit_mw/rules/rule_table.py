@@ -177,6 +177,19 @@ class RuleTable:
         match = self.combined(((self._first_matches(indices, method, None, {}), applicable),))
         return way_of(match, self.overrides, are_shortest=self._finds_clients)
 
+    def client_matches(self, request: Request) -> list[Match]:
+        """Return the limits of each rule that may apply to a client, whatever the path and method."""
+        rules = [
+            rule.limit_set
+            for rule in self.rules
+            if not rule.is_exempt
+            and not rule.preflight
+            and rule.matches_method_and_host(next(iter(rule.methods or ()), ""), request) is not False
+            and (rule.when is None or evaluate_predicate(rule.when, request, *WHEN_FAILURE) is not False)
+        ]
+        limit_sets = (self._app, *rules, self._default)
+        return [Match([limits], limits.name, "unmatched", self._default) for limits in limit_sets]
+
     def is_exempt(self, forms: Forms) -> bool:
         """Return whether no limit applies to a path."""
         return self._exempt is not None and self._exempt.match_all(forms)

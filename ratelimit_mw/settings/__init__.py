@@ -18,6 +18,7 @@ from ratelimit_mw.core.validation import OptionsMeta, build_checked, checks_of, 
 from ratelimit_mw.http.callables import Predicate, is_callable_name, resolve_callable
 from ratelimit_mw.http.client_ip import ClientIPResolver
 from ratelimit_mw.http.keys import KeySpec, check_key, key_or_placeholder
+from ratelimit_mw.http.paths import Paths
 from ratelimit_mw.http.response import HeaderStyle
 from ratelimit_mw.settings.features import PenaltySpec, check_no_concurrency, check_single_concurrency
 from ratelimit_mw.settings.limits import check_buckets, check_estimates, parse_limits
@@ -82,6 +83,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
     proxy_header: str = "x-forwarded-for"
     ipv6_prefix: int = 64
     exempt: PathSpec = ()
+    usage_path: str | None = None
     safelist: Sequence[Any] = ()
     blocklist: Sequence[Any] = ()
     ignore_case: bool = False
@@ -115,6 +117,11 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         check_proxies = partial(ClientIPResolver, self.trusted_proxies, self.proxy_header)
         mistakes.run([check_proxies, *option_checks(self, _CHECKS)])
         mistakes.raise_if_any()
+        if self.usage_path and self.exempt and Paths("exempt", self.exempt).match(self.usage_path, normal=False):
+            raise ConfigError(
+                f"usage_path: {self.usage_path!r} is exempt, too; remove it from `exempt`, as it is free anyway",
+                code="RL-077",
+            )
 
     def __repr__(self) -> str:
         """Return a text without secrets: without key_secret, the store's URL, and the headers of the lists."""

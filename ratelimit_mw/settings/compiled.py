@@ -111,6 +111,11 @@ class CompiledLimit:
             lease_time=spec.lease_time,
         )
 
+    @property
+    def is_own(self) -> bool:
+        """Whether a client may see what is left, and has one bucket: not one for each route."""
+        return not (self.policy.may_be_hidden or self.key.is_shared or self.key.reads_route)
+
     def charge(self, tag: str, cost: int) -> Charge:
         """Return the charge of a client. `tag`: from `tag_of`. A copy of a valid charge need not be checked again."""
         charge = copy(self._template)

@@ -12,7 +12,7 @@ from ratelimit_mw.core.validation import check_bool, positive_seconds
 from ratelimit_mw.http.callables import Predicate, callable_check, is_callable_name
 from ratelimit_mw.http.client_lists import ClientList, ClientListEntry
 from ratelimit_mw.http.keys import KeySpec, check_ipv6_prefix, check_key
-from ratelimit_mw.http.paths import Paths
+from ratelimit_mw.http.paths import Paths, is_normal
 from ratelimit_mw.http.response import HeaderStyle
 from ratelimit_mw.settings.features import (
     PenaltySpec,
@@ -41,6 +41,14 @@ _HOW_TO_GENERATE: Final = "make one with python3 -c 'import secrets; print(secre
 def _check_exempt(option: str, value: object) -> None:
     if value or not isinstance(value, (list, tuple)):
         Paths(option, value)
+
+
+def _check_usage_path(option: str, value: object) -> None:
+    if not isinstance(value, str) or value == "/" or "{" in value or not is_normal(value):
+        raise ConfigError(
+            f"{option}: got {value!r}, expected one path without parameters, such as '/rate-limits'", code="RL-076"
+        )
+    Paths(option, value)
 
 
 def _check_share(option: str, value: object) -> None:
@@ -132,6 +140,12 @@ class Options(TypedDict, total=False):
     ]
     ipv6_prefix: Annotated[int, "bits of an IPv6 address that identify a client, 32 to 128", check_ipv6_prefix]
     exempt: Annotated[PathSpec, "paths that are not limited at all", _check_exempt]
+    usage_path: Annotated[
+        str,
+        "a path, such as `/rate-limits`, where GET is answered with what is left of the client's own limits, at no "
+        "cost; default: none",
+        _check_usage_path,
+    ]
     safelist: Annotated[
         Sequence[ClientListEntry], "networks, headers or callables: these clients are never limited", ClientList
     ]

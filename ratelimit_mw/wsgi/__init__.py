@@ -19,7 +19,7 @@ from ratelimit_mw.http.views import WsgiRequest
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.settings import Settings, SettingsValue
 from ratelimit_mw.settings.options import Options
-from ratelimit_mw.wsgi.send import send_refusal, start_with_headers
+from ratelimit_mw.wsgi.send import send_refusal, send_response, start_with_headers
 from ratelimit_mw.wsgi.tracking import call_tracked
 
 if TYPE_CHECKING:
@@ -119,11 +119,12 @@ class RateLimitMiddleware:
         if setup.is_off:
             environ.setdefault("ratelimit_mw", RateLimitState(None, gate))
             return self.app(environ, start_response)
-        if verdict is None:
-            client = environ.get("REMOTE_ADDR") or None  # `admit` finds the client
-        request = WsgiRequest(environ, client, environ.get("ratelimit_mw"))
+        peer_or_client = (environ.get("REMOTE_ADDR") or None) if verdict is None else client  # `admit` finds the client
+        request = WsgiRequest(environ, peer_or_client, environ.get("ratelimit_mw"))
         if verdict is None:
             verdict = gate.admit(request)
+        if request.answer is not None:
+            return send_response(request.answer, environ, start_response)
         state = request.outer
         if state is None:
             state = RateLimitState(verdict, gate, in_app=verdict is not None)

@@ -19,7 +19,7 @@ from ratelimit_mw.http.response import (
 )
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
 def send_refusal(
@@ -39,9 +39,14 @@ def send_refusal(
         if answer is not None:
             return answer
     refusal = run(custom_refusal(refusal_handler, request, verdict, refusal, None))
-    start_response(f"{refusal.status} {REASONS.get(refusal.status, 'Refused')}", refusal.headers)
+    return send_response(refusal, request.raw, start_response)
+
+
+def send_response(response: Response, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    """Send a response to an HTTP request."""
+    start_response(f"{response.status} {REASONS.get(response.status, 'Refused')}", response.headers)
     # a part even if it is empty: hypercorn sends no response without one
-    return [b"" if request.raw["REQUEST_METHOD"] == "HEAD" else refusal.body]
+    return [b"" if environ["REQUEST_METHOD"] == "HEAD" else response.body]
 
 
 def start_with_headers(

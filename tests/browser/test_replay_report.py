@@ -57,7 +57,7 @@ def test_report_loads_no_other_file_and_fits_the_window(page: Page, report: Path
     sections = "[...document.querySelectorAll('section')]"
     named = "[one.querySelector('h2').innerText, one.querySelectorAll('canvas').length]"
     assert page.value(f"{sections}.map((one) => {named})") == [
-        ["login", 2],
+        ["login", 3],  # it has two limits
         ["search", 2],
         ["reports", 2],
         ["default", 2],
@@ -90,7 +90,22 @@ def test_narrow_window_shows_rows_as_cards(page: Page, report: Path) -> None:
         '"peak: half / 99 % / all"',
         '"a clear gap?"',
     ]
-    assert most[0][0][0][:2] == ["none", "198.51.100.8"]
+    most = [row for rows in most for row in rows if len(row) == 6]
+    assert [text for _, text, _ in most[0]] == [
+        "198.51.100.8",
+        "2,444",
+        "11-15 06:33:40 to 11-15 09:19:56",
+        "POST /login",
+        "200 500",
+        "1",
+    ]
+    assert [name for name, _, _ in most[0]][1:] == [
+        '"refused"',
+        '"when, UTC"',
+        '"most often"',
+        '"statuses"',
+        '"agents"',
+    ]
     for width in (320, 767, 769, 980):
         page.open(report.as_uri(), width)
         assert (width, page.value(BEYOND)) == (width, [])
@@ -100,10 +115,10 @@ def test_narrow_window_shows_rows_as_cards(page: Page, report: Path) -> None:
 def test_legends_show_the_sums_or_the_values_at_the_pointer(page: Page, report: Path, width: int) -> None:
     page.open(report.as_uri(), width)
     legends = page.value(LEGENDS)
-    assert len(legends) == 8
+    assert len(legends) == 9
     assert all(label and value for legend in legends for label, value in legend)
     assert legends[0] == [["UTC", "11-14 22:19 to 11-15 22:03"], ["admitted", "4,173"], ["refused", "2,445"]]
-    assert legends[1] == [["peak", "any"], ["within the quota", "1,187"], ["above it", "2"]]
+    assert legends[1] == [["peak", "any"], ["clients within the quota", "1,187"], ["above it in a window", "2"]]
     for place, label in ((0, "UTC"), (1, "peak")):
         page.value(f"document.querySelectorAll('.u-over')[{place}].scrollIntoView({{block: 'center'}})")
         box = f"document.querySelectorAll('.u-over')[{place}].getBoundingClientRect()"

@@ -43,13 +43,15 @@ def test_json_output_has_fixed_fields(settings: Path, tmp_path: Path, capsys: py
         "requests": 120,
         "refused": 93,
         "clients": 3,
-        "most": [{"client": f"192.0.2.{number}", "refused": 31} for number in range(3)],
+        "most": default["most"],
         "shadow": False,
     }
+    assert [(one["client"], one["refused"]) for one in default["most"]] == [(f"192.0.2.{n}", 31) for n in range(3)]
+    assert {*default["most"][0]} == {"client", "refused", "first", "last", "statuses", "path", "agents"}
     assert [one["window"] for one in found["suggested"]] == [1.0, 10.0, 60.0, 600.0, 3600.0]
     assert {key for one in found["suggested"] for key in one} == {
         *("rule", "key", "window", "half", "most", "all", "gap", "honest", "clients", "requests"),
-        *("quota", "limit", "touched", "refused"),
+        *("quota", "limit", "touched", "refused", "recommended"),
     }
     assert printed(capsys, settings, log)[1]["suggested"] == []
 

@@ -10,9 +10,9 @@ import pytest
 
 from ratelimit_mw import ConfigError, SlidingWindowLog, parse
 from ratelimit_mw.cli import main
-from ratelimit_mw.replay import Offender, replay
+from ratelimit_mw.replay import Offender, RuleResult, replay, tallies
 from ratelimit_mw.replay.client_plans import ClientPlan, LastingStore
-from ratelimit_mw.replay.suggestions import peak, refusals, widest_gap
+from ratelimit_mw.replay.suggestions import clear_gap, peak, refusals, widest_gap
 from ratelimit_mw.settings import Settings
 from replay.replayed import FORMAT, combined, crowd, requests, settled, tier_of, write
 
@@ -32,6 +32,10 @@ def log(tmp_path: Path) -> Path:
 LOGIN: dict[str, Any] = {"name": "login", "path": "/login", "limits": "5/hour", "key": "ip"}
 
 
+def named(rule: RuleResult) -> list[tuple[str, int]]:
+    return [(one.client, one.refused) for one in rule.most]
+
+
 def test_report_counts_lines_requests_and_refusals(log: Path) -> None:
     report = replay({"limits": "2/minute", "rules": [LOGIN]}, log)
     assert (report.lines, report.unread, report.shown, report.requests, report.refused) == (
@@ -42,8 +46,10 @@ def test_report_counts_lines_requests_and_refusals(log: Path) -> None:
         8,
     )
     login, default = report.rule("login"), report.rule("default")
-    assert (login.requests, login.refused, login.clients, login.most) == (12, 7, 1, [Offender("192.0.2.1", 7)])
-    assert (default.requests, default.refused, default.most) == (4, 1, [Offender("192.0.2.2", 1)])
+    assert (login.requests, login.refused, login.clients) == (12, 7, 1)
+    first, last = 1_700_000_025.0, 1_700_000_055.0
+    assert login.most == [Offender("192.0.2.1", 7, first, last, {"200": 7}, "POST /login", 1)]
+    assert (default.requests, default.refused, named(default)) == (4, 1, [("192.0.2.2", 1)])
     assert login.share == 7 / 12
     assert report.last is not None
     assert report.first is not None
@@ -138,7 +144,7 @@ def test_empty_log_gives_an_empty_report(tmp_path: Path, capsys: pytest.CaptureF
     page = tmp_path / "report.html"
     options = ["--suggest", "--html", str(page)]
     assert main(["replay", str(tmp_path / "limits.toml"), str(tmp_path / "access.log"), *options]) == 0
-    assert capsys.readouterr().out.startswith("0 lines, 0 s, 0 unread\n\nrule")
+    assert capsys.readouterr().out.startswith("0 lines, 0 s, 0 unread\n0 of 0 requests refused, 0.0 %\n\nrule")
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert page.stat().st_mode & 0o777 == 0o600  # it may contain addresses of clients
 
@@ -148,12 +154,9 @@ def test_report_names_clients_by_their_addresses(tmp_path: Path) -> None:
     addresses = ("2001:db8::1", "2001:db8::2", "2001:db8:1::1", "192.0.2.1")
     path.write_text("".join(combined(at, client) for at, client in enumerate(addresses)))
     rows = replay({"limits": "1/hour", "app_limits": {"limit": "3/hour", "key": "all"}}, path).rules
-    assert [(rule.rule, rule.most) for rule in rows] == [
-        ("app", []),
-        ("default", [Offender("2001:db8::/64", 1)]),
-    ]
+    assert [(rule.rule, named(rule)) for rule in rows] == [("app", []), ("default", [("2001:db8::/64", 1)])]
     rows = replay({"limits": [], "app_limits": {"limit": "3/hour", "key": "all"}}, path).rules
-    assert rows[0].most == [Offender("192.0.2.1", 1)]
+    assert named(rows[0]) == [("192.0.2.1", 1)]
 
 
 def test_trusted_proxies_forward_their_clients(tmp_path: Path) -> None:
@@ -162,7 +165,7 @@ def test_trusted_proxies_forward_their_clients(tmp_path: Path) -> None:
     line = '10.0.0.1 [14/Nov/2023:22:13:20 +0000] "GET / HTTP/1.1" 200 "203.0.113.9, 192.0.2.{}"\n'
     path.write_text("".join(line.format(number % 2) for number in range(6)))
     settings = {"limits": "1/hour", "trusted_proxies": ["10.0.0.0/8"]}
-    assert replay(settings, path, format=form).rules[0].most == [Offender("192.0.2.0", 2), Offender("192.0.2.1", 2)]
+    assert named(replay(settings, path, format=form).rules[0]) == [("192.0.2.0", 2), ("192.0.2.1", 2)]
 
 
 MISTAKES: list[tuple[dict[str, Any], str, str]] = [
@@ -243,7 +246,7 @@ def test_assumed_values_are_used(log: Path) -> None:
     )
     tiers = {"limits": {"free": "1/hour", "pro": "9/hour"}, "tier": "call:replay.replayed:tier_of"}
     run = replay(tiers, log, assume=["call:replay.replayed:tier_of=run"])
-    assert run.rule("default").most == [Offender("192.0.2.1", 11)]
+    assert named(run.rule("default")) == [("192.0.2.1", 11)]
 
 
 @pytest.mark.parametrize(
@@ -359,6 +362,39 @@ def test_widest_gap_is_among_the_largest_hundredth() -> None:
     assert widest_gap([7]) == (1.0, 7, 7)
 
 
+def test_a_group_of_attackers_is_found_if_it_is_more_than_a_hundredth_of_the_clients() -> None:
+    honest, attackers = [*range(5, 20)] * 60, [100] * 40
+    assert clear_gap([*sorted(honest), *attackers]) == (100 / 19, 19, 100)
+    assert clear_gap([*sorted(honest), *[29] * 40]) == (1.0, 29, 29)  # may be honest clients of another kind
+    assert clear_gap([*sorted(honest), *attackers, 9000]) == (90.0, 100, 9000)
+
+
+def test_each_limit_of_a_rule_has_peaks_and_the_recommended_one_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    path.write_text("".join(crowd(7)))
+    report = replay({"limits": "90/minute; 900/hour"}, path, suggest=True, distributions=True)
+    assert [(one.quota, one.window) for one in report.peaks] == [(90, 60.0), (900, 3600.0)]
+    found = [one for one in report.suggested if one.quota is not None]
+    [best] = [one for one in report.suggested if one.recommended]
+    assert best.gap == max(one.gap for one in found)
+    assert best.line == f'limits = "{best.limit}"  # touches {best.touched} of {best.clients:,} clients'
+
+
+def test_what_is_known_of_refused_clients_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, most in (("_MOST_DETAILED", 2), ("_MOST_EXAMINED", 3), ("_MOST_VALUES", 2)):
+        monkeypatch.setattr(tallies, name, most)
+    path = tmp_path / "access.log"
+    requests = [(1, "a"), (1, "b"), (1, "c"), (1, "c"), (1, "c"), (2, "a"), (3, "a"), (3, "b"), (4, "a"), (4, "b")]
+    lines = (combined(at, f"192.0.2.{client}", f"GET /{name}") for at, (client, name) in enumerate(requests))
+    path.write_text("".join(lines))
+    [rule] = replay({"limits": "1/hour"}, path).rules
+    assert named(rule) == [("192.0.2.1", 4), ("192.0.2.3", 1), ("192.0.2.4", 1)]
+    [first, forgotten, other] = rule.most
+    assert forgotten == Offender("192.0.2.3", 1)
+    assert (first.path, first.statuses, first.last - first.first) == ("GET /c", {"200": 3}, 3.0)
+    assert (other.path, other.statuses) == ("GET /b", {"200": 1})
+
+
 def test_refusals_are_counted_by_the_algorithm() -> None:
     times = [index * 100_000 for index in range(50)]
     assert refusals(SlidingWindowLog(10, 1), times, 1) == 0
@@ -372,7 +408,8 @@ def test_command_prints_a_table(tmp_path: Path, log: Path, capsys: pytest.Captur
     assert main(["replay", str(settings), str(log)]) == 1  # 1 of 18 lines was unread
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "18 lines, 1 min 1 s, 1 unread"
-    assert lines[5:] == [
+    assert lines[1] == "8 of 16 requests refused, 50.0 %"
+    assert lines[6:] == [
         "  unread: no line",
         "",
         "rule     requests  refused          clients  most refused",

@@ -8,10 +8,13 @@ from msgspec import json
 
 PROBLEMS = "https://iana.org/assignments/http-problem-types#"
 EXCEEDED = "Request cannot be satisfied as assigned quota has been exceeded"
+LEFT = ("name", "quota", "window", "remaining", "reset_after")
 NO_CAPACITY = "Request cannot be satisfied due to temporary server capacity constraints"
 
 State = tuple[str, int, int | None]  # an item of RateLimit: name, r, t; None without t
 Policy = tuple[str, int, int] | tuple[str, int, int, int]  # an item of RateLimit-Policy: name, q, w, and burst
+
+Left = tuple[str, int, float | None, int, float]  # of a client: name, quota, window, remaining, reset_after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class Step:
     asked: int = 1  # number of takes from the store
     settled: int = 0  # number of settlements sent after the response
     says: bytes = b"hello"  # the body of the app's response with status 200
+    usage: tuple[Left, ...] | None = None  # the middleware answers with these limits; None: it does not answer
 
     @property
     def all_headers(self) -> list[tuple[str, str]]:
@@ -72,6 +76,8 @@ class Step:
     def body(self) -> bytes:
         """The exact body of the refusal, or of the app's response."""
         said = self.says if self.problem is None else json.encode(self.problem)
+        if self.usage is not None and self.problem is None:
+            said = json.encode({"policies": [dict(zip(LEFT, one, strict=True)) for one in self.usage]})
         return b"" if self.method == "HEAD" else said
 
     @property
@@ -122,3 +128,8 @@ def blocked(**more: Any) -> Step:
 def free(**more: Any) -> Step:
     """A step that is not limited: the store is not queried, and the app sees no verdict."""
     return Step(asked=0, source="", **more)
+
+
+def usage(*limits: Left, **more: Any) -> Step:
+    """A step that asks for the client's own limits, which is not charged."""
+    return free(path="/rate-limits", usage=limits, **more)

@@ -9,5 +9,6 @@ from web.scenarios_penalty import PENALTY
 from web.scenarios_preflights import PREFLIGHTS
 from web.scenarios_responses import ANSWERS
 from web.scenarios_rules import RULES
+from web.scenarios_usage import USAGE
 
-SCENARIOS: tuple[Scenario, ...] = (*ANSWERS, *RULES, *KEYS, *WHO, *PREFLIGHTS, *CHOICE, *FAULTS, *PENALTY)
+SCENARIOS: tuple[Scenario, ...] = (*ANSWERS, *RULES, *KEYS, *WHO, *PREFLIGHTS, *CHOICE, *FAULTS, *PENALTY, *USAGE)

@@ -11,7 +11,7 @@ import pytest
 
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.core.limit import Charge, Decision
-from ratelimit_mw.engine import base_gate
+from ratelimit_mw.engine import base_gate, usage
 from ratelimit_mw.http import response
 from ratelimit_mw.metrics.families import REFUSALS, REQUESTS
 from ratelimit_mw.metrics.registry import COUNTS
@@ -61,6 +61,7 @@ def tell_time(clock: Clock, patch: Callable[[object, str, object], None] = setat
 
     patch(base_gate, "FallbackStore", ToldLocal)
     patch(response, "time", SimpleNamespace(time=clock))
+    patch(usage, "time", SimpleNamespace(monotonic=clock))
     patch(notices, "_quiet_until", {})
     for module in (async_transport, sync_transport, url):
         patch(module, "CONNECT_TIMEOUT", PATIENCE)
@@ -81,6 +82,11 @@ class RecordingRedis(RedisStore):
             raise self.error
         return super().take(charges)
 
+    def peek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        if self.error is not None:
+            raise self.error
+        return super().peek(charges)
+
     def settle(self, charges: Sequence[Charge]) -> None:
         super().settle(charges)
         self.calls.append(("settle", tuple(charges)))  # after the settlement, because tests wait for this entry
@@ -99,6 +105,11 @@ class RecordingAsyncRedis(AsyncRedisStore):
         if self.error is not None:
             raise self.error
         return await super().atake(charges)
+
+    async def apeek(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        if self.error is not None:
+            raise self.error
+        return await super().apeek(charges)
 
     async def asettle(self, charges: Sequence[Charge]) -> None:
         await super().asettle(charges)
@@ -130,7 +141,8 @@ def play_counted(face: str, scenario: Scenario, store: TableStore, clock: Clock)
     for (_, outcome, source), count in [(labels, count) for (name, labels), count in counts if name == REQUESTS.name]:
         outcomes[outcome] += count
         sources[source] += count * (outcome == "admitted")
-    met = [step for step in scenario.steps if step.source or step.status in REFUSED]
+    limited = [step for step in scenario.steps if step.usage is None]
+    met = [step for step in limited if step.source or step.status in REFUSED]
     assert outcomes == Counter("refused" if step.status in REFUSED else "admitted" for step in met)
     assert sources >= Counter(step.source for step in met if step.status == 200)  # only these show the source
     refusing = sum(count for (name, labels), count in counts if name == REFUSALS.name and labels[2] == "false")
@@ -143,7 +155,7 @@ def play_under(face: str, scenario: Scenario, settings: Mapping[str, Any], store
         begin(store, clock, step)
         answer = send(step)
         where = f"step {number}: {answer}"
-        verbs = [verb for verb, _ in store.calls]
+        verbs = [verb for verb, _ in store.calls if verb != "peek"]
         assert verbs == ["take"] * step.asked + ["settle"] * step.settled, where
         check(face, step, answer, clock.now, where)
 
@@ -158,6 +170,11 @@ def check(face: str, step: Step, answer: Answer, now: float, where: str) -> None
         check_refusal(step, answer, where)
         return
     assert answer.field("retry-after") == [], where
+    if step.usage is not None:
+        assert answer.body == step.body, where
+        fields = {"content-type": "application/json", "cache-control": "no-store"}
+        assert fields.items() <= dict(answer.headers).items(), where
+        return
     if step.status == 200:
         assert answer.field("x-source") == [step.source], where
         assert answer.body == step.body, where

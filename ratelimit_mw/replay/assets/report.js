@@ -21,6 +21,8 @@
   const axis = (more) => ({ stroke: () => color("--soft"), grid: { stroke: () => color("--line"), width: 1 },
     ticks: { stroke: () => color("--line"), width: 1 }, ...more });
 
+  const named = (label) => ({ label, labelSize: 20, labelFont: "12px system-ui, sans-serif" });
+
   function overTime(chart) {
     const times = chart.requests.map((_, index) => chart.start + index * data.step);
     const admitted = chart.requests.map((requests, index) => requests - chart.refused[index]);
@@ -29,7 +31,7 @@
       options: {
         tzDate: (time) => uPlot.tzDate(new Date(time * 1000), "Etc/UTC"),
         scales: { y: { range: (_, __, max) => [0, Math.max(1, max * 1.05)] } },
-        axes: [axis({ space: 70, values: (_, ticks, __, ___, step) => ticks.map((tick) => moment(tick, step)) }), axis({ size: 60, values: (_, ticks) => ticks.map(whole) })],
+        axes: [axis({ space: 70, values: (_, ticks, __, ___, step) => ticks.map((tick) => moment(tick, step)) }), axis({ size: 60, ...named(`requests in ${data.every}`), values: (_, ticks) => ticks.map(whole) })],
         series: [
           { label: "UTC", value: (_, time) => (time == null ? span(times) : moment(time, 0)) },
           { label: "admitted", stroke: () => color("--admitted"), fill: () => faded(color("--admitted")), width: 1,
@@ -70,11 +72,11 @@
       options: {
         scales: { x: { time: false, range: [-0.75, Math.max(from.length, quota + 0.5) - 0.25] },
           y: { distr: 3, range: (_, __, max) => [0.6, Math.max(2, (max || 1) * 1.5)] } },
-        axes: [axis({ incrs: [1, 2, 5, 10, 20, 50], space: 45, values: (_, ticks) => ticks.map((tick) => (from[tick] == null ? "" : whole(from[tick]))) }),
-          axis({ size: 60, splits: (_, __, ___, max) => powers.filter((power) => power <= max), filter: (_, ticks) => ticks,
+        axes: [axis({ incrs: [1, 2, 5, 10, 20, 50], space: 45, ...named(chart.unit), values: (_, ticks) => ticks.map((tick) => (from[tick] == null ? "" : whole(from[tick]))) }),
+          axis({ size: 60, ...named("clients"), splits: (_, __, ___, max) => powers.filter((power) => power <= max), filter: (_, ticks) => ticks,
             values: (_, ticks) => ticks.map(whole) })],
         series: [{ label: "peak", value: (_, index) => (index == null ? "any" : label(index)) },
-          bars("within the quota", false), bars("above it", true)],
+          bars("clients within the quota", false), bars("above it in a window", true)],
         hooks: { draw: [line] },
       },
       values: [from.map((_, index) => index), counts(false), counts(true)],

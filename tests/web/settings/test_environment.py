@@ -80,6 +80,7 @@ KINDS: list[tuple[str, str, Any]] = [
     ("EXEMPT", "/health,/static/{path:path}", ["/health", "/static/{path:path}"]),
     ("EXEMPT", "/health", ["/health"]),
     ("EXEMPT", ",/health,,", ["/health"]),
+    ("USAGE_PATH", "/rate-limits", "/rate-limits"),
     ("SAFELIST", "10.0.0.0/8,2001:db8::/32", ["10.0.0.0/8", "2001:db8::/32"]),
     ("SAFELIST", '["10.0.0.0/8", {"header": "x", "value": "y"}]', ["10.0.0.0/8", {"header": "x", "value": "y"}]),
     ("BLOCKLIST", "call:web.scenarios_clients:is_vip", ["call:web.scenarios_clients:is_vip"]),

@@ -26,6 +26,7 @@ from web.messages import (
     SPANS,
     TEMPLATE,
     TEMPLATES,
+    USAGE,
     found,
     message_of,
 )
@@ -117,6 +118,8 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("exempt", "health", f"exempt: {found('health', TEMPLATE)}"),
     ("exempt", ["/a", "b"], f"exempt[1]: {found('b', TEMPLATE)}"),
     ("exempt", None, f"exempt: {found(None, TEMPLATES)}"),
+    *(("usage_path", value, f"usage_path: {found(value, USAGE)}") for value in ("", "limits", "/", "/a/", "/{x}", 7)),
+    ("usage_path", "/a?b", f"usage_path: {found('/a?b', 'a path without ? and #; the query is not part of it')}"),
     ("on_store_error", "open", f"on_store_error: {found('open', MODES)}"),
     ("on_store_error", None, f"on_store_error: {found(None, MODES)}"),
     ("metrics", 1, f"metrics: {found(1, BOOL)}"),
@@ -166,10 +169,10 @@ def test_the_error_for_an_unknown_setting_suggests_a_name_or_place() -> None:
     words = (
         "limits, app_limits, messages, on_message_refused, rules, concurrent, queue, queue_timeout, slot_lifetime, "
         "slot_retry, key, tier, default_tier, settle, count_status, penalty, store, trusted_proxies, proxy_header, "
-        "ipv6_prefix, exempt, safelist, blocklist, ignore_case, on_store_error, local_share, store_timeout, "
-        "max_waiting, headers, on_refused, on_decision, on_store_event, refresh, reload, remember_refused, metrics, "
-        "metrics_folder, span_attributes, jitter, shadow, on_change, missing_key, key_secret, "
-        "plain_keys, strict, enabled"
+        "ipv6_prefix, exempt, usage_path, safelist, blocklist, ignore_case, on_store_error, local_share, "
+        "store_timeout, max_waiting, headers, on_refused, on_decision, on_store_event, refresh, reload, "
+        "remember_refused, metrics, metrics_folder, span_attributes, jitter, shadow, on_change, missing_key, "
+        "key_secret, plain_keys, strict, enabled"
     )
     nine = {"limits": "9/hour"}
     assert message_of(**nine, trusted_proxy=1) == "unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"

@@ -65,6 +65,7 @@ def test_settings_have_the_expected_defaults() -> None:
         "proxy_header": "x-forwarded-for",
         "ipv6_prefix": 64,
         "exempt": (),
+        "usage_path": None,
         "safelist": (),
         "blocklist": (),
         "ignore_case": False,
