@@ -666,3 +666,19 @@ def test_the_loop_goes_on_while_many_rules_are_built(started: list[Reloader[Any]
     made["rules"] = rules[1:]
     assert asyncio.run(turns()) >= 5
     assert len(middleware.settings.rules) == 499
+
+
+def test_many_rules_are_few_objects(started: list[Reloader[Any]]) -> None:
+    """Python adds them up: a full garbage collection, which stops the loop, comes when a quarter more were kept."""
+    rules = [{"path": f"/r{number}/{{x}}", "limits": f"{number + 1}/hour"} for number in range(500)]
+    asgi.RateLimitMiddleware(_asgi_app, limits="1/hour", rules=rules)  # makes what all such objects share
+    gc.collect()
+    gc.disable()  # so that what is made and dropped again counts, if only a collection would free it
+    try:
+        before = len(gc.get_objects())
+        middleware = asgi.RateLimitMiddleware(_asgi_app, limits="1/hour", rules=rules)
+        made = len(gc.get_objects()) - before
+    finally:
+        gc.enable()
+    assert len(middleware.settings.rules) == 500
+    assert made < 25 * len(rules)
