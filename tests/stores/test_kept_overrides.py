@@ -229,6 +229,18 @@ def test_while_the_store_is_away_the_last_known_state_stays_until_it_ends(
 
 
 @WORLDS
+@pytest.mark.usefixtures("unthrottled_log")
+def test_a_rejection_is_left_to_the_store_which_logs_it_with_the_fix(
+    is_async: bool,  # a parameter of the test
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(is_async=is_async)
+    world.store.error = StoreError("WRONGPASS", rejected=True)
+    assert world.admits() == [True]
+    assert caplog.text == ""
+
+
+@WORLDS
 def test_a_store_that_is_away_at_the_start_holds_up_one_request_only(*, is_async: bool) -> None:
     world = World(is_async=is_async)
     world.store.error = StoreError("down")

@@ -24,6 +24,7 @@ from ratelimit_mw import ConfigError, MemoryStore
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.django import Throttle, limit
 from ratelimit_mw.django import throttle as idle
+from ratelimit_mw.engine.reload import Reloader
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.testing import Clock, RecordingStore, freeze
 from web.django_ask import BOTH, CLIENT, Site, settings, taken, under_asgi, under_wsgi
@@ -410,6 +411,23 @@ def test_throttle_without_the_middleware_uses_the_project_settings(
         ask(headers={"X-Forwarded-For": "198.51.100.7"})
     assert taken(store) == [[f"{{ip=198.51.100.7}}:@{ME}.Burst() 2"]]
     assert caplog.messages == []
+
+
+def test_throttle_without_the_middleware_takes_over_changed_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Reloader[Any]] = []
+    monkeypatch.setattr(Reloader, "start", lambda self: started.append(self))  # the test looks in place of the thread
+    store = MemoryStore(clock=Clock())
+    own = {"limits": [], "store": store, "key": "ip"}
+    ask = under_wsgi([path("", throttled(Burst))], lambda: own, LOGIN)
+    assert [ask().status for _ in range(3)] == [200, 200, 429]
+    own["key"] = "header:x-key"
+    (reloader,) = started
+    reloader.look()
+    assert [ask(headers={"x-key": key}).status for key in "aaab"] == [200, 200, 429, 200]
+    own["key"] = "ip"
+    reloader.look()
+    assert ask().status == 429  # the store is the same
+    assert len(started) == 1
 
 
 class Slow(MemoryStore):
