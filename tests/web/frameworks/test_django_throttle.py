@@ -415,7 +415,11 @@ def test_throttle_without_the_middleware_uses_the_project_settings(
 
 def test_throttle_without_the_middleware_takes_over_changed_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Reloader[Any]] = []
-    monkeypatch.setattr(Reloader, "start", lambda self: started.append(self))  # the test looks in place of the thread
+
+    def start(self: Reloader[Any]) -> None:  # the test looks in place of the thread
+        started.append(self)
+
+    monkeypatch.setattr(Reloader, "start", start)
     store = MemoryStore(clock=Clock())
     own = {"limits": [], "store": store, "key": "ip"}
     ask = under_wsgi([path("", throttled(Burst))], lambda: own, LOGIN)

@@ -99,6 +99,7 @@ GIVEN: dict[str, Callable[[Settings], Any]] = {
 }
 
 
+@pytest.mark.promise(9)
 @pytest.mark.parametrize("name", faces.FACES)
 def test_each_face_takes_over_a_changed_file_and_keeps_what_it_has_after_a_mistake(
     name: str, here: Path, started: list[Reloader[Any]], caplog: pytest.LogCaptureFixture
@@ -138,6 +139,7 @@ def test_each_face_takes_over_a_changed_file_and_keeps_what_it_has_after_a_mista
     assert ask() == (429, shown)
 
 
+@pytest.mark.promise(9)
 def test_a_file_that_disappears_changes_nothing_and_is_found_again(
     here: Path, started: list[Reloader[Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,6 +172,7 @@ def test_every_fixed_setting_has_a_row() -> None:
     assert tuple(OTHERS) == FIXED
 
 
+@pytest.mark.promise(9)
 @pytest.mark.parametrize("name", FIXED)
 def test_a_setting_that_needs_a_restart_keeps_all_settings(
     name: str, here: Path, started: list[Reloader[Any]], caplog: pytest.LogCaptureFixture
@@ -355,6 +358,7 @@ def of_callable() -> Iterator[dict[str, Any]]:
 NAME = f"call:{__name__}:current"
 
 
+@pytest.mark.promise(9)
 @pytest.mark.parametrize("name", faces.FACES)
 @pytest.mark.parametrize("given", [NAME, current])
 def test_each_face_takes_over_the_settings_of_a_callable(
