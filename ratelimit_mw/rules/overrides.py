@@ -96,6 +96,10 @@ class Index:
         bits = network.max_prefixlen - network.prefixlen
         return self.networks.setdefault((network.version, bits), {}), int(network.network_address) >> bits
 
+    def has_address(self, address: str) -> bool:
+        """Return whether an entry concerns an address in its shortest form."""
+        return f"{ADDRESS}{address}" in self.by_who or (bool(self.networks) and any(self.of_address(address)))
+
     def of_address(self, address: str) -> Iterator[tuple[Override, ...]]:
         """Yield the entries of an address in its shortest form, then those of its networks, the smallest first."""
         yield self.by_who.get(ADDRESS + address, ())
@@ -206,14 +210,15 @@ class ActiveOverrides:
 
     def _has_address(self, client: str) -> bool | None:
         address = shortest(client)
-        return None if address is None else any(self._index.of_address(address))
+        return None if address is None else self._index.has_address(address)
 
     def concerns(self, client: str, tag: str) -> bool:
         """Return whether an override may concern a client. `client`: an address. `tag`: from `CompiledLimit.tag_of`."""
         index = self._index
         if not index.ends:
             return not self.is_known
-        return bool(index.everyone) or tag in index.by_key or bool(self._addresses[client])
+        # not `_addresses`: the caller remembers the result for a new client, for which a memo takes longer than this
+        return bool(index.everyone) or tag in index.by_key or bool(self._has_address(client))
 
     def concerns_request(
         self, limits: Sequence[CompiledLimit], request: KeyContext, route: str, results: CallResults
