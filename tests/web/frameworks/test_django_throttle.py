@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from ratelimit_mw import ConfigError, MemoryStore
+from ratelimit_mw import ConfigError, MemoryStore, admin
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.django import Throttle, limit
 from ratelimit_mw.django import throttle as idle
@@ -432,6 +433,13 @@ def test_throttle_without_the_middleware_takes_over_changed_settings(monkeypatch
     reloader.look()
     assert ask().status == 429  # the store is the same
     assert len(started) == 1
+
+
+def test_throttle_without_the_middleware_applies_overrides(tmp_path: Path) -> None:
+    own = {"limits": [], "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0, "key": "ip"}
+    admin.set_override(own, ip="192.0.2.1", exempt=True)
+    ask = under_wsgi([path("", throttled(Burst))], own, LOGIN)
+    assert [ask().status for _ in range(3)] == [200, 200, 200]
 
 
 class Slow(MemoryStore):
