@@ -27,6 +27,7 @@ from ratelimit_mw.django import Throttle, limit
 from ratelimit_mw.django import throttle as idle
 from ratelimit_mw.engine.reload import Reloader
 from ratelimit_mw.http.request import Request
+from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock, RecordingStore, freeze
 from web.django_ask import BOTH, CLIENT, Site, settings, taken, under_asgi, under_wsgi
 from web.django_site import LOGIN
@@ -436,7 +437,9 @@ def test_throttle_without_the_middleware_takes_over_changed_settings(monkeypatch
 
 
 def test_throttle_without_the_middleware_applies_overrides(tmp_path: Path) -> None:
-    own = {"limits": [], "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0, "key": "ip"}
+    url = f"sqlite://{tmp_path}/limits.db"
+    SQLiteStore(url).close()  # makes the file
+    own = {"limits": [], "store": url, "store_timeout": 5.0, "key": "ip"}
     admin.set_override(own, ip="192.0.2.1", exempt=True)
     ask = under_wsgi([path("", throttled(Burst))], own, LOGIN)
     assert [ask().status for _ in range(3)] == [200, 200, 200]
