@@ -24,6 +24,7 @@ from ratelimit_mw.django.middleware import build_gate
 from ratelimit_mw.django.request import DjangoRequest, joined_route
 from ratelimit_mw.django.responses import RequestContext
 from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.engine.reload import reloader
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import user_id
@@ -44,7 +45,7 @@ _NO_MIDDLEWARE: Final = Finding(
     code="RL-104",
 )
 _lock: Final = fork_safe_lock()
-_standalone: list[tuple[Any, Gate | AsyncGate]] = []
+_standalone: list["_Standalone"] = []
 _reported: Final[set[str]] = set()  # texts of `Idle`
 
 
@@ -244,11 +245,28 @@ def _standalone_gate() -> Gate | AsyncGate:
     """Return the gate for throttles that run without the middleware. It is built once, from the same settings."""
     value = getattr(settings, SETTING_NAME, None)
     with _lock:
-        if not _standalone or _standalone[0][0] is not value:
+        if not _standalone or _standalone[0].value is not value:
             if value is None:
                 warn_or_fail([_NO_MIDDLEWARE], strict=is_strict())
-            _standalone[:] = [(value, build_gate({"limits": []} if value is None else value, is_async=False))]
-        return _standalone[0][1]
+            _standalone[:] = [_Standalone(value)]
+        return _standalone[0].gate
+
+
+class _Standalone:
+    """A gate for throttles without the middleware, which takes over changed settings. `value`: that of the setting."""
+
+    def __init__(self, value: Any) -> None:
+        self.value: Final = value
+        self.gate = self._build({"limits": []} if value is None else value)
+        self._reloader: Final = reloader(self.gate.settings, self._build, self._use)
+        if self._reloader is not None:
+            self._reloader.start()
+
+    def _build(self, value: Any) -> Gate | AsyncGate:
+        return build_gate(value, is_async=False, before=vars(self).get("gate"))
+
+    def _use(self, gate: Gate | AsyncGate) -> None:
+        self.gate = gate
 
 
 def _admit(gate: Gate | AsyncGate, django_request: DjangoRequest, endpoint_rules: EndpointRules) -> Verdict | None:

@@ -14,7 +14,7 @@ from ratelimit_mw.core.log import Finding, error_summary, warn, warn_or_fail
 from ratelimit_mw.core.memo import Budget, Memo, cached_property
 from ratelimit_mw.core.signatures import callable_name, reject_async
 from ratelimit_mw.core.verdict import Source, Verdict
-from ratelimit_mw.engine.delays import DelayCapacity
+from ratelimit_mw.engine.delays import DelayCapacity, Delayed
 from ratelimit_mw.engine.observation import observer, record_policy, watch_store
 from ratelimit_mw.engine.offenders import RefusalReporter, reporter_for
 from ratelimit_mw.engine.refresh import Refresher, refresher_of
@@ -69,6 +69,19 @@ ASGI: Final = Integration(("asgi", "plain"), "an ASGI app, or a callable (reques
 WSGI: Final = Integration(("wsgi", "plain"), "a WSGI app, or a callable (request, verdict)", "a limiter under WSGI")
 
 
+class Lasting:
+    """What outlives reloads: the store of a gate, and what counts requests that are under way.
+
+    `store`, `settlements`: None until the first gate has made them. `settlements`: of an `AsyncGate`, by event loop.
+    """
+
+    def __init__(self) -> None:
+        self.delayed: Final = Delayed()
+        self.queues: Final = Queues()
+        self.store: Any = None
+        self.settlements: Any = None
+
+
 def _compile(place: tuple[Any, ...]) -> Any:
     compile_limits, *arguments = place
     return compile_limits(*arguments)
@@ -82,8 +95,8 @@ class BaseGate:
     findings of the start. `findings`: those that this gate has reported. `compiled`: caches the compiled limits of
     endpoints: `compiled[compile, *place]` is `compile(*place)`.
 
-    `before`, of the constructor: the gate that this one replaces in a reload. Its store, and what counts requests that
-    are under way (slots, queues, delays, refusals to report), are taken over.
+    `before`, of the constructor: the gate that this one replaces in a reload. What is `Lasting` is taken over. So
+    are local counts and refusals to report, unless their settings changed.
     """
 
     _default_max_waiting: int  # requests; replaces a `max_waiting` of None
@@ -106,6 +119,7 @@ class BaseGate:
         self._integration: Final = integration
         self._is_nested: Final = is_nested
         self._before = before
+        self._lasting: Final[Lasting] = Lasting() if before is None else before._lasting  # noqa: SLF001  # the same class
         self.rule_set: Final = rules or RuleSet(settings)
         if before is not None:
             self.rule_set.succeed(before.rule_set)
@@ -133,9 +147,9 @@ class BaseGate:
         self.refusal_handler: Final = self._build_refusal_handler(settings)
         self.delay_capacity: DelayCapacity = DelayCapacity(
             self._default_max_waiting if settings.max_waiting is None else settings.max_waiting,
-            None if before is None else before.delay_capacity,
+            self._lasting.delayed,
         )
-        self._queues: Final[Queues] = Queues() if before is None else before._queues  # noqa: SLF001  # the same class
+        self._queues: Final = self._lasting.queues
         self._usage_answers: Final = UsageAnswers() if settings.usage_path else None
         self._address_key: Final = Key("ip", settings.ipv6_prefix)
 
@@ -222,8 +236,8 @@ class BaseGate:
 
     def _open(self, open_url: Callable[[str, float], Any]) -> Any:
         """Return the store of the settings. `open_url`: opens one by its URL."""
-        if self._before is not None:
-            return self._before._store  # noqa: SLF001  # the same class
+        if self._lasting.store is not None:
+            return self._lasting.store
         store, timeout = self.settings.store, self.settings.store_timeout
         if not isinstance(store, str):
             check_is_store(store)
@@ -233,7 +247,7 @@ class BaseGate:
 
     def _use_store(self, store: Store | AsyncStore) -> None:
         """Set the store of this gate, and check it."""
-        self._store = store
+        self._store = self._lasting.store = store
         self._declared = declared(store)
         self._needs_fallback = self._declared.can_fail
         self._refresher = refresher_of(store, self.settings, is_async=self._awaits_callables)

@@ -15,8 +15,8 @@ from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.stores.lifecycle import after_fork_in_child, fork_safe_lock
 
 
-class _Delayed:
-    """The number of delayed requests, in all and by key."""
+class Delayed:
+    """The number of delayed requests of a gate, in all and by key. It outlives reloads."""
 
     def __init__(self) -> None:
         self.lock: Final = fork_safe_lock()
@@ -32,14 +32,14 @@ class _Delayed:
 class DelayCapacity:
     """Counts the delayed requests of a gate. It allows `capacity` in all, and half of that per key, but at least 1.
 
-    Thread-safe. `before`: the capacity until a reload, whose requests still count. The argument `keys` of its methods:
-    the keys of one request.
+    Thread-safe. `delayed`: those that count, if not only its own. The argument `keys` of its methods: the keys of one
+    request.
     """
 
-    def __init__(self, capacity: int, before: "DelayCapacity | None" = None) -> None:
+    def __init__(self, capacity: int, delayed: Delayed | None = None) -> None:
         self._capacity: Final = capacity
         self._max_per_key: Final = max(1, capacity // 2)
-        self._delayed: Final[_Delayed] = _Delayed() if before is None else before._delayed  # noqa: SLF001  # the same class
+        self._delayed: Final = Delayed() if delayed is None else delayed
 
     def refusing_if_full(self, plan: Plan, keys: Sequence[str]) -> Plan:
         """Return the plan. If no capacity is left, return a plan that refuses the request instead of delaying it."""

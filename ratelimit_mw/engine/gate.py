@@ -144,11 +144,9 @@ class AsyncGate(Flow):
         if self.sync_gate is not None:
             self.sync_gate.runtime.slot_renewer = ASYNC_SLOT_RENEWER  # it runs in the thread of the loop
             self.sync_gate.reporter = self.reporter
-        self._settlement_queues: Final[PerLoop[SettlementQueue]] = (
-            PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
-            if before is None
-            else before._settlement_queues  # noqa: SLF001  # the same class
-        )
+        if self._lasting.settlements is None:
+            self._lasting.settlements = PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
+        self._settlement_queues: Final[PerLoop[SettlementQueue]] = self._lasting.settlements
         self.runtime = AsyncioRuntime(store, settings.store_timeout, self._wake_waiters)
         if before is not None:
             self.runtime.loop = before.runtime.loop

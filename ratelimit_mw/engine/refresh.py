@@ -115,9 +115,10 @@ class Refresher:
         try:
             kept = await keeper.aread_overrides(self._seen)
         except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
-            if not self._is_away:
-                self._is_away = True
+            # the store logs a rejection itself, with the fix
+            if not (self._is_away or getattr(error, "rejected", False)):
                 warn_throttled("overrides", _NO_ANSWER, error_summary(error), code="RL-249")
+            self._is_away = True
             return None
         self._is_away = False
         if kept is None or self._is_ignored(kept):

@@ -94,51 +94,60 @@ class _Node:
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
         self.parameters: dict[Segment, _Node] = {}  # equal parameters share a node
-        self.ends: list[int] = []  # numbers of the templates that end here
+        self.ends: tuple[int, ...] = ()  # numbers of the templates that end here
         # The root of a second tree, if {x:path} comes next. It has the segments after {x:path}, from last to first.
         self.catch_all_root: _Node | None = None
         # in that second tree: the text before and after {x:path}, and the number of the template
-        self.catch_all_ends: list[tuple[str, str, int]] = []
+        self.catch_all_ends: tuple[tuple[str, str, int], ...] = ()
         # The way of `PathTree.leaf`: where a path that ends here ends, the next node by segment, and that of all other
-        # segments. By itself, a node is the end of all paths that go through it.
+        # segments. `prepare` sets them.
         self.leaf: Leaf | None = None
-        self.steps: dict[str, _Node] = {}
-        self.other = self
+        self.steps: dict[str, _Node]
+        self.other: _Node
 
-    def prepare(self, before: Sequence[int]) -> Sequence[int]:
+    @classmethod
+    def end_of_all(cls, ends: tuple[int, ...], leaf: Leaf | None) -> "_Node":
+        """Return a node where all paths end that reach it, because each step leads to itself."""
+        node = cls()
+        node.ends, node.leaf, node.steps, node.other = ends, leaf, {}, node
+        return node
+
+    def prepare(self, outside: "_Node") -> "_Node":
         """Set the way of `PathTree.leaf`, once all templates are in the tree.
 
-        `before`: the templates whose `{x:path}` begins above this node, and matches all paths through it. Returns those
-        of the nodes below.
+        `outside`: where paths end that leave the tree here. Its templates are those whose `{x:path}` begins above this
+        node, and matches all paths through it. Returns the same for the nodes below, which share it: only a garbage
+        collection frees a node that refers to itself.
         """
-        self.leaf = Leaf((*before, *self.ends))
+        self.leaf = Leaf((*outside.ends, *self.ends)) if self.ends else outside.leaf
         child = self.parameters.get(_ANY)
         is_simple = len(self.parameters) == (child is not None)
         if (root := self.catch_all_root) is not None:
             is_whole = all(not text and not after for text, after, _ in root.catch_all_ends)
             is_simple &= is_whole and not root.literals and not root.parameters
-            before = (*before, *[number for _, _, number in root.catch_all_ends])
+            ends = (*outside.ends, *[number for _, _, number in root.catch_all_ends])
+            outside = _Node.end_of_all(ends, Leaf(ends))
         if not is_simple:
-            self.other = _UNDECIDED
+            self.steps, self.other = {}, _UNDECIDED
         elif child is not None:
             self.steps, self.other = dict.fromkeys(("", *self.literals), _UNDECIDED), child
         else:
-            self.steps, self.other = self.literals, _Node()
-            self.other.leaf = Leaf(before)
-        return before
+            self.steps, self.other = self.literals, outside
+        return outside
 
     def descend(self, segments: Iterable[Segment]) -> "_Node":
         """Return the node that these segments lead to, and create missing nodes on the way."""
         node = self
         for segment in segments:
             if segment.converter is None:
-                node = node.literals.setdefault(segment.before, _Node())
+                child = node.literals.get(segment.before) or node.literals.setdefault(segment.before, _Node())
             else:
-                node = node.parameters.setdefault(segment, _Node())
+                child = node.parameters.get(segment) or node.parameters.setdefault(segment, _Node())
+            node = child
         return node
 
 
-_UNDECIDED: Final = _Node()
+_UNDECIDED: Final = _Node.end_of_all((), None)
 
 
 class _Positions:
@@ -205,10 +214,10 @@ class PathTree:
             segments = segments_of(template, ignore_case=ignore_case)
             self._depth = max(self._depth, len(segments))
             _add(self._root, segments, number)
-        nodes: list[tuple[_Node, Sequence[int]]] = [(self._root, ())]
+        nodes = [(self._root, _Node.end_of_all((), Leaf()))]
         while nodes:
-            node, before = nodes.pop()
-            below = node.prepare(before)
+            node, outside = nodes.pop()
+            below = node.prepare(outside)
             nodes += [(child, below) for child in (*node.literals.values(), *node.parameters.values())]
 
     @classmethod
@@ -272,12 +281,11 @@ def _add(root: _Node, segments: Sequence[Segment], number: int) -> None:
     at = catch_all_index(segments)
     node = root.descend(segments[:at])
     if at is None:
-        node.ends.append(number)
+        node.ends += (number,)
         return
     node.catch_all_root = node.catch_all_root or _Node()
-    node.catch_all_root.descend(reversed(segments[at + 1 :])).catch_all_ends.append(
-        (segments[at].before, segments[at].after, number)
-    )
+    end = node.catch_all_root.descend(reversed(segments[at + 1 :]))
+    end.catch_all_ends += ((segments[at].before, segments[at].after, number),)
 
 
 def matches_catch_all(before: str, after: str, first: str, last: str, *, one: bool) -> bool:

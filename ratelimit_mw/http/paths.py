@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
+from ratelimit_mw.core.memo import cached_property
 from ratelimit_mw.http.path_index import (
     CONVERTERS,
     PARAMETER,
@@ -37,8 +38,6 @@ class Paths:
     `Forms`.
     """
 
-    __slots__ = ("_normal", "_received", "has_two_forms", "normal_templates", "received_templates")
-
     def __init__(self, place: str, value: object) -> None:
         if not isinstance(value, str) and (not isinstance(value, Sequence) or not value):
             raise ConfigError(
@@ -57,8 +56,14 @@ class Paths:
         self.normal_templates = [each for forms in template_forms for each in forms]
         # whether even a normal path must be looked up in both trees
         self.has_two_forms = self.received_templates != self.normal_templates
-        self._received = PathTree((template, 0) for template in self.received_templates)
-        self._normal = PathTree((template, 0) for template in self.normal_templates)
+
+    @cached_property
+    def _received(self) -> PathTree:
+        return PathTree((template, 0) for template in self.received_templates)
+
+    @cached_property
+    def _normal(self) -> PathTree:
+        return PathTree((template, 0) for template in self.normal_templates)
 
     def match(self, path: str, *, normal: bool) -> bool:
         """Return whether `path` matches exactly. `normal`: `path` is in a normal form, not as received."""

@@ -28,7 +28,7 @@ Action = Literal["exempt", "block", "limits", "off", "shadow"]
 ACTIONS: Final[Sequence[Action]] = ("exempt", "block", "limits", "off", "shadow")
 
 
-class Override(Struct, frozen=True):
+class Override(Struct, frozen=True, gc=False):
     """One entry. `rule`: the rule that it concerns; None for all.
 
     `who`: a part of the client's key, such as `user=bob` or `header:x-api-key=abc`; `ip=` and an address or network;

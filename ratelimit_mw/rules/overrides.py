@@ -96,6 +96,10 @@ class Index:
         bits = network.max_prefixlen - network.prefixlen
         return self.networks.setdefault((network.version, bits), {}), int(network.network_address) >> bits
 
+    def has_address(self, address: str) -> bool:
+        """Return whether an entry concerns an address in its shortest form."""
+        return f"{ADDRESS}{address}" in self.by_who or (bool(self.networks) and any(self.of_address(address)))
+
     def of_address(self, address: str) -> Iterator[tuple[Override, ...]]:
         """Yield the entries of an address in its shortest form, then those of its networks, the smallest first."""
         yield self.by_who.get(ADDRESS + address, ())
@@ -160,8 +164,10 @@ class ActiveOverrides:
 
         def tag(client: str) -> str | None:
             address = client if are_shortest and ":" not in client else client_address(client, prefix)
-            found = None if address is None else tag_of(f"{ADDRESS}{address}")
-            return None if found is None or self.concerns(client, found) else found
+            if address is None:
+                return None
+            found = tag_of(f"{ADDRESS}{address}")
+            return None if self.concerns(client if ":" in address else address, found) else found
 
         place = prefix, tag_of, are_shortest
         if place not in self._tags:
@@ -206,14 +212,21 @@ class ActiveOverrides:
 
     def _has_address(self, client: str) -> bool | None:
         address = shortest(client)
-        return None if address is None else any(self._index.of_address(address))
+        return None if address is None else self._index.has_address(address)
 
     def concerns(self, client: str, tag: str) -> bool:
-        """Return whether an override may concern a client. `client`: an address. `tag`: from `CompiledLimit.tag_of`."""
+        """Return whether an override may concern a client.
+
+        `client`: an address; in its shortest form if it has no colon. `tag`: from `CompiledLimit.tag_of`. The caller
+        remembers the result, so this does not use `_addresses`.
+        """
         index = self._index
         if not index.ends:
             return not self.is_known
-        return bool(index.everyone) or tag in index.by_key or bool(self._addresses[client])
+        if index.everyone or tag in index.by_key:
+            return True
+        address = shortest(client) if ":" in client else client
+        return address is not None and index.has_address(address)
 
     def concerns_request(
         self, limits: Sequence[CompiledLimit], request: KeyContext, route: str, results: CallResults

@@ -1,7 +1,7 @@
 """Compiles rules, and finds the rules that apply to a request. Pure: no store, no clock, no I/O."""
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ratelimit_mw.http.callables import WHEN_FAILURE, evaluate_predicate, resolve_callable
@@ -42,8 +42,10 @@ class CompiledRule:
     """
 
     __slots__ = (
-        "_limit_set_in_bucket",
+        "_limits",
         "_preflight_limits",
+        "_rule",
+        "_settings",
         "base_bucket",
         "base_name",
         "bucket_ids",
@@ -75,12 +77,11 @@ class CompiledRule:
         self.is_final: Final = rule.is_final
         self.is_exempt: Final = rule.exempt
         self.level: Final = level
-        limits = rule.resolve_limits(settings.tier, settings.default_tier)
-        self._limit_set_in_bucket: Final = partial(
-            LimitSet, limits, self.name, settings, rule, concurrent=rule.concurrent
-        )
+        self._rule: Final = rule
+        self._settings: Final = settings
+        self._limits: Final = rule.resolve_limits(settings.tier, settings.default_tier)
         self._preflight_limits: LimitSet | None = None
-        self.limit_set: Final = self._limit_set_in_bucket(bucket_name=bucket_name)
+        self.limit_set: Final = self._limit_set_in_bucket(bucket_name)
         self.preflight: Final = rule.preflight
         self.methods: Final = rule.all_methods
         self.hosts: Final = Hosts("host", rule.host) if rule.host else None
@@ -93,8 +94,12 @@ class CompiledRule:
             return self.limit_set
         if self._preflight_limits is None:
             # the slash keeps the bucket unique: names do not contain one
-            self._preflight_limits = self._limit_set_in_bucket(bucket_name=f"{self.limit_set.bucket_name}/preflight")
+            self._preflight_limits = self._limit_set_in_bucket(f"{self.limit_set.bucket_name}/preflight")
         return self._preflight_limits
+
+    def _limit_set_in_bucket(self, bucket_name: str | None) -> LimitSet:
+        rule = self._rule
+        return LimitSet(self._limits, self.name, self._settings, rule, bucket_name, rule.concurrent)
 
     def matches_method_and_host(self, method: str, request: Request | None) -> bool | None:
         """Return whether method and host match; None if the host cannot be read. Does not call `when`."""
@@ -136,7 +141,11 @@ class RuleTable:
         case = self._ignores_case = settings.ignore_case
         self._finds_clients: Final = bool(settings.trusted_proxies)  # `ClientIPResolver` returns the shortest form
         self._received: Final = PathTree.from_rules([path.received_templates for path in paths], ignore_case=case)
-        self._normal: Final = PathTree.from_rules([path.normal_templates for path in paths], ignore_case=case)
+        self._normal: Final = (
+            PathTree.from_rules([path.normal_templates for path in paths], ignore_case=case)
+            if self._has_two_forms
+            else self._received
+        )
         self.combined: Final = lru_cache(maxsize=_CACHE_SIZE)(self._combine)
 
     def allow_empty_segments(self) -> None:

@@ -1,6 +1,6 @@
 """The compiled limits of a rule: the key, cost, role and name with which each limit charges a request."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import lru_cache, partial
 from typing import Final
@@ -13,6 +13,7 @@ from ratelimit_mw.core.errors import ErrorCollector
 from ratelimit_mw.core.identity import encode, key_tagger, rule_spellings
 from ratelimit_mw.core.limit import Charge, Role, scaled
 from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.core.memo import cached_property, get_or_create
 from ratelimit_mw.core.signatures import reject_async
 from ratelimit_mw.http.callables import CallResults, RequestCallable, cost_result
 from ratelimit_mw.http.keys import Key, KeyContext, KeySpec
@@ -32,6 +33,7 @@ from ratelimit_mw.settings.options import MissingKey
 from ratelimit_mw.settings.rule import OnStoreError, Rule
 
 _WSGI: Final = " under WSGI"
+_KEY: Final = "compiled_key"  # the attribute of settings with their key, which most rules share
 _CACHE_SIZE: Final = 1024  # lists of limits that callables returned, perhaps another one for each client
 
 
@@ -169,7 +171,8 @@ class LimitSet:
         self.settings: Final = settings
         self.rule: Final = rule
         self._key: Final[KeySpec] = settings.for_rule(rule, "key")
-        self.key: Final = Key(self._key, settings.ipv6_prefix)
+        is_inherited = self._key is settings.key
+        self.key: Final = get_or_create(settings, _KEY, self._compile_key) if is_inherited else self._compile_key()
         cost = resolve_cost(rule.cost, []) if rule else None
         self.cost: Final[int | RequestCallable] = 1 if cost is None else cost
         self.tag_of: Final = key_tagger(settings.key_secret, plain=settings.plain_keys)
@@ -182,9 +185,6 @@ class LimitSet:
             (slot_limit_spec(concurrent, settings.slot_lifetime, settings.slot_retry),) if concurrent else ()
         )
         self._selector: Final = limits if isinstance(limits, LimitSelector) else None
-        self._compiled_choice: Final = lru_cache(_CACHE_SIZE)(self._compile_chosen)
-        self.overridden: Final = lru_cache(_CACHE_SIZE)(self._compile_override)
-        self.in_shadow: Final = lru_cache(_CACHE_SIZE)(self._compile_shadow)
         self.fixed_limits: Final[Sequence[CompiledLimit] | None] = (
             None if isinstance(limits, LimitSelector) else self._compile(tuple(limits))
         )
@@ -194,6 +194,25 @@ class LimitSet:
         self.has_slots: Final = any(limit.policy.limit.is_concurrency for limit in self.known_limits)
         self.has_queue: Final = any(limit.queue for limit in self.known_limits)
         self.may_await: Final = bool(self.callables) or self.may_delay or self.has_queue
+
+    # these caches are made when they are needed, because most rules need none of them
+
+    @cached_property
+    def _compiled_choice(self) -> Callable[[tuple[LimitSpec, ...]], Sequence[CompiledLimit]]:
+        return lru_cache(_CACHE_SIZE)(self._compile_chosen)
+
+    @cached_property
+    def overridden(self) -> Callable[[CompiledLimit, str], Sequence[CompiledLimit]]:
+        """Returns the limits in a text, in place of those of this rule. See `_compile_override`."""
+        return lru_cache(_CACHE_SIZE)(self._compile_override)
+
+    @cached_property
+    def in_shadow(self) -> Callable[[CompiledLimit], CompiledLimit]:
+        """Returns a limit of this rule as it would be with `shadow`."""
+        return lru_cache(_CACHE_SIZE)(self._compile_shadow)
+
+    def _compile_key(self) -> Key:
+        return Key(self._key, self.settings.ipv6_prefix)
 
     def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
         """Return the limits of a request; None if a callable returned none that are valid."""
@@ -281,7 +300,6 @@ class LimitSet:
         return self._compile(tuple(replace(spec, limit=one, max_delay=None, lease=0) for one in parse(text)))
 
     def _compile_shadow(self, limit: CompiledLimit) -> CompiledLimit:
-        """Return a limit of this rule as it would be with `shadow`."""
         return CompiledLimit(replace(limit.spec, shadow=True), limit.policy.name, self, label=limit.policy.label)
 
     def named_callables(self) -> Iterator[tuple[str, RequestCallable]]:

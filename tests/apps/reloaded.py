@@ -1,4 +1,4 @@
-"""Apps that take over the file `$LIMITS` while they run. Each answers with the number of its process."""
+"""Apps with the settings of the file `$LIMITS`. Each answers `/` and `/process` with the number of its process."""
 
 import os
 import time
@@ -19,7 +19,7 @@ def asgi() -> Any:
         time.sleep(0.01)  # noqa: ASYNC251  # blocks the process, so that others accept the next requests
         return PlainTextResponse(str(os.getpid()))
 
-    app = Starlette(routes=[Route("/", answer)])
+    app = Starlette(routes=[Route("/", answer), Route("/process", answer)])
     app.add_middleware(RateLimitMiddleware, settings=Settings.load(os.environ["LIMITS"]))
     return app
 
@@ -31,7 +31,8 @@ def flask() -> Any:
     from ratelimit_mw.flask import RateLimiter  # noqa: PLC0415
 
     app = Flask(__name__)
-    app.add_url_rule("/", view_func=lambda: str(os.getpid()), endpoint="answer")
+    for path in ("/", "/process"):
+        app.add_url_rule(path, view_func=lambda: str(os.getpid()), endpoint=path)
     RateLimiter(app, Settings.load(os.environ["LIMITS"]))
     return app
 
@@ -50,7 +51,7 @@ def django() -> Any:
         ALLOWED_HOSTS=["*"],
         MIDDLEWARE=["ratelimit_mw.django.RateLimitMiddleware"],
         RATELIMIT_MW=Settings.load(os.environ["LIMITS"]),
-        ROOT_URLCONF=(path("", answer),),
+        ROOT_URLCONF=(path("", answer), path("process", answer)),
         SECRET_KEY="reloaded",
     )
     return get_wsgi_application()

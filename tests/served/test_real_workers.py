@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from redis_servers import RedisServer
-from web.real_servers import APPS
+from web.real_servers import APPS, one_of_each_process
 from web_servers import WebServer, serve_granian, serve_gunicorn, serve_hypercorn, serve_uvicorn, serve_uwsgi
 
 pytestmark = [pytest.mark.once, pytest.mark.promise(3)]
@@ -39,7 +39,7 @@ def test_two_processes_share_one_limit(name: str, redis: RedisServer) -> None:
     redis.flush()
     with ExitStack() as stack:
         server = stack.enter_context(serve(app, APPS, *options, env={"STORE": redis.url}))
-        clients = one_of_each_process(server, stack)
+        clients = one_of_each_process(server, stack, 2)
         with ThreadPoolExecutor(len(clients)) as threads:
             statuses = Counter(status for found in threads.map(burst, clients) for status in found)
     assert statuses == {200: QUOTA, 429: QUOTA}
@@ -73,19 +73,6 @@ def test_forked_processes_open_connections_of_their_own(
     assert len(before["ports"]) == 1
     assert len(set().union(before["ports"], *ports.values())) == 1 + sum(map(len, ports.values()))
     assert all(ports.values())
-
-
-def one_of_each_process(server: WebServer, stack: ExitStack) -> list[httpx.Client]:
-    """Return two clients, each connected to a different process."""
-    found: dict[str, httpx.Client] = {}
-    deadline = time.monotonic() + 20
-    while len(found) < 2:
-        assert time.monotonic() < deadline, server.output()
-        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=120))
-        process = client.get("/process").text
-        if found.setdefault(process, client) is not client:
-            client.close()
-    return list(found.values())
 
 
 def burst(client: httpx.Client) -> list[int]:

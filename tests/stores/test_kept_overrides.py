@@ -184,6 +184,7 @@ def test_looks_are_one_interval_apart_and_only_while_requests_come(*, is_async: 
     assert world.admits() == [False]
 
 
+@pytest.mark.promise(9)
 @WORLDS
 def test_an_override_ends_without_a_look(*, is_async: bool) -> None:
     world = World(is_async=is_async, refresh=1000.0)
@@ -199,6 +200,7 @@ def test_an_override_ends_without_a_look(*, is_async: bool) -> None:
     assert world.store.reads == [""]
 
 
+@pytest.mark.promise(8)
 @WORLDS
 @pytest.mark.usefixtures("unthrottled_log")
 def test_while_the_store_is_away_the_last_known_state_stays_until_it_ends(
@@ -223,6 +225,19 @@ def test_while_the_store_is_away_the_last_known_state_stays_until_it_ends(
     assert world.admits() == [True]
 
 
+@WORLDS
+@pytest.mark.usefixtures("unthrottled_log")
+def test_a_rejection_is_left_to_the_store_which_logs_it_with_the_fix(
+    is_async: bool,  # a parameter of the test
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(is_async=is_async)
+    world.store.error = StoreError("WRONGPASS", rejected=True)
+    assert world.admits() == [True]
+    assert caplog.text == ""
+
+
+@pytest.mark.promise(8)
 @WORLDS
 def test_a_store_that_is_away_at_the_start_holds_up_one_request_only(*, is_async: bool) -> None:
     world = World(is_async=is_async)
@@ -263,6 +278,7 @@ FORGED = "overrides: those in the store have no right MAC and are ignored"
 OLD = "overrides: those in the store are older than those of this process and are ignored"
 
 
+@pytest.mark.promise(9)
 @pytest.mark.usefixtures("unthrottled_log")
 def test_a_forged_or_an_old_set_changes_nothing_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -304,6 +320,7 @@ def test_a_forged_or_an_old_set_changes_nothing_and_is_logged_once(
     source.close()
 
 
+@pytest.mark.promise(9)
 @pytest.mark.usefixtures("unthrottled_log")
 def test_an_entry_that_cannot_be_read_is_ignored_alone(caplog: pytest.LogCaptureFixture) -> None:
     world = World()

@@ -10,8 +10,11 @@ import pytest
 from redis import Redis
 
 from awaited import awaited
-from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, StoreError
+from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, StoreError, admin
 from ratelimit_mw.algorithms import ALGORITHMS
+from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.redis.protocol import RoutedCommand
@@ -21,6 +24,7 @@ from redis_sentinels import SERVICE, RedisSentinels
 from redis_servers import RedisServer
 from stores.opened import Open, each_kind
 from stores.stalls import run_stalled
+from web.plain_request import PlainRequest
 
 pytestmark = [pytest.mark.once, pytest.mark.promise(8)]
 
@@ -268,6 +272,63 @@ def check_clock_that_goes_back(opened: Open, name: str, sentinels: RedisSentinel
         )  # the wait after the quota has just been used
         clock.advance(refused.retry_after)
         assert answered(store, charge).allowed
+
+
+@pytest.mark.one_redis
+@pytest.mark.parametrize("kind", [Gate, AsyncGate])
+def test_overrides_outlast_a_failover_and_are_changed_on_the_new_master(
+    kind: type[Gate | AsyncGate], sentinels: RedisSentinels
+) -> None:
+    client, other = "192.0.2.1", "192.0.2.2"
+    settings = Settings(limits="0/hour", on_store_error="deny", store=sentinels.url, store_timeout=5.0)
+    old = sentinels.master()
+    override = admin.set_override(settings, ip=client, exempt=True, duration=3600)
+    with Redis.from_url(old.url, socket_timeout=2 * PATIENCE) as master:
+        assert master.execute_command("WAIT", 1, int(PATIENCE * 1000)) == 1
+
+    async def check() -> None:
+        gate: Any = kind(settings)
+        refresher = gate._refresher
+        assert refresher is not None
+        refresher.clock, refresher._wall = monotonic, wall = Clock(0.0), Clock(time.time())
+
+        async def admits(address: str) -> bool:
+            """Request after the look that is due."""
+            for _ in range(2):
+                found = gate.admit(PlainRequest("/", client=address))
+                verdict = found if found is None or isinstance(found, Verdict) else await found
+                if looks := asyncio.all_tasks() - {asyncio.current_task()}:
+                    await asyncio.wait(looks, timeout=PATIENCE)
+            return verdict is None or verdict.allowed
+
+        async def becomes(expected: list[bool]) -> None:
+            end = time.monotonic() + PATIENCE
+            while [await admits(client), await admits(other)] != expected:
+                assert time.monotonic() < end
+                monotonic.advance(1.0)  # the next look is due
+                await asyncio.sleep(0.05)
+
+        await becomes([True, False])
+        old.kill()
+        for _ in range(3):  # the last known state stays
+            monotonic.advance(1.0)
+            assert [await admits(client), await admits(other)] == [True, False]
+        assert refresher._is_away
+        await asyncio.to_thread(sentinels.wait_for_another, old)
+        while refresher._is_away:
+            await becomes([True, False])
+            monotonic.advance(1.0)
+        await asyncio.to_thread(admin.switch, settings, "off", duration=7200)
+        await becomes([True, True])
+        assert admin.overrides(settings).overrides[0] == override
+        await asyncio.to_thread(admin.switch, settings, "on")
+        await becomes([True, False])
+        wall.advance(3600)
+        await becomes([False, False])
+        if (closing := gate.close()) is not None:
+            await closing
+
+    asyncio.run(check())
 
 
 def test_store_queries_sentinels_in_turn_and_the_last_useful_one_first() -> None:

@@ -1,13 +1,17 @@
 """The real servers that tests start, each with its usual options."""
 
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+
+import httpx
 
 from web_servers import WebServer, serve_granian, serve_gunicorn, serve_hypercorn, serve_uvicorn, serve_waitress
 
 APPS = Path(__file__).resolve().parent.parent / "apps"
+_FOUND_WITHIN = 60.0  # seconds
 OF_THE_SERVER = ("date", "server", "connection", "keep-alive", "via")  # headers that the server adds
 
 
@@ -36,3 +40,16 @@ KINDS = {
     "gunicorn-gthread": Kind(serve_gunicorn, "wsgi", THREADS),
     "waitress": Kind(serve_waitress, "wsgi"),
 }
+
+
+def one_of_each_process(server: WebServer, stack: ExitStack, processes: int) -> list[httpx.Client]:
+    """Return clients, each connected to a different process. The app answers `/process` with the number of its own."""
+    found: dict[str, httpx.Client] = {}
+    deadline = time.monotonic() + _FOUND_WITHIN
+    while len(found) < processes:
+        assert time.monotonic() < deadline, server.output()
+        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=120))
+        process = client.get("/process").text
+        if found.setdefault(process, client) is not client:
+            client.close()
+    return list(found.values())

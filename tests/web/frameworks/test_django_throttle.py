@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,11 +21,13 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from ratelimit_mw import ConfigError, MemoryStore
+from ratelimit_mw import ConfigError, MemoryStore, admin
 from ratelimit_mw.core import log as notices
 from ratelimit_mw.django import Throttle, limit
 from ratelimit_mw.django import throttle as idle
+from ratelimit_mw.engine.reload import Reloader
 from ratelimit_mw.http.request import Request
+from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock, RecordingStore, freeze
 from web.django_ask import BOTH, CLIENT, Site, settings, taken, under_asgi, under_wsgi
 from web.django_site import LOGIN
@@ -410,6 +413,36 @@ def test_throttle_without_the_middleware_uses_the_project_settings(
         ask(headers={"X-Forwarded-For": "198.51.100.7"})
     assert taken(store) == [[f"{{ip=198.51.100.7}}:@{ME}.Burst() 2"]]
     assert caplog.messages == []
+
+
+def test_throttle_without_the_middleware_takes_over_changed_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Reloader[Any]] = []
+
+    def start(self: Reloader[Any]) -> None:  # the test looks in place of the thread
+        started.append(self)
+
+    monkeypatch.setattr(Reloader, "start", start)
+    store = MemoryStore(clock=Clock())
+    own = {"limits": [], "store": store, "key": "ip"}
+    ask = under_wsgi([path("", throttled(Burst))], lambda: own, LOGIN)
+    assert [ask().status for _ in range(3)] == [200, 200, 429]
+    own["key"] = "header:x-key"
+    (reloader,) = started
+    reloader.look()
+    assert [ask(headers={"x-key": key}).status for key in "aaab"] == [200, 200, 429, 200]
+    own["key"] = "ip"
+    reloader.look()
+    assert ask().status == 429  # the store is the same
+    assert len(started) == 1
+
+
+def test_throttle_without_the_middleware_applies_overrides(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/limits.db"
+    SQLiteStore(url).close()  # makes the file
+    own = {"limits": [], "store": url, "store_timeout": 5.0, "key": "ip"}
+    admin.set_override(own, ip="192.0.2.1", exempt=True)
+    ask = under_wsgi([path("", throttled(Burst))], own, LOGIN)
+    assert [ask().status for _ in range(3)] == [200, 200, 200]
 
 
 class Slow(MemoryStore):

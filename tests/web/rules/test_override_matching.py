@@ -1,6 +1,7 @@
 """Tests which override applies to a request, and what it makes of the limits. No store decides."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -267,6 +268,14 @@ def test_ten_thousand_entries_are_added_in_short_steps() -> None:
         steps.append(time.thread_time() - started)
     assert (len(steps), len(index.ends), len(index.networks[4, 8])) == (100, 10_000, 10_000)
     assert sorted(steps)[50] < 0.01
+
+
+def test_entries_are_no_objects_for_the_garbage_collector() -> None:
+    """Ten thousand more such objects would make it look at all of them, which stops the loop."""
+    index = index_of(*[(None, f"ip=192.0.2.{number}", "exempt") for number in range(200)])
+    gc.collect()
+    assert len(index.ends) == len(index.by_who) == 200
+    assert not any(map(gc.is_tracked, [*index.ends, *index.by_who.values()]))
 
 
 def test_the_loop_runs_between_the_steps() -> None:
