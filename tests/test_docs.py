@@ -307,6 +307,8 @@ def check_what_is_not_run(page: Path, block: Block) -> None:
         assert page == ROOT / "docs/explanation/architecture.md"  # test_architecture.py checks its diagrams
     elif block.language == "{raw}":
         assert page == ROOT / "docs/explanation/algorithms-drawn.md"  # tests/browser/test_site.py
+    elif block.language == "html":
+        assert page == ROOT / "docs/how-to/show-limits.md"  # tests/browser/test_browser.py opens it
     elif block.language == "{include}":
         assert shown(page, block) == ROOT / "CHANGELOG.md"
     elif block.language == "{eval-rst}":

@@ -9,7 +9,7 @@ from typing import Final, Literal
 _WIDTH: Final = 30  # characters of the bar
 _QUIET: Final = 1.0  # seconds before the bar appears
 _INTERVAL: Final = 0.1  # seconds between its updates
-_LEAST: Final = 0.01  # the share from which the time left is told
+_LEAST: Final = 0.01  # the share from which the time left is shown
 _MINUTE: Final = 60
 _CODES: Final = {"green": 32, "yellow": 33}
 

@@ -5,6 +5,7 @@ Run by `tox -e browser`. Needs Chromium, which no wheel contains.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,9 +16,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
+from wsgiref.simple_server import make_server
 
 import pytest
 
+from ratelimit_mw.wsgi import RateLimitMiddleware
+from test_docs import ROOT, blocks
 from web_servers import serve_uvicorn
 
 HERE = Path(__file__).resolve().parent
@@ -101,3 +105,41 @@ def test_page_of_another_origin_recovers_from_a_429(tmp_path: Path) -> None:
     assert 1 <= int(answers[2][3]) <= 3
     assert [answer[4] for answer in answers if answer[0] == 200] == ["hello"] * 3
     assert json.loads(answers[2][4])["violated-policies"] == ["default"]
+
+
+@contextmanager
+def serve_limits(html: str, seen: "SimpleQueue[str]") -> Iterator[str]:
+    """Serve a page that shows its own limits, and put the text that it shows into `seen`."""
+    tell = """
+<script>setInterval(() => {
+  const text = document.getElementById("limits").textContent;
+  if (text) fetch("/seen", {method: "POST", body: text});
+}, 100)</script>"""
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        if environ["REQUEST_METHOD"] == "POST":
+            seen.put(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])).decode())
+        start_response("200 OK", [("Content-Type", "text/html")])
+        return [(html + tell).encode()]
+
+    limited = RateLimitMiddleware(
+        app, limits="100/hour using fixed_window", exempt=["/favicon.ico"], usage_path="/rate-limits", store="memory://"
+    )
+    with make_server("127.0.0.1", 0, limited) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_page_shows_what_is_left_of_the_limits_of_its_user(tmp_path: Path) -> None:
+    """The HTML of docs/how-to/show-limits.md. The page itself took one unit."""
+    (html,) = [block.text for block in blocks(ROOT / "docs/how-to/show-limits.md") if block.language == "html"]
+    seen: SimpleQueue[str] = SimpleQueue()
+    with serve_limits(html, seen) as url, chromium(url, tmp_path) as output:
+        try:
+            text = seen.get(timeout=WITHIN)
+        except Empty:
+            pytest.fail(f"the page told nothing; {output.read_text(errors='replace')}")
+    shown = re.fullmatch(r"default: 99 of 100 left, all back in (\d+) s", text)
+    assert shown, text
+    assert 3500 < int(shown[1]) <= 3600

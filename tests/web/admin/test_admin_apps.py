@@ -82,7 +82,7 @@ def test_commands_read_the_settings_of_an_app(
         "user_of_state found no key for this request",
     )
     assert main(["keys", "--app", f"shop_app:{name}"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 2  # with the headings
 
 
 def raising(request: Request) -> str:
