@@ -93,7 +93,7 @@ export function peaksChart(place) {
     scales: { x: { time: false, range: () => [-0.8, Math.max(1, peaks.length) - 0.2] }, y: { distr: 3, range: (_, __, most) => [0.6, Math.max(2, (most || 1) * 2)] } },
     axes: [
       axis({ splits: () => peaks.map((_, index) => index), filter: (u, ticks) => ticks.map((tick, index) => (index % Math.ceil((peaks.length * 32) / u.width) ? null : tick)),
-        values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : number(peaks[tick][0]))), size: 44, label: () => name, labelSize: 16, labelFont: "12px system-ui", space: 10 }),
+        values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : number(peaks[tick][0]))), size: 30, label: () => name, labelSize: 16, labelFont: "12px system-ui", space: 10 }),
       axis({ size: 52, splits: (_, __, ___, most) => [1, 10, 100, 1000, 10000, 100000].filter((power) => power <= most), filter: (_, ticks) => ticks, values: (_, values) => values.map(number) }),
     ],
     series: [{}, bars(admitted), bars(refused)],

@@ -13,14 +13,13 @@ const RECENT = 5; // seconds of which a rate is the mean
 const FEW = 10; // clients that are shown at first
 const MANY = 0.05; // a share of refusals that is shown in red
 
-let data = null, failure = null, isPaused = false, isAsking = false, timer = 0, showsAll = false, done = null, said = "";
+let data = null, failure = null, isPaused = false, isAsking = false, timer = 0, showsAll = false, said = "";
 const chart = { seconds: BY_SECOND, rule: "", rows: [], asked: 0 };
 
 const dialogs = prepareDialogs({
   data: () => data,
   done: (answer) => {
-    done = answer;
-    setText($("said"), `Done: ${answer.done}`);
+    tell(`Done: ${answer.done}`, answer.id);
     ask();
   },
 });
@@ -100,27 +99,21 @@ function showNotices() {
     add("failure", "bad", `This page's server has not answered since ${clock(failure.at)}.`, ` ${failure.text} ${data ? "What you see is from then; limiting goes on without it." : ""} It is asked again every 2 s.`);
   }
   if (data != null) {
-    const { problem, store } = data;
+    const { problem } = data;
     const switched = allSwitched();
-    if (store.state !== "ok") {
-      add("store", "bad", `${store.kind} has not replied${store.since ? ` since ${moment(store.since, data.at)}` : ""}.`, ` ${store.meaning ?? ""}`, button("What to do", dialogs.advice));
-    }
     if (switched) {
       add("switched", "bad", switched.action === "off" ? "Limiting is switched off." : "No request is refused.",
         ` ${switched.by} switched all rules to ${switched.action}${switched.note ? ` (${switched.note})` : ""}; ends at ${moment(switched.until, data.at)}.`, mayWrite() && button("Refuse again …", () => endOverride(switched)));
     }
-    if (problem && problem.kind !== "store") {
-      add("problem", problem.kind === "refusing" ? "" : "bad", problem.text, ` ${problem.more ?? ""}`, ...(mayWrite() ? problem.steps ?? [] : []).map(stepButton));
+    if (problem) {
+      const buttons = problem.kind === "store" ? [button("What to do", dialogs.advice)] : mayWrite() ? (problem.steps ?? []).map(stepButton) : [];
+      add("problem", problem.kind === "store" ? "bad" : "", problem.text, ` ${problem.more ?? ""}`, ...buttons);
     }
   }
-  if (done != null) {
-    const { id } = done;
-    add("done", "done", "Done: ", done.done, id && mayWrite() && button("Undo", () => undo(id)), button("Close", () => { done = null; showNotices(); }));
-  }
   showRows($("notice"), notices, ([key]) => key, ([, kind, strong, more, buttons]) =>
-    el("div", { class: `notice ${kind}` }, el("p", {}, el("b", {}, strong), more), ...buttons.map((one) => (one.className = "", one))));
+    el("div", { class: `notice ${kind}` }, el("p", {}, el("b", {}, strong), more), ...buttons));
   // announced when it is another problem, not when its numbers change
-  const name = JSON.stringify([notices.filter(([key]) => key !== "done").map(([key, kind]) => [key, kind]), data?.problem?.steps]);
+  const name = JSON.stringify([notices.map(([key]) => key), data?.problem?.kind, data?.problem?.steps]);
   if (name !== said && (said || notices.length)) setText($("said"), notices.map(([, , strong, more]) => strong + more).join(" "));
   said = name;
 }
@@ -261,14 +254,19 @@ function showFoot() {
   $("sign-out").hidden = !you.until;
 }
 
+// Tells at the bottom of the window what was done; `id`: of the change, to undo it.
+function tell(text, id = null) {
+  $("done").replaceChildren(el("p", {}, text), id && mayWrite() ? button("Undo", () => undo(id)) : "", button("Close", () => { $("done").hidden = true; }));
+  $("done").hidden = false;
+}
+
 async function undo(id) {
   try {
-    done = await post("change", data.token, { do: "undo", id, note: "" });
+    const answer = await post("change", data.token, { do: "undo", id, note: "" });
+    tell(`Done: ${answer.done}`, answer.id);
   } catch (error) {
-    done = { done: `no: ${error.message}` };
+    tell(error.message);
   }
-  setText($("said"), `Done: ${done.done}`);
-  showNotices();
   ask();
 }
 

@@ -3,6 +3,7 @@ import { peaksChart } from "./charts.js";
 import { $, DURATIONS, el, moment, number, percent, plural, setChildren, setText, span } from "./words.js";
 
 const QUOTA = /^(\s*)(\d+)(\s*(?:\/|per)\s*)([\w. ]*?)(?=\s+(?:burst|using|strict)\b|\s*$)/;
+const PERIODS = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };
 const PREVIEW_AFTER = 300; // milliseconds without another key
 
 export async function post(path, token, body) {
@@ -145,7 +146,7 @@ function prepareChange(page, send) {
     $("peaks").hidden = !(hasSample && found.peaks?.length && state() === "on");
     if ($("peaks").hidden) return;
     showPeaks.draw ??= peaksChart($("peaks"));
-    showPeaks.draw(found.peaks, found.quota, `most requests of a client in ${found.period ? span(found.period) : "one period"}`);
+    showPeaks.draw(found.peaks, found.quota, `most requests of a client in one ${PERIODS[found.period] ?? "period"}`);
     $("peaks").setAttribute("aria-label", `Clients by the most requests of each in one period: ${found.peaks.filter(([peak]) => peak > found.quota).reduce((sum, [, clients]) => sum + clients, 0)} are above the quota of ${number(found.quota)}`);
   }
 

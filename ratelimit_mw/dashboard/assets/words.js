@@ -85,8 +85,8 @@ export function moment(time, now) {
 export function span(seconds) {
   if (seconds < 0.5) return "0 s";
   if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
-  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
-  return seconds < 129600 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
+  if (seconds < 3570) return `${Math.round(seconds / 60)} min`;
+  return seconds < 129600 ? `${number(Math.round(seconds / 360) / 10)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
 export const milliseconds = (seconds) => (seconds == null ? "–" : number(seconds * 1000));
