@@ -115,7 +115,7 @@ def _start(rows: Rows, step: int) -> int:
 
 
 def _first_refusal(rows: Rows) -> float | None:
-    return next((row[0] for row in rows if row[2]), None)
+    return next((at for at, admitted, refused in rows if refused and refused >= SOME * (admitted + refused)), None)
 
 
 def _who(clients: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, str] | None]:
