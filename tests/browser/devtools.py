@@ -20,12 +20,13 @@ OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--d
 WITHIN = 60.0  # seconds
 LOGGED = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded", "Network.loadingFailed")
 
-# the visible elements that extend beyond the left or right side of the window
+# the visible elements that extend beyond the left or right side of the window; not those that an element .cut clips
 BEYOND = """(() => {
   const width = document.documentElement.clientWidth;
   return [...document.querySelectorAll("body *")].filter((one) => {
     const box = one.getBoundingClientRect();
-    return one.checkVisibility() && box.width > 0 && (box.left < -0.5 || box.right > width + 0.5);
+    const isSeen = one.checkVisibility() && !one.closest(".cut") && box.width > 0;
+    return isSeen && (box.left < -0.5 || box.right > width + 0.5);
   }).map((one) => `${one.tagName} ${one.className} ${one.textContent.slice(0, 40)}`);
 })()"""
 KEYS = {  # the code and the text of keys that have no letter

@@ -117,7 +117,10 @@ def test_page_shows_what_the_data_says(page: Page) -> None:
             *("login", "5/minute;", "20/hour", "POST", "/login", "38", "92", "%", "14", "Change", "…"),
         ]
         clients = page.value(ROWS.format("#client-rows"))
-        assert clients[0].split("\t")[:3] == ["198.51.100.20\n84 user agents: an office?", "login", "576"]
+        assert clients[0].split() == [
+            *("198.51.100.20", "84", "user", "agents:", "an", "office?", "login", "576", "41", "min"),
+            *("Look", "Reset", "…", "Block", "…"),
+        ]
         assert clients[-1].split()[:4] == ["user", "48213", "search", "12"]
         assert text(page, "#tail li").split() == ["11:42:31", "192.0.2.10", "POST", "/login", "login"]
         assert text(page, "#sampled") == "1 of 9 shown"
@@ -180,8 +183,8 @@ def test_hostile_names_show_as_text(page: Page) -> None:
                 assert HOSTILE in page.value(f"document.querySelector({selector!r}).textContent"), selector
             assert page.value("document.querySelectorAll('img, body script').length") == 0
             assert page.value("document.title").endswith(f"· {HOSTILE}")
-            assert page.value("document.documentElement.scrollWidth") <= width
             assert page.value(BEYOND) == []
+            assert page.value("document.documentElement.scrollWidth") <= width
         assert page.messages == []
 
 
@@ -204,6 +207,8 @@ def test_keyboard_reaches_all_and_focus_stays_in_a_dialog(page: Page) -> None:
         page.value("document.querySelector('[aria-label^=\"Change the rule login\"]').focus()")
         page.press("Enter")
         page.until("document.querySelector('#change').open")
+        assert page.value("document.activeElement.innerText") == "login"  # its title, which a screen reader reads
+        page.press("Tab")
         assert page.value("document.activeElement.value") == "on"
         page.press("ArrowRight")
         page.until("document.querySelector('input[value=shadow]').checked")
@@ -246,17 +251,18 @@ def test_a_rule_is_changed(page: Page) -> None:
         limits = {"do": "limits", "limits": "5/minute; 40/hour", "rule": "login", "for": 3600, "note": "ticket 4712"}
         assert last_post(page, served, "change") == limits
         page.until("document.querySelector('#done').innerText.startsWith('Done: switch shadow login for 15m')")
-        click(page, "Undo")
-        page.until("document.querySelector('#done').innerText.includes('Done')")
-        page.until("true")
-        assert [body for path, body in served.posted if path == "change"][1:] == [
-            {"do": "undo", "id": "c9", "note": ""}
-        ]
+        page.value("document.querySelector('#done button').click()")
+        page.until("document.querySelector('#done').hidden")
+        assert last_post(page, served, "change") == {"do": "undo", "id": "c9", "note": ""}
         click(page, "Change the rule login")
         page.value("document.querySelector('input[value=off]').click()")
         page.value("document.querySelector('#change-apply').click()")
         assert last_post(page, served, "change") == {
-            **{"do": "switch", "state": "off", "rule": "login", "for": 900, "note": ""},
+            "do": "switch",
+            "state": "off",
+            "rule": "login",
+            "for": 900,
+            "note": "",
         }
         assert page.messages == []
 
@@ -284,7 +290,11 @@ def test_refusing_is_stopped_after_the_name_is_typed(page: Page) -> None:
             page.press(letter)
         page.press("Enter")
         assert last_post(page, served, "change") == {
-            **{"do": "switch", "state": "shadow", "rule": None, "for": 900, "note": ""},
+            "do": "switch",
+            "state": "shadow",
+            "rule": None,
+            "for": 900,
+            "note": "",
         }
     switched = {**data_of_an_attack(300)["overrides"][0], "rule": None}
     with serve(overrides=[switched], problem=None) as served:
@@ -314,8 +324,12 @@ def test_a_client_is_looked_at_reset_and_blocked(page: Page) -> None:
         page.value("document.querySelector('#asking-rule').value = 'login'")
         page.value("document.querySelector('#asking form').requestSubmit()")
         assert last_post(page, served, "change") == {
-            **{"do": "override", "action": "block", "who": {"ip": "192.0.2.0/24"}},
-            **{"note": "", "for": 900, "rule": "login"},
+            "do": "override",
+            "action": "block",
+            "who": {"ip": "192.0.2.0/24"},
+            "note": "",
+            "for": 900,
+            "rule": "login",
         }
         page.value("document.querySelector('#filter').value = '48213'")
         page.value("document.querySelector('#filter').dispatchEvent(new Event('input'))")
@@ -329,8 +343,8 @@ def test_a_client_is_looked_at_reset_and_blocked(page: Page) -> None:
 def test_viewers_have_no_buttons_that_change_something(page: Page) -> None:
     with serve(write=False, you={"name": None, "role": "viewer", "until": None}) as served:
         look(page, served)
-        shown = "[...document.querySelectorAll('button')].filter((one) => one.checkVisibility()).map((one) => one.innerText)"
-        assert set(page.value(shown)) == {"Pause", "Look"}
+        shown = "[...document.querySelectorAll('button')].filter((one) => one.checkVisibility())"
+        assert set(page.value(f"{shown}.map((one) => one.innerText)")) == {"Pause", "Look"}
         assert text(page, "footer").endswith("You are a viewer.")
 
 
@@ -345,7 +359,7 @@ def test_page_says_that_the_store_is_away(page: Page) -> None:
         assert text(page, "#said") == "Redis has not replied since 11:41:50. The app serves all."
         tiles = page.value(ROWS.format("#tiles"))
         assert tiles[3:5] == [
-            "Redis, 99 of 100 calls\n– ms\nno reply",
+            "Redis, 99 of 100 calls\n\u2013 ms\nno reply",
             "decided without Redis\n170 /s\ncounted in each process",
         ]
         click(page, "What to do")
@@ -355,9 +369,7 @@ def test_page_says_that_the_store_is_away(page: Page) -> None:
 def test_page_says_that_its_server_does_not_answer_and_goes_on(page: Page) -> None:
     with serve() as served:
         look(page, served)
-    page.until(
-        "document.querySelector('#notice p').innerText.startsWith(\"This page's server has not answered since\")"
-    )
+    page.until("document.querySelector('#notice p').innerText.includes('has not answered since')")
     assert [entry for entry in page.messages if "ERR_CONNECTION" not in str(entry)] == []
 
 

@@ -261,6 +261,7 @@ function tell(text, id = null) {
 }
 
 async function undo(id) {
+  $("done").hidden = true;
   try {
     const answer = await post("change", data.token, { do: "undo", id, note: "" });
     tell(`Done: ${answer.done}`, answer.id);

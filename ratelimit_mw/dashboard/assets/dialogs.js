@@ -41,10 +41,8 @@ export function prepareDialogs(page) {
 }
 
 function showDurations(select, now) {
-  const chosen = select.value || String(DURATIONS[0][0]);
   select.replaceChildren(...DURATIONS.map(([seconds, text]) =>
     el("option", { value: seconds }, `${text}, until ${moment(now + seconds, now).replace(/(:\d\d):\d\d$/, "$1")}`)));
-  select.value = chosen;
 }
 
 // Returns ask({ title, text, act, rule, hasEnd, body }): asks for a reason and, if wanted, an end and a rule.
