@@ -171,7 +171,7 @@ class RateLimitMiddleware:
             way, charges, client = enter_asgi(rules, scope)
             if way is not None:
                 gate = setup.sync_gate
-                verdict = await setup.gate.take(way, charges) if gate is None else gate.take(way, charges)
+                verdict = await setup.gate.take(way, charges, scope) if gate is None else gate.take(way, charges, scope)
         if way is None or (verdict is not None and not verdict.allowed):
             await self._on_longer_way(setup, verdict, client, scope, receive, send)
             return

@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple
 from ratelimit_mw.asgi.send import Message, Receive, Scope, Send
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.http.callables import import_from_working_folder
+from ratelimit_mw.http.callers import checked_secret, is_loopback
 from ratelimit_mw.service import service
-from ratelimit_mw.service.access import checked_secret, is_loopback, socket_mode
+from ratelimit_mw.service.access import socket_mode
 from ratelimit_mw.service.app import Service
 
 _UNIX: Final = "unix:"

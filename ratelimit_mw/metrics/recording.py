@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Final, Literal
+from zlib import crc32
 
 from msgspec import Struct
 
@@ -22,6 +23,7 @@ from ratelimit_mw.metrics.families import (
     WAITING,
 )
 from ratelimit_mw.metrics.registry import COUNTS
+from ratelimit_mw.metrics.sample import SAMPLE
 
 StoreCall = Literal["take", "settle"]
 ErrorKind = Literal["timeout", "connection", "rejected", "reply"]
@@ -30,7 +32,9 @@ OUTCOMES: Final = ("refused", "admitted")
 
 def count_decision(verdict: Verdict) -> None:
     """Count a verdict, and the limits that refused, including shadow limits."""
-    rule = verdict.rule or ""
+    rule, charges = verdict.rule or "", verdict.charges
+    if charges and crc32(charges[-1].key.encode("utf-8", "surrogatepass")) < SAMPLE.below:
+        SAMPLE.add(charges[-1].key, verdict)
     if len(verdict.decisions) == 1 and verdict.source == "store":
         (decision,) = verdict.decisions
         if decision.allowed and not decision.delay:  # most requests

@@ -93,7 +93,7 @@ class RateLimitMiddleware:
         way, verdict, client = None, None, None
         if setup.takes_short_way and "ratelimit_mw" not in environ and not environ.get("REMOTE_USER"):
             way, charges, client = enter_wsgi(setup.gate.rule_set, environ)
-            verdict = None if way is None else setup.gate.take(way, charges)
+            verdict = None if way is None else setup.gate.take(way, charges, environ)
         if way is None or (verdict is not None and not verdict.allowed):
             return self._decide(setup, verdict, client, environ, start_response)
         is_limited = verdict is not None
