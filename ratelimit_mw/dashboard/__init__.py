@@ -23,7 +23,9 @@ def dashboard(
     authorize: Authorize | None = None,
     write: bool = False,
 ) -> Dashboard:
-    """Return an ASGI app to mount: `app.mount("/rate-limits", dashboard("limits.toml"))`.
+    """Return the page as an ASGI app.
+
+    For example `app.mount("/rate-limits", dashboard("limits.toml"))`.
 
     `settings`: those of the app, whose store it reads. `secret`: 16 characters or more, for the login page, Bearer or
     the password of Basic; by default `RATELIMIT_MW_DASHBOARD_SECRET`. `authorize`: instead, a callable of the request
@@ -41,5 +43,9 @@ def dashboard_wsgi(
     authorize: Authorize | None = None,
     write: bool = False,
 ) -> WsgiDashboard:
-    """Return the same as a WSGI app: `app.wsgi_app = dashboard_wsgi("limits.toml").beside(app.wsgi_app, "/limits")`."""
+    """Return the page as a WSGI app.
+
+    For example `app.wsgi_app = dashboard_wsgi("limits.toml").beside(app.wsgi_app, "/rate-limits")`. The arguments are
+    those of `dashboard`.
+    """
     return WsgiDashboard(Page(settings, secret=secret, authorize=authorize, write=write))

@@ -1,7 +1,7 @@
 """Decides who may see the dashboard, and who may change something.
 
 With a secret: the cookie of a login, or the secret itself, as Bearer or as the password of Basic. With `authorize`: as
-it says. With neither: callers on this host only, which is a development server. Nothing of the store is read for others.
+it says. With neither: callers on this host only, for a development server. For others, nothing is read from the store.
 """
 
 import os

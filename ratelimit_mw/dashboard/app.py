@@ -1,6 +1,7 @@
 """The requests of the dashboard, for any server: who may ask, and what is answered. The fronts only translate."""
 
 from collections.abc import Mapping
+from hmac import compare_digest
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from threading import Lock
@@ -34,8 +35,8 @@ _NOT_COUNTED: Final = Finding(
     code="RL-146",
 )
 _OWN_PROCESS: Final = Finding(
-    "dashboard: the store is in memory, and metrics_folder is not set, so the page shows the requests of its own process "
-    "only; set metrics_folder, or use a store that processes share",
+    "dashboard: the store is in memory, and metrics_folder is not set, so the page shows the requests of its own "
+    "process only; set metrics_folder, or use a store that processes share",
     weakens_limits=False,
     code="RL-147",
 )
@@ -95,23 +96,26 @@ class Page:
 
     def begin(self, call: Call, authorized: object = None) -> Viewer | Answer | None:
         """Return who asks, or the answer; None for a login, which has no viewer yet. `authorized`: by `authorize`."""
-        if not call.has_slash:
-            return Answer(308, fields=[("Location", f"{call.root}/")])
         is_post = call.method == "POST"
-        if is_post and call.request.header("sec-fetch-site") not in (None, "same-origin", "none"):
-            return error_answer(403, "Sec-Fetch-Site: expected the page itself")
-        if is_post and call.name == "login" and self.access.has_secret:
+        if is_post and call.name == "login" and self.access.has_secret and _is_same_site(call):
             return None
         try:
             viewer = self.access.viewer(call.request, call.cookie, authorized)
         except Denied as error:
             return self._denied(call, error)
+        return self._problem(call, is_post=is_post, token=viewer.token) or viewer
+
+    def _problem(self, call: Call, *, is_post: bool, token: str) -> Answer | None:
+        """Return the answer to a request of a viewer that is not allowed."""
+        if not call.has_slash:
+            return Answer(308, fields=[("Location", f"{call.root}/")])
         if call.method not in ("GET", "HEAD", "POST") or is_post != (call.name in _POSTS):
             allowed = "POST" if call.name in _POSTS else "GET, HEAD"
             return error_answer(405, f"method: got {call.method}, expected {allowed}", [("Allow", allowed)])
-        if is_post and call.request.header("x-token") != viewer.token:
+        sent = (call.request.header("x-token") or "").encode("utf-8", "replace")
+        if is_post and not (_is_same_site(call) and compare_digest(sent, token.encode())):
             return error_answer(403, "X-Token: missing or wrong, expected the token in data.json")
-        return viewer
+        return None
 
     def finish(self, call: Call, viewer: Viewer | None, body: bytes) -> Answer:
         """Return the answer to a request of a viewer. Reads the store, so call it from a thread."""
@@ -125,9 +129,7 @@ class Page:
             elif call.method == "POST":
                 answer = self._post(call.name, viewer, body)
             else:
-                answer = asset(call.name) or error_answer(
-                    404, f"path: got {call.name!r:.100}, expected a file of the page"
-                )
+                answer = asset(call.name) or error_answer(404, f"path: got {call.name!r:.100}, expected a file")
         except NothingLeft as error:
             answer = error_answer(409, str(error))
         except ConfigError as error:
@@ -145,6 +147,8 @@ class Page:
         if error.retry_after:
             fields = [("Retry-After", str(max(1, round(error.retry_after))))]
         wants_page = "text/html" in (call.request.header("accept") or "")
+        if wants_page and not call.has_slash:  # where the form of the login page would be sent elsewhere
+            return Answer(308, fields=[("Location", f"{call.root}/")])
         if self.access.has_secret and wants_page:
             message = str(error) if call.request.header("authorization") or call.name == "login" else ""
             return login_page(error.status, message, fields)
@@ -198,6 +202,11 @@ class Page:
             data = built[key]
         you = {"name": viewer.name, "role": viewer.role, "until": viewer.until}
         return {**data, "you": you, "write": self._may_write(viewer), "token": viewer.token}
+
+
+def _is_same_site(call: Call) -> bool:
+    """Return whether a browser says that the page itself sends a request; other programs say nothing."""
+    return call.request.header("sec-fetch-site") in (None, "same-origin", "none")
 
 
 def error_text(error: ConfigError) -> str:

@@ -41,7 +41,7 @@ def preview(snapshot: Snapshot, rule: str, state: str, limits: str) -> dict[str,
         "seconds": KEPT_SECONDS,
         "requests": counts[0] + counts[1] if requests else 0,
         "sampled": requests,
-        "clients": round(len(clients) * scale) if scale > 1 else len(clients),
+        "clients": round(len(clients) * max(1.0, scale)),
         "took": round(time.perf_counter() - began, 3),
         "now": _summary(now, scale),
         "then": _summary(then, scale),
@@ -84,7 +84,7 @@ def _summary(refused: dict[str, int], scale: float) -> dict[str, int]:
     clients = sum(number > 0 for number in refused.values())
     return {
         "refused": round(sum(refused.values()) * scale),
-        "clients": round(clients * scale) if scale > 1 else clients,
+        "clients": round(clients * max(1.0, scale)),
     }
 
 

@@ -37,8 +37,8 @@ History = Mapping[int, Mapping[str, Counts]]
 class Snapshot(Struct, frozen=True):
     """What was read last.
 
-    `at`: seconds since 1970, of the read. `away`: since when the store gives no answer. `rows`: the counts of each ring.
-    `processes`: by when they were seen. `most_refused`: by the seconds of a span. `records`: the changes.
+    `at`: seconds since 1970, of the read. `away`: since when the store gives no answer. `rows`: the counts of each
+    ring. `processes`: by when they were seen. `most_refused`: by the seconds of a span. `records`: the changes.
     """
 
     at: float

@@ -39,7 +39,9 @@ def shown_rules(settings: Settings, rules: RuleSet, file: str) -> Mapping[str, S
         is_shadow = settings.shadow or (rule is not None and bool(rule.shadow))
         mode = "exempt" if rule is not None and rule.exempt else "shadow" if is_shadow else "on"
         keys = dict.fromkeys(key.text for key in limit_set.keys)
-        found[limit_set.name] = ShownRule(limit_set.name, _limits(limit_set), match, ", ".join(keys), where, mode)
+        written = getattr(settings, place) if rule is None else rule.limits
+        limits = written if isinstance(written, str) else _limits(limit_set)
+        found[limit_set.name] = ShownRule(limit_set.name, limits, match, ", ".join(keys), where, mode)
     return found
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct, json
 
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.engine.pulse import LoopPulse, Pulse, ThreadPulse
-from ratelimit_mw.metrics.families import MICROSECONDS, OTHER, REFUSALS, REQUESTS, STORE_OPEN, STORE_SECONDS, WAITING
+from ratelimit_mw.metrics.families import MICROSECONDS, OTHER, REQUESTS, STORE_OPEN, STORE_SECONDS, WAITING
 from ratelimit_mw.metrics.registry import COUNTS, default_folder
 from ratelimit_mw.metrics.sample import SAMPLE
 from ratelimit_mw.settings import Settings
@@ -198,7 +198,8 @@ class LiveReporter:
         added = {series: count - before.get(series, 0) for series, count in counts.items()}
         second = int((self._last + now) / 2)  # a late report counts where most of its requests were
         self._last = now
-        by_rule, sample = _by_rule(added), SAMPLE.drain()
+        sample = SAMPLE.drain()
+        by_rule = _by_rule(added, sample.shadowed)
         rows = {}
         if by_rule:
             rows = {
@@ -236,14 +237,12 @@ class LiveReporter:
         )
 
 
-def _by_rule(added: Mapping[Any, int]) -> Mapping[str, Counts]:
+def _by_rule(added: Mapping[Any, int], shadowed: Counter[str]) -> Mapping[str, Counts]:
     """Return what was counted, by rule."""
-    parts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
+    parts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), shadowed
     for (name, labels), count in added.items():
         if count > 0 and name == REQUESTS.name:
             parts[labels[1] != "admitted"][labels[0]] += count
-        elif count > 0 and name == REFUSALS.name and labels[2] == "true":
-            parts[2][labels[0]] += count
     rules = dict.fromkeys(rule for part in parts for rule in part)
     return {safe_name(rule) or OTHER: (parts[0][rule], parts[1][rule], parts[2][rule]) for rule in rules}
 

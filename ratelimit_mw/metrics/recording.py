@@ -42,7 +42,9 @@ def count_decision(verdict: Verdict) -> None:
             return
     COUNTS.add(REQUESTS, (rule, OUTCOMES[verdict.allowed], verdict.source))
     if not all([decision.allowed for decision in verdict.decisions]):  # noqa: C419  # a list is faster
-        for index, (charge, decision) in enumerate(zip(verdict.charges, verdict.decisions, strict=False)):
+        pairs = list(zip(verdict.charges, verdict.decisions, strict=False))
+        SAMPLE.add_shadowed(one.key for one, decision in pairs if one.role == "shadow" and not decision.allowed)
+        for index, (charge, decision) in enumerate(pairs):
             if not decision.allowed:
                 shadow = "true" if charge.role == "shadow" else "false"
                 COUNTS.add(REFUSALS, (rule, limit_label(verdict, index), shadow))

@@ -4,7 +4,8 @@ A client is in the sample if the checksum of its key is low enough. So each proc
 client is there with all its requests. The bound falls when there are more clients, and rises again slowly.
 """
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from threading import Lock
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -27,11 +28,13 @@ def checksum(key: str) -> int:
 class Sample(NamedTuple):
     """The decisions of some clients. `counts`: admitted and refused, by the key of the charge.
 
-    `below`: all clients whose checksum is below this bound were counted in the last five minutes.
+    `below`: all clients whose checksum is below this bound were counted in the last five minutes. `shadowed`: requests
+    by rule that a shadow limit would have refused, of all clients.
     """
 
     counts: dict[str, tuple[int, int]]
     below: int
+    shadowed: Counter[str]
 
 
 class ClientSample:
@@ -44,6 +47,7 @@ class ClientSample:
     def _reset(self) -> None:
         self._lock = Lock()
         self._counts: dict[str, list[int]] = {}
+        self._shadowed = Counter[str]()
         self._bounds: deque[int] = deque(maxlen=_REMEMBERED)
         self.below = ALL if self.below else 0
 
@@ -61,9 +65,16 @@ class ClientSample:
                 counts = self._counts[key] = [0, 0]
             counts[not verdict.allowed] += 1
 
+    def add_shadowed(self, keys: Iterable[str]) -> None:
+        """Count a request for each rule of which a shadow limit would have refused it. `keys`: of the charges."""
+        if self.below:
+            with self._lock:
+                self._shadowed.update({key.rpartition("}:")[2] for key in keys})
+
     def drain(self) -> Sample:
         """Return the sample since the last call."""
         with self._lock:
+            shadowed, self._shadowed = self._shadowed, Counter()
             if len(self._counts) > MOST:
                 self._lower()
             counts = {key: (some[0], some[1]) for key, some in self._counts.items()}
@@ -71,7 +82,7 @@ class ClientSample:
             self._bounds.append(self.below)
             below = min(self._bounds)
             self.below = min(ALL, int(self.below * _RISE) + 1)
-        return Sample(counts, below)
+        return Sample(counts, below, shadowed)
 
     def _lower(self) -> None:
         """Lower the bound, so that at most `MOST` of the clients are below."""
