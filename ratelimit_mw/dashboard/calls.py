@@ -112,11 +112,10 @@ def _override(target: Target, body: Body, signed: Any) -> None:
     who = body.get("who")
     if not isinstance(who, Mapping) or len(who) != 1 or not {*who} <= {*_KINDS, "header"}:
         raise ConfigError(f"who: got {who!r:.100}, expected one of ip, user, key and header", code="RL-072")
-    client = {"headers": [who["header"]]} if "header" in who else dict(who)
+    client: dict[str, Any] = {"headers": [who["header"]]} if "header" in who else dict(who)
     action = _text(body, "action")
-    what = {"limits": _text(body, "limits")} if action == "limits" else {"exempt": action == "exempt"}
-    if action not in ("limits", "exempt"):
-        what = {"block": action == "block"}
+    limits = _text(body, "limits") if action == "limits" else None
+    what: dict[str, Any] = {"limits": limits, "exempt": action == "exempt", "block": action == "block"}
     set_override(target, **client, **what, rule=body.get("rule"), duration=_duration(body), **signed)
 
 

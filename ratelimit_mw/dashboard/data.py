@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import structs, to_builtins
 
-from ratelimit_mw.admin.buckets import split_key
+from ratelimit_mw.admin.buckets import split_key as split_any_key
 from ratelimit_mw.dashboard.reader import Snapshot, rows, total
 from ratelimit_mw.dashboard.sentence import problem
 from ratelimit_mw.dashboard.shown_rules import ShownRule
@@ -25,6 +25,11 @@ _RECENT: Final = 5  # seconds in which refusals are compared with those that are
 _CLIENTS: Final = 600  # seconds for which a rule's clients are counted
 
 Data = dict[str, Any]
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Return identity and rule of a key, as text that JSON can contain: clients choose a part of it."""
+    return split_any_key(key.encode("utf-8", "replace").decode())
 
 
 def build(
@@ -159,7 +164,7 @@ def _rules(
         admitted, refused, shadow = sums.get(name, (0, 0, 0))
         found.append(
             {
-                **structs.asdict(described),
+                **{field: value for field, value in structs.asdict(described).items() if field != "head"},
                 "admitted": admitted,
                 "refused": refused,
                 "shadow": shadow,

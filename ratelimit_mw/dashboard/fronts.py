@@ -63,10 +63,11 @@ def _asgi_call(scope: Scope) -> Call:
 
 async def _body(receive: Receive) -> bytes | None:
     """Return the body of a request; None if it is too long."""
-    body = b""
+    body: bytes = b""
     while True:
         message = await receive()
-        body += message.get("body", b"")
+        part: bytes = message.get("body", b"")
+        body += part
         if len(body) > MAX_BODY:
             return None
         if message["type"] == "http.disconnect" or not message.get("more_body", False):

@@ -27,7 +27,7 @@ def preview(snapshot: Snapshot, rule: str, state: str, limits: str) -> dict[str,
     `state`: on, shadow or off. The limits start with full quotas, so the first minutes are too friendly.
     """
     began = time.perf_counter()
-    parsed = [limit for part in limits.split(";") if (limit := parse(part.strip()))] if state == "on" else []
+    parsed = parse(limits) if state == "on" else ()
     clients = sampled(snapshot, rule)
     requests = sum(admitted + refused for some in clients.values() for _, admitted, refused in some)
     last = snapshot.last_second

@@ -1,6 +1,7 @@
 """Describes the rules of the settings for the page: limits, what they match, and the text to paste into a file."""
 
 from collections.abc import Mapping, Sequence
+from json import dumps
 from typing import Final
 
 from msgspec import Struct
@@ -14,7 +15,10 @@ _GLOBAL: Final = {"app": ("app_limits", "every request"), "default": ("limits", 
 
 
 class ShownRule(Struct, frozen=True):
-    """A rule. `limits`: notation; None if it is not plain text. `where`: its place in the settings."""
+    """A rule. `limits`: notation; None if it is not plain text. `where`: its place in the settings.
+
+    `head`: its lines of TOML before the limits.
+    """
 
     rule: str
     limits: str | None
@@ -22,6 +26,7 @@ class ShownRule(Struct, frozen=True):
     key: str
     where: str
     mode: str
+    head: Sequence[str] = ()
 
 
 def shown_rules(settings: Settings, rules: RuleSet, file: str) -> Mapping[str, ShownRule]:
@@ -40,18 +45,20 @@ def shown_rules(settings: Settings, rules: RuleSet, file: str) -> Mapping[str, S
         mode = "exempt" if rule is not None and rule.exempt else "shadow" if is_shadow else "on"
         keys = dict.fromkeys(key.text for key in limit_set.keys)
         written = getattr(settings, place) if rule is None else rule.limits
-        limits = written if isinstance(written, str) else _limits(limit_set)
-        found[limit_set.name] = ShownRule(limit_set.name, limits, match, ", ".join(keys), where, mode)
+        is_text = isinstance(written, str) and limit_set.fixed_limits is not None  # not the name of a callable
+        limits = written if is_text else _limits(limit_set)
+        head = [] if rule is None else _head(rule)
+        found[limit_set.name] = ShownRule(limit_set.name, limits, match, ", ".join(keys), where, mode, head)
     return found
 
 
 def toml_of(rule: ShownRule, state: str, limits: str | None) -> str:
     """Return a rule with these limits as one pastes it into a settings file. `state`: on, shadow or off."""
-    named = [] if rule.rule in _GLOBAL else ["[[rules]]", f"name = {_quoted(rule.rule)}"]
+    named = rule.head
     setting = "app_limits" if rule.rule == "app" else "limits"
     if state == "off":
         return "\n".join([*named, "exempt = true" if named else f"{setting} = []"])
-    lines = [*named, f"{setting} = {_quoted(limits or rule.limits or '')}"]
+    lines = [*named, f"{setting} = {dumps(limits or rule.limits or '')}"]
     return "\n".join([*lines, "shadow = true"] if state == "shadow" else lines)
 
 
@@ -67,10 +74,11 @@ def _match(rule: Rule) -> str:
     return f"{methods} {paths}{host}".strip()
 
 
+def _head(rule: Rule) -> list[str]:
+    given = {"name": rule.full_name, "path": rule.path, "methods": rule.methods, "host": rule.host}
+    values = {name: value if isinstance(value, str) else list(value) for name, value in given.items() if value}
+    return ["[[rules]]", *(f"{name} = {dumps(value, ensure_ascii=False)}" for name, value in values.items())]
+
+
 def _joined(texts: Sequence[str]) -> str:
     return ", ".join(texts)
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

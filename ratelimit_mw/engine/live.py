@@ -120,6 +120,11 @@ class LiveReporter:
         wait = self._wait
         self._pulse = LoopPulse(self.aflush, wait) if is_async else ThreadPulse(self.flush, wait, "ratelimit_mw live")
 
+    def forget(self) -> None:
+        """Report to no store, and start from zero. For tests."""
+        self._pulse, self._board = None, lambda: None
+        self._reset()
+
     def wake(self) -> None:
         """Begin to report. Called once a second at most, while requests are counted."""
         if self._pulse is None:

@@ -103,7 +103,14 @@ class _Refusals:
 
 def _refusal(at: float, binding: int, verdict: Verdict, line: RequestLine) -> Refusal:
     charge, (method, path) = verdict.charges[binding], line
-    return Refusal(charge.key, charge.limit.notation, at, verdict.retry_after, method[:MAX_METHOD], path[:MAX_PATH])
+    return Refusal(
+        charge.key, charge.limit.notation, at, verdict.retry_after, _plain(method[:MAX_METHOD]), _plain(path[:MAX_PATH])
+    )
+
+
+def _plain(text: str) -> str:
+    """Return text that every store and every answer can encode."""
+    return text.encode("utf-8", "replace").decode()
 
 
 class ThreadReporter:

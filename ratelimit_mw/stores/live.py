@@ -93,8 +93,8 @@ class AsyncLiveKeeper(Protocol):
 
 
 def safe_name(name: str) -> str:
-    """Return a name without the separators of a slot, and not too long."""
-    return name.translate(_UNWANTED)[:MAX_NAME]
+    """Return a name as UTF-8 can encode it, without the separators of a slot, and not too long."""
+    return name.translate(_UNWANTED)[:MAX_NAME].encode("utf-8", "replace").decode()
 
 
 def merged(text: bytes | None, ring: Ring, row: Row) -> bytes | None:

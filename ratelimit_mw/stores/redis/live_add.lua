@@ -31,7 +31,7 @@ local function add(key, slot, at, most, first, names)
   local lines = { string.format("%d\n", at) }
   for _, name in ipairs(order) do
     local one = counts[name]
-    lines[#lines + 1] = string.format("%s\t%.0f\t%.0f\t%.0f\n", name, one[1], one[2], one[3])
+    lines[#lines + 1] = name .. string.format("\t%.0f\t%.0f\t%.0f\n", one[1], one[2], one[3])
   end
   redis.call("HSET", key, slot, table.concat(lines))
 end
@@ -57,7 +57,7 @@ end
 if ARGV[2] == "" then
   redis.call("HDEL", processes, id)
 elseif held < tonumber(ARGV[5]) then
-  redis.call("HSET", processes, id, string.format("%.0f %.0f %s", latest, seen, ARGV[2]))
+  redis.call("HSET", processes, id, string.format("%.0f %.0f ", latest, seen) .. ARGV[2])
 end
 for _, key in ipairs(KEYS) do redis.call("PEXPIRE", key, ARGV[6]) end
 return 1
