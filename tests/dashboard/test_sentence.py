@@ -143,7 +143,7 @@ def test_a_store_that_is_away_comes_first() -> None:
     store = {"state": "away", "kind": "Redis", "since": AT - 41, "meaning": "The app serves all requests."}
     text = "Redis has not replied since 11:41:50."
     assert found(rows(205), store=store) == Problem("store", text, "The app serves all requests.")
-    assert found(rows(0), store={"state": "away", "kind": "file"}) == Problem("store", "file has not replied.")
+    assert found(rows(0), store={"state": "away", "kind": "the file"}) == Problem("store", "The file has not replied.")
 
 
 def test_missing_processes_and_different_settings_are_said() -> None:

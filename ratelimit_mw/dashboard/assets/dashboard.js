@@ -1,7 +1,7 @@
 // The live page: asks data.json once a second, and shows it.
 import { trafficChart } from "./charts.js";
 import { post, prepareDialogs } from "./dialogs.js";
-import { $, button, clientName, clock, el, isBusy, milliseconds, moment, number, percent, plural, setChildren, setText, showRows, spark, span, svg, whoOf } from "./words.js";
+import { $, button, capital, clientName, clock, el, isBusy, milliseconds, moment, number, percent, plural, setChildren, setText, showRows, spark, span, svg, whoOf } from "./words.js";
 
 const PERIOD = 1000; // milliseconds between two questions
 const AFTER_FAILURE = 2000; // milliseconds
@@ -81,9 +81,9 @@ function showHeader() {
   const isAway = store.state !== "ok";
   setText($("name"), name);
   setChildren($("store"), el("span", { class: isAway ? "dot bad" : "dot", "aria-hidden": "true" }), isAway
-    ? el("b", { class: "bad-text" }, `${store.kind} does not reply`)
-    : `${store.kind} replies${store.call == null ? "" : `, ${milliseconds(store.call)} ms`}`);
-  setText($("processes"), known == null || known <= processes ? plural(processes, "process", "processes") : `${processes} of ${known} processes`);
+    ? el("b", { class: "bad-text" }, capital(`${store.kind} does not reply`))
+    : store.kind === "memory" ? "counts in memory" : capital(`${store.kind} replies${store.call == null ? "" : `, ${milliseconds(store.call)} ms`}`));
+  setText($("processes"), !processes ? "no process reports" : known == null || known <= processes ? plural(processes, "process", "processes") : `${processes} of ${known} processes`);
   setChildren($("digests"), digests?.length ? "settings " : "", ...(digests ?? []).map((digest) => el("code", {}, `${digest} `)));
   setText($("clock"), `${clock(at)} UTC`);
   $("clock").classList.toggle("bad-text", failure != null);
@@ -101,6 +101,7 @@ function showNotices() {
   if (data != null) {
     const { problem } = data;
     const switched = allSwitched();
+    if (data.metrics === false) add("metrics", "", "No request is counted,", " because metrics = false in the settings. Set it to true.");
     if (switched) {
       add("switched", "bad", switched.action === "off" ? "Limiting is switched off." : "No request is refused.",
         ` ${switched.by} switched all rules to ${switched.action}${switched.note ? ` (${switched.note})` : ""}; ends at ${moment(switched.until, data.at)}.`, mayWrite() && button("Refuse again …", () => endOverride(switched)));
@@ -133,7 +134,7 @@ function showTiles() {
     ["requests", number(admitted + refused), "/s", yesterday ? `${number(yesterday[0] + yesterday[1])}/s this time yesterday` : ""],
     ["refused", number(refused), "/s", `${percent(refused, admitted + refused)}${refused ? "" : " %"}${yesterday ? `; ${percent(yesterday[1], yesterday[0] + yesterday[1])}${yesterday[1] ? "" : " %"} yesterday` : ""}`, refused > MANY * (admitted + refused)],
     ["clients limited now", number(limited?.clients ?? null), "", limited?.clients ? `${number(limited.of_rule)} of them by ${limited.rule}` : "in the last minute"],
-    [`${store.kind}, 99 of 100 calls`, isAway ? "–" : milliseconds(store.p99), "ms", isAway ? "no reply" : store.timeout == null ? "" : `limit ${milliseconds(store.timeout)} ms`, isAway],
+    [capital(`${store.kind}, ${store.p99 == null ? "mean call" : "99 of 100 calls"}`), isAway ? "–" : milliseconds(store.p99 ?? store.call ?? null), "ms", isAway ? "no reply" : store.timeout == null ? "" : `limit ${milliseconds(store.timeout)} ms`, isAway],
     [`decided without ${store.kind}`, number(store.without ?? null), "/s", store.without ? "counted in each process" : "", store.without > 0],
     ["waiting", number(queue.reduce((total, one) => total + one.waiting, 0)), "", queue.length ? `in the queue of ${queue.map((one) => one.rule).join(", ")}` : ""],
   ];
@@ -287,8 +288,9 @@ async function look(body) {
   }
   if (found.mistake) return $("look-found").replaceChildren(el("p", { class: "mistake" }, found.mistake));
   const buckets = found.buckets.map((one) => el("div", { class: "bucket" },
-    el("span", {}, el("b", {}, one.name ?? one.rule), ` ${one.limit}`), el("span", {}, `${number(one.remaining)} of ${number(one.quota)} left`),
-    svg("svg", { class: "used", role: "img", "aria-label": `${percent(one.quota - one.remaining, one.quota)} used` }, svg("rect", { width: `${100 - (one.remaining / one.quota) * 100}%`, height: "100%" })),
+    el("span", {}, el("b", {}, one.name ?? one.rule), ` ${one.limit}`), el("span", {}, one.quota ? `${number(one.remaining)} of ${number(one.quota)} left` : `${number(one.remaining)} left`),
+    one.quota && svg("svg", { class: "used", role: "img", "aria-label": `${percent(one.quota - one.remaining, one.quota)} used` },
+      svg("rect", { width: `${Math.max(0, 100 - (one.remaining / one.quota) * 100)}%`, height: "100%" })),
     el("span", { class: "soft" }, one.remaining > 0 || !one.retry_after ? one.reset_after > 0 ? `whole again in ${span(one.reset_after)}` : "nothing used" : `free again in ${span(one.retry_after)}`)));
   const overrides = found.overrides.map((one) => el("p", {}, el("b", {}, `${one.action} `), `${one.limits ?? ""} ${whoText(one.who)}, ${span(one.until - data.at)} left (${one.by})`));
   const target = body.key == null ? { request: body.request, client: body.client } : { key: body.key, rule: body.rule };

@@ -89,6 +89,8 @@ export function span(seconds) {
   return seconds < 129600 ? `${number(Math.round(seconds / 360) / 10)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
 export const milliseconds = (seconds) => (seconds == null ? "–" : number(seconds * 1000));
 
 function decoded(value) {
