@@ -45,7 +45,8 @@ def problem(data: Mapping[str, Any], seconds: Mapping[str, Rows], minutes: Mappi
     store, now = data["store"], data["at"]
     if store["state"] != "ok":
         since = "" if store.get("since") is None else f" since {_moment(store['since'], now)}"
-        return Problem("store", f"{store['kind'][:1].upper()}{store['kind'][1:]} has not replied{since}.", store.get("meaning") or "")
+        kind = store["kind"]
+        return Problem("store", f"{kind[:1].upper()}{kind[1:]} has not replied{since}.", store.get("meaning") or "")
     worst = _worst_rule(data["rules"], seconds)
     if worst is not None:
         return _refusing(worst, data["refused_most"], seconds[worst], minutes.get(worst, ()), now)

@@ -1,4 +1,4 @@
-"""An app with the live page below /rate-limits. `SETTINGS`: its file. Every other path answers with the path."""
+"""An app with the live page below /rate-limits. `SETTINGS`: its file. `SECRET`: of the page. Every other path answers with the path."""
 
 import os
 
@@ -21,7 +21,7 @@ async def echo(request: Request) -> PlainTextResponse:
 app = RateLimitMiddleware(
     Starlette(
         routes=[
-            Mount("/rate-limits", dashboard(FILE, write=True)),
+            Mount("/rate-limits", dashboard(FILE, secret=os.environ["SECRET"], write=True)),
             Route("/{path:path}", echo, methods=["GET", "POST"]),
         ]
     ),

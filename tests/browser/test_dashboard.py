@@ -72,7 +72,7 @@ def settings(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> 
 
 
 def serve(settings: Path, port: int = 0) -> AbstractContextManager[WebServer]:
-    env = {"SETTINGS": str(settings), "RATELIMIT_MW_DASHBOARD_SECRET": SECRET}
+    env = {"SETTINGS": str(settings), "SECRET": SECRET}
     options = ("--workers", str(WORKERS), "--no-proxy-headers", "--port", str(port))
     return serve_uvicorn("dashboard_asgi:app", APPS, *options, env=env)
 
