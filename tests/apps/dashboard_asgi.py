@@ -1,4 +1,7 @@
-"""An app with the live page below /rate-limits. `SETTINGS`: its file. `SECRET`: of the page. Every other path answers with the path."""
+"""An app with the live page below /rate-limits. Every other path answers with the path.
+
+`SETTINGS`: the file of settings. `SECRET`: that of the page.
+"""
 
 import os
 

@@ -73,7 +73,8 @@ def settings(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> 
 
 def serve(settings: Path, port: int = 0) -> AbstractContextManager[WebServer]:
     env = {"SETTINGS": str(settings), "SECRET": SECRET}
-    options = ("--workers", str(WORKERS), "--no-proxy-headers", "--port", str(port))
+    options = ["--workers", str(WORKERS), "--no-proxy-headers", "--port", str(port)]
+    options += ["--timeout-worker-healthcheck", "120"]  # seconds, to import the app on a busy machine
     return serve_uvicorn("dashboard_asgi:app", APPS, *options, env=env)
 
 
