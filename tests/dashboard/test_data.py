@@ -110,7 +110,7 @@ def test_sums_and_series_are_those_of_all_processes(world: World) -> None:
     ]
     counted = {name: [one["admitted"], one["refused"], one["shadow"]] for name, one in rules(shown).items()}
     assert counted == {"login": [6, 4, 0], "default": [7, 0, 2], "search": [0, 0, 0], HOSTILE: [2, 0, 0]}
-    assert [one["rule"] for one in shown["rules"]][0] == "login"
+    assert shown["rules"][0]["rule"] == "login"
     assert (shown["processes"], shown["processes_known"], shown["digests"]) == (2, 2, ["c45ec6ea"])
     assert world.data("seconds=300&rule=login")["series"][-2:] == [[NOW + 58, 5, 3], [NOW + 59, 1, 1]]
     hour = world.data("seconds=3600")
@@ -181,7 +181,7 @@ def test_fifty_viewers_cost_one_read_a_second(world: World) -> None:
     vars(world.reader)["_monotonic"] = lambda: now[0]
     world.reader._due = 0.0  # by the clock of this test
     for second in range(1, 4):
-        threads = [threading.Thread(target=data, args=(world.app,)) for _ in range(50)]
+        threads = [threading.Thread(target=world.reader.snapshot) for _ in range(50)]
         for thread in threads:
             thread.start()
         for thread in threads:
