@@ -104,5 +104,5 @@ def data(app: Any, query: str = "seconds=300", **headers: str) -> Any:
 
 def post(app: Any, name: str, asked: Any, **headers: str) -> Got:
     """Send a call with the token of the page."""
-    token = data(app)["token"]
+    token = data(app, **headers)["token"]
     return ask(app, f"/{name}", "POST", body=json.encode(asked), X_Token=token, **(headers or SIGNED_IN))

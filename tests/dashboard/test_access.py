@@ -37,14 +37,14 @@ def settings(**options: Any) -> Any:
     return {"limits": "5/minute", "metrics": True, **options}
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [(method, path) for method in ("GET", "POST", "PUT") for path in PATHS if (method, path) != ("POST", "/login")],
+)
 @pytest.mark.parametrize("sent", [{}, {"Authorization": "Bearer wrong"}, {"Cookie": "ratelimit_mw=9999999999.a.b"}])
 def test_without_the_secret_every_path_answers_401_and_reads_nothing(
     face: str, path: str, method: str, sent: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if (method, path) == ("POST", "/login"):
-        pytest.skip("checks the secret in its body")
     monkeypatch.setattr(Reader, "_read", lambda *_: pytest.fail("read the store"))
     monkeypatch.setattr("ratelimit_mw.admin.target.open_existing", lambda *_: pytest.fail("opened the store"))
     app = made(face, settings(store="redis://127.0.0.1:1/0"), secret=SECRET, write=True)
@@ -227,7 +227,7 @@ def test_methods_and_long_bodies_are_refused(face: str) -> None:
         assert ask(app, "/look", "POST", body=body, X_Token=token, **SIGNED_IN).status == 400
 
 
-@pytest.mark.parametrize("query", ["seconds=0", "seconds=86401", "seconds=-5", "seconds=x", "seconds=٣", "clients=7"])
+@pytest.mark.parametrize("query", ["seconds=0", "seconds=86401", "seconds=-5", "seconds=%D9%A3", "clients=7"])
 def test_a_wrong_question_is_400(face: str, query: str) -> None:
     app = made(face, settings(), secret=SECRET)
     assert (

@@ -17,6 +17,7 @@ from ratelimit_mw.stores.live import (
     OTHER,
     RINGS,
     Live,
+    LiveKeeper,
     Report,
     Row,
     Wanted,
@@ -40,7 +41,7 @@ def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield LocalBoard()
         return
     if request.param == "file":
-        store = SQLiteStore(tmp_path / "limits.db", timeout=5.0)
+        store: Any = SQLiteStore(tmp_path / "limits.db", timeout=5.0)
     else:
         servers: Mapping[str, RedisServer | RedisCluster] = request.getfixturevalue(f"redis_{request.param}s")
         server = next(iter(servers.values()))
@@ -50,7 +51,7 @@ def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     store.close()
 
 
-def read(keeper: Any, at: int = NOW, back: int = 3) -> Live:
+def read(keeper: LiveKeeper, at: int = NOW, back: int = 3) -> Live:
     return keeper.read_live(Wanted({ring.name: range(at // ring.unit - back, at // ring.unit + 1) for ring in RINGS}))
 
 

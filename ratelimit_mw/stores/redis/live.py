@@ -41,7 +41,7 @@ async def read_live(sender: Sender, prefix: str, wanted: Wanted) -> Live:
     reply: Any = await sender.send(("EVAL", _READ, len(keys), *keys, *values))
     try:
         processes, *texts = reply
-        found = [text.split(b" ", 2) for text in processes]
+        found = [text.split(b" ", 2) for text in processes[1::2]]
         rows = {ring.name: rows_of(*pair) for ring, *pair in zip(RINGS, texts, instants, strict=True)}
         return Live(rows, [(int(seen), text) for _, seen, text in found])
     except (TypeError, ValueError) as error:

@@ -2,7 +2,7 @@
 -- KEYS: the hash of the processes, then one for each ring. ARGV: for each ring, how many slots follow, and these.
 -- Under asyncio, the client appends the number of the call, which this script does not return.
 
-local replies, i = { redis.call("HVALS", KEYS[1]) }, 1
+local replies, i = { redis.call("HGETALL", KEYS[1]) }, 1
 for ring = 2, #KEYS do
   local slots = {}
   for n = 1, tonumber(ARGV[i]) do slots[n] = ARGV[i + n] end
