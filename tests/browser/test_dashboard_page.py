@@ -349,7 +349,14 @@ def test_viewers_have_no_buttons_that_change_something(page: Page) -> None:
 
 
 def test_page_says_that_the_store_is_away(page: Page) -> None:
-    store = {"state": "away", "kind": "Redis", "since": AT - 41, "without": 170.0, "meaning": "The app serves all."}
+    store = {
+        "state": "away",
+        "kind": "Redis",
+        "since": AT - 41,
+        "p99": 0.1,
+        "without": 170.0,
+        "meaning": "The app serves all.",
+    }
     problem = {"kind": "store", "text": "Redis has not replied since 11:41:50.", "more": "The app serves all."}
     with serve(store=store, problem=problem) as served:
         look(page, served)
