@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -88,17 +88,25 @@ def sign_in(page: Page, server: WebServer) -> None:
     page.until("document.querySelectorAll('#rule-rows tr').length > 0")
 
 
+def connected(server: WebServer) -> HTTPConnection:
+    return HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+
+
+def status(connection: HTTPConnection, path: str, client: str) -> int:
+    """Send a request, and return the status of its answer."""
+    connection.request("GET", path, headers={"X-Forwarded-For": client})
+    with connection.getresponse() as answer:
+        answer.read()
+        return answer.status
+
+
 def send(server: WebServer, requests: int, client: int) -> Counter[int]:
     """Send requests of a client over one connection. Return how many answers had each status."""
     seen: Counter[int] = Counter()
-    connection = HTTPConnection(urlsplit(server.url).netloc, timeout=60)
     paths = ("/login", "/search", "/other")
-    for number in range(requests):
-        connection.request("GET", paths[number % 3], headers={"X-Forwarded-For": f"192.0.2.{client}"})
-        with connection.getresponse() as answer:
-            answer.read()
-            seen[answer.status] += 1
-    connection.close()
+    with closing(connected(server)) as connection:
+        for number in range(requests):
+            seen[status(connection, paths[number % 3], f"192.0.2.{client}")] += 1
     return seen
 
 
@@ -164,22 +172,15 @@ def test_chart_goes_on_after_the_server_was_killed(page: Page, settings: Path) -
 def test_an_attack_is_found_blocked_and_let_in_again(page: Page, settings: Path) -> None:
     if "memory://" in settings.read_text("utf-8"):
         pytest.skip("changes need a store that processes share")
-    with serve(settings) as server:
+    with serve(settings) as server, closing(connected(server)) as connection:
         sign_in(page, server)
-        connection = HTTPConnection(urlsplit(server.url).netloc, timeout=60)
-
-        def status(path: str = "/login") -> int:
-            connection.request("POST", path, headers={"X-Forwarded-For": "192.0.2.7"})
-            with connection.getresponse() as answer:
-                answer.read()
-                return answer.status
 
         def until_status(wanted: int) -> None:
             deadline = time.monotonic() + 60
-            while status() != wanted:
+            while status(connection, "/login", "192.0.2.7") != wanted:
                 assert time.monotonic() < deadline
 
-        assert [status() for _ in range(45)] == [200] * 5 + [429] * 40
+        assert [status(connection, "/login", "192.0.2.7") for _ in range(45)] == [200] * 5 + [429] * 40
         page.until("!!document.querySelector('[aria-label=\"Block 192.0.2.7 …\"]')")
         page.until("document.querySelector('#notice').innerText.includes('login refuses')")
         assert "192.0.2.7" in page.value("document.querySelector('#tail').innerText")
@@ -201,14 +202,10 @@ def test_an_attack_is_found_blocked_and_let_in_again(page: Page, settings: Path)
 
 
 def test_hostile_path_shows_as_text(page: Page, settings: Path) -> None:
-    with serve(settings) as server:
+    with serve(settings) as server, closing(connected(server)) as connection:
         sign_in(page, server)
-        connection = HTTPConnection(urlsplit(server.url).netloc, timeout=60)
         for _ in range(3):
-            path = f"/hostile/{quote(HOSTILE)}"
-            connection.request("GET", path, headers={"X-Forwarded-For": "192.0.2.9"})
-            with connection.getresponse() as answer:
-                answer.read()
+            status(connection, f"/hostile/{quote(HOSTILE)}", "192.0.2.9")
         page.until("document.querySelector('#client-rows').innerText.includes('hostile')")
         page.until("document.querySelector('#tail').innerText.includes('onerror')")
         assert page.value("document.images.length") == 0
