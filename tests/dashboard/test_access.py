@@ -129,7 +129,7 @@ def test_who_may_not_write_gets_403_from_the_api(face: str, role: str, write: bo
     assert data(app, Cookie=cookie)["write"] is False
     got = post(app, "change", {"do": "switch", "state": "off"}, Cookie=cookie)
     assert (got.status, "not allowed" in got.json["error"]) == (403, True)
-    assert post(app, "look", {"request": "GET /"}, Cookie=cookie).status == 200
+    assert post(app, "preview", {"rule": "default"}, Cookie=cookie).status == 200
 
 
 @pytest.mark.parametrize(
