@@ -27,6 +27,7 @@ from ratelimit_mw.rules.override_entries import EVERYONE, Override
 
 DAY: Final = 86_400.0  # seconds
 State = Literal["off", "shadow", "on"]
+NOTHING_LEFT: Final = "is left to undo"  # in the error of `undo` for a change that has ended or was changed again
 
 
 class Overrides(Struct, frozen=True):
@@ -176,7 +177,7 @@ def undo(
             added = [one for one in record.removed if one.until > now and (one.who, one.rule) not in others]
             if not (added or removed):
                 raise ConfigError(
-                    f"undo: nothing of {id!r} is left to undo, because it has ended or was changed again", code="RL-067"
+                    f"undo: nothing of {id!r} {NOTHING_LEFT}, because it has ended or was changed again", code="RL-067"
                 )
             return added, removed
 

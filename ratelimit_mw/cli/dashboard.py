@@ -7,8 +7,8 @@ from typing import Any, Final
 from ratelimit_mw.cli.serve import listen, names_of, parse_address
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.dashboard import dashboard
-from ratelimit_mw.dashboard.access import VARIABLE
 from ratelimit_mw.http.callables import import_from_working_folder
+from ratelimit_mw.settings.loading import DASHBOARD_SECRET
 
 _SOCKET_MODE: Final = 0o600  # only this user: without a secret, the page answers callers on a socket
 _NO_UVICORN: Final = "dashboard needs the extra of `serve`, python3 -m pip install 'ratelimit-mw[serve]' ({})"
@@ -17,7 +17,7 @@ _NO_UVICORN: Final = "dashboard needs the extra of `serve`, python3 -m pip insta
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     about = "serve a page that shows who is limited now, and why"
-    parser = commands.add_parser("dashboard", help=about, description=f"{about}; the secret is in ${VARIABLE}")
+    parser = commands.add_parser("dashboard", help=about, description=f"{about}; the secret is in ${DASHBOARD_SECRET}")
     parser.add_argument("file", help="the settings of the app: a TOML file, or one that ends in .json")
     parser.add_argument(
         "--bind", default="127.0.0.1:8099", metavar="ADDRESS", help="HOST:PORT or unix:PATH (default: %(default)s)"
@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Return 1 if the server does not start. Raises `ConfigError` for mistakes."""
-    address = parse_address("--bind", args.bind, os.environ.get(VARIABLE, ""), f"set {VARIABLE}")
+    address = parse_address("--bind", args.bind, os.environ.get(DASHBOARD_SECRET, ""), f"set {DASHBOARD_SECRET}")
     try:
         import uvicorn  # noqa: PLC0415  # an extra that only this command needs
     except ImportError as error:

@@ -21,13 +21,13 @@ from ratelimit_mw.http.callers import checked_secret, is_local, is_loopback
 from ratelimit_mw.http.client_ip import ClientIPResolver, client_address
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.loading import DASHBOARD_SECRET
 from ratelimit_mw.stores.memory import MemoryStore
 
 Role = Literal["viewer", "operator"]
 Authorize = Callable[[Request], Any]
 """Returns the role of who sent a request; None or False for no access. May be async under ASGI."""
 
-VARIABLE: Final = "RATELIMIT_MW_DASHBOARD_SECRET"
 COOKIE: Final = "ratelimit_mw"
 _ROLES: Final = ("viewer", "operator")
 _SESSION: Final = 12 * 3600  # seconds
@@ -78,7 +78,7 @@ class Access:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if secret is None and authorize is None:
-            secret = os.environ.get(VARIABLE)
+            secret = os.environ.get(DASHBOARD_SECRET)
         if secret == "":
             raise ConfigError("secret: is empty, expected at least 16 characters", code="RL-070")
         if authorize is not None and not callable(authorize):
@@ -148,7 +148,7 @@ class Access:
         host = host.removeprefix("[").removesuffix("]")
         is_here = is_local(_server(request.raw), _peer(request.raw)) and (host == "localhost" or is_loopback(host))
         if not is_here or any(request.header_lines(name) for name in _FORWARDED):
-            raise Denied(401, f"secret: the dashboard has none, so it answers on loopback only; set {VARIABLE}")
+            raise Denied(401, f"secret: the dashboard has none, so it answers on loopback only; set {DASHBOARD_SECRET}")
         return _with_cookie(_NAME, "operator", cookie)
 
     def _address(self, request: Request) -> str:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ratelimit_mw.admin import reset, reset_key
 from ratelimit_mw.admin.buckets import Bucket, find_buckets, look
-from ratelimit_mw.admin.changing import DAY, changes, clear_override, set_override, switch, undo
+from ratelimit_mw.admin.changing import DAY, NOTHING_LEFT, changes, clear_override, set_override, switch, undo
 from ratelimit_mw.admin.in_force import overrides_in_force
 from ratelimit_mw.admin.listing import Listing
 from ratelimit_mw.admin.override_arguments import signature
@@ -129,7 +129,7 @@ def _undo(target: Target, body: Body, signed: Any) -> None:
     try:
         undo(target, _text(body, "id"), **signed)
     except ConfigError as error:
-        if "RL-067" in str(error):
+        if NOTHING_LEFT in error.problems[0]:
             raise NothingLeft(error.problems[0]) from None
         raise
 

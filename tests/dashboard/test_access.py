@@ -1,8 +1,8 @@
 """Tests who may see the dashboard and change something, on both faces."""
 
+import asyncio
 from base64 import b64encode
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,7 +129,7 @@ def test_who_may_not_write_gets_403_from_the_api(face: str, role: str, write: bo
     assert data(app, Cookie=cookie)["write"] is False
     got = post(app, "change", {"do": "switch", "state": "off"}, Cookie=cookie)
     assert (got.status, "not allowed" in got.json["error"]) == (403, True)
-    assert post(app, "look", {"request": "GET /"}, Cookie=cookie).status == 200
+    assert post(app, "preview", {"rule": "default"}, Cookie=cookie).status == 200
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "text"), WRONG, ids=str)
+@pytest.mark.parametrize(("options", "text"), WRONG, ids=[text for _, text in WRONG])
 def test_a_wrong_argument_is_a_config_error(options: Mapping[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         dashboard(settings(), **options)
@@ -243,9 +243,7 @@ def test_a_mount_without_its_slash_leads_to_the_page(face: str) -> None:
         assert (got.status, got.headers["location"]) == (308, f"{MOUNT}/")
 
 
-def test_a_websocket_is_closed(tmp_path: Path) -> None:
-    import asyncio  # noqa: PLC0415  # only here
-
+def test_a_websocket_is_closed() -> None:
     sent: list[Any] = []
 
     async def run() -> None:

@@ -1,9 +1,11 @@
 """Tests what `data.json` shows of what processes have reported."""
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from msgspec import json
@@ -11,14 +13,17 @@ from msgspec import json
 from dashboard.asked import SECRET, SIGNED_IN, data, made, post
 from dashboard.reported import NOW, info, report
 from ratelimit_mw import StoreError
-from ratelimit_mw.admin.target import Target
+from ratelimit_mw.admin.buckets import find_buckets
+from ratelimit_mw.admin.target import DescribedRequest, Target
 from ratelimit_mw.dashboard.preview import preview
 from ratelimit_mw.dashboard.reader import INTERVAL, Reader
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.inventory import Refusal
 from ratelimit_mw.stores.live import Report, Wanted
+from ratelimit_mw.stores.local_board import LocalBoard
 from ratelimit_mw.stores.sqlite import SQLiteStore
+from ratelimit_mw.stores.url import open_store
 from redis_servers import RedisServer
 
 pytestmark = [
@@ -71,14 +76,7 @@ class World:
         self.now = NOW + 60.5
         self.reader: Reader = self.app.page.reader
         vars(self.reader)["_clock"] = lambda: self.now
-        with Target.of(self.file).open_store() as store:
-            self.store: Any = store
-        self.store = self.reader_store(url)
-
-    def reader_store(self, url: str) -> Any:
-        from ratelimit_mw.stores.url import open_store  # noqa: PLC0415  # the store of an app
-
-        return open_store(url, 5.0)
+        self.store: Any = open_store(url, 5.0)
 
     def data(self, query: str = "seconds=300") -> Any:
         self.reader.forget_changes()
@@ -153,8 +151,6 @@ def test_a_rule_is_described_as_it_is_written(world: World) -> None:
 
 
 def test_refused_clients_and_their_requests_are_shown(world: World) -> None:
-    import time  # noqa: PLC0415  # the store counts refusals by its own time
-
     now = world.now = time.time()
     latest = [
         Refusal("{ip=192.0.2.7}:login", "5/60s using gcra", now, 38.0, "POST", "/login"),
@@ -222,7 +218,7 @@ def test_a_process_that_cannot_reach_the_store_says_so(world: World) -> None:
 
 
 def test_changes_are_made_and_undone(world: World) -> None:
-    world.now = __import__("time").time()
+    world.now = time.time()
     done = post(world.app, "change", {"do": "switch", "rule": "login", "state": "shadow", "for": 900, "note": "try"})
     assert done.status == 200, done
     assert done.json["done"] == "switch shadow login for 15m"
@@ -252,7 +248,7 @@ OVERRIDES: list[tuple[Mapping[str, Any], str]] = [
 
 @pytest.mark.parametrize(("asked", "what"), OVERRIDES, ids=str)
 def test_a_client_is_blocked_exempted_or_given_other_limits(world: World, asked: Mapping[str, Any], what: str) -> None:
-    world.now = __import__("time").time()
+    world.now = time.time()
     done = post(world.app, "change", {"do": "override", "for": 3600, "note": "4711", **asked})
     assert (done.status, done.json["done"]) == (200, what)
     (entry,) = world.data()["overrides"]
@@ -263,12 +259,7 @@ def test_a_client_is_blocked_exempted_or_given_other_limits(world: World, asked:
 
 
 def test_a_client_is_looked_at_and_reset(world: World) -> None:
-    charges = [one for one in Target.of(world.file).rules.limit_sets if one.name == "login"]
-    assert charges
     asked = {"request": "POST /login", "client": "ip 198.51.100.20"}
-    from ratelimit_mw.admin.buckets import find_buckets  # noqa: PLC0415  # makes the charges of a request
-    from ratelimit_mw.admin.target import DescribedRequest  # noqa: PLC0415
-
     found = find_buckets(Target.of(world.file), DescribedRequest("POST /login", "198.51.100.20"))
     for _ in range(5):
         world.store.take(found.charges)
@@ -309,10 +300,17 @@ WRONG_CHANGES: list[Any] = [
 ]
 
 
+@pytest.mark.usefixtures("with_codes")
+def test_an_error_has_its_code(world: World) -> None:
+    got = post(world.app, "change", {"do": "drop"})
+    text = "do: got 'drop', expected one of switch, override, clear, reset, undo"
+    assert got.json == {"error": text, "code": "RL-072"}
+
+
 @pytest.mark.parametrize("asked", WRONG_CHANGES, ids=str)
 def test_a_wrong_change_is_400_and_changes_nothing(world: World, asked: Any) -> None:
     got = post(world.app, "change", asked)
-    assert (got.status, got.json["code"][:3]) == (400, "RL-")
+    assert (got.status, list(got.json)) == (400, ["error"])
     assert world.data()["changes"] == []
 
 
@@ -343,7 +341,7 @@ def test_a_preview_replays_the_sample(world: World) -> None:
 
 
 def test_a_preview_leaves_out_clients_that_were_not_always_in_the_sample() -> None:
-    board = __import__("ratelimit_mw.stores.local_board", fromlist=["LocalBoard"]).LocalBoard()
+    board = LocalBoard()
     clients = {f"{{ip=192.0.2.{number}}}:login": (1, 0, 0) for number in range(20)}
     text = json.encode(info("one", NOW + 60, below=1 << 31))
     board.add_live([report({"login": (20, 0, 0)}, NOW + 30, clients=clients)])
@@ -352,8 +350,6 @@ def test_a_preview_leaves_out_clients_that_were_not_always_in_the_sample() -> No
     reader = Reader(Target(settings, RuleSet(settings)), clock=lambda: NOW + 60.5)
     reader._board, reader._is_open = board, True  # without an app
     sampled = preview(reader.snapshot(), "login", "on", "5/minute")["sampled"]
-    from zlib import crc32  # noqa: PLC0415  # only here
-
     assert sampled == sum(crc32(key.encode()) < 1 << 31 for key in clients)
     assert 0 < sampled < 20
     assert board.read_live(Wanted({})).rows == {"seconds": {}, "minutes": {}, "clients": {}}

@@ -69,7 +69,7 @@ def read_live(connection: Connection, asked: tuple[str, Wanted]) -> Live:
     """See `LiveKeeper.read_live`. `asked`: the prefix and what to read."""
     prefix, wanted = asked
     if connection.execute(_HAS_TABLES).fetchone() is None:
-        return Live({}, [])
+        return Live({ring.name: {} for ring in RINGS}, [])
     rows = {}
     for ring in RINGS:
         instants = wanted.slots.get(ring.name, range(0))
