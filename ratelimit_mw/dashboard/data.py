@@ -170,6 +170,7 @@ def _rules(
                 "shadow": shadow,
                 "minute": minute.get(name, (0, 0, 0)),
                 "mode": mode,
+                "limits": described.limits if switch is None or switch.limits is None else switch.limits,
                 "until": None if switch is None else switch.until,
                 "clients": clients[name],
                 "spark": spark,

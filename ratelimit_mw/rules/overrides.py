@@ -260,9 +260,8 @@ class ActiveOverrides:
         for limit_set, group in groupby(limits, lambda limit: limit.limit_set):
             own = list(group)
             entry, limit = self._entry_of(own, address, request, route, results)
-            switch = next((one.action for one in index.everyone if one.rule in limit_set.rule_names), None) or next(
-                (one.action for one in index.everyone if one.rule is None), None
-            )
+            everyone = _first([index.everyone], limit_set)
+            switch = None if everyone is None else everyone.action
             if entry is None and switch is None:
                 chosen += own
                 continue
@@ -272,8 +271,9 @@ class ActiveOverrides:
                 return None
             if action == "exempt" or switch == "off":
                 continue
-            if entry is not None and entry.limits is not None:
-                own = _replaced(limit_set, own, limit, entry)
+            changed = everyone if entry is None else entry
+            if changed is not None and changed.limits is not None:
+                own = _replaced(limit_set, own, limit, changed)
             if switch == "shadow":  # as in a shadow rule, which has no penalty
                 own = [limit_set.in_shadow(one) for one in own if not one.is_penalty]
             chosen += own
