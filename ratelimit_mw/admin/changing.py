@@ -49,6 +49,7 @@ def set_override(
     user: str | None = None,
     headers: Headers = (),
     key: str | None = None,
+    everyone: bool = False,
     rule: str | None = None,
     limits: str | None = None,
     exempt: bool = False,
@@ -60,11 +61,15 @@ def set_override(
     """Give one client other limits, exempt it, or block it, for `duration` seconds. Return the override.
 
     It replaces one of the same client and rule. `ip`: an address or network. `user`, `headers`: as for `peek`, but one
-    header. `key`: the client's key in the store, as `keys` and `top` show it. `rule`: None for all rules. `limits`: in
-    place of all limits of the rule. `note`: why. `by`: who set it; by default the user and host of this process.
+    header. `key`: the client's key in the store, as `keys` and `top` show it. `everyone`:
+    instead, all clients without an override of their own, with the `limits` of one `rule`. `rule`: None for all rules.
+    `limits`: in place of all limits of the rule. `note`: why. `by`: who set it; by default the user and host of this process.
     """
     target, (note, by) = Target.of(settings), signature(note, by)
-    who, action = who_of(ip, user, headers, key), action_of(limits, exempt=exempt, block=block)
+    action = action_of(limits, exempt=exempt, block=block)
+    if everyone and (limits is None or rule is None or any((ip, user, headers, key))):
+        raise ConfigError("override: everyone needs limits and a rule, and no client", code="RL-064")
+    who = EVERYONE if everyone else who_of(ip, user, headers, key)
     until = time.time() + checked_duration(duration)
     override = Override(token_hex(4), checked_rule(target, rule), who, action, limits, until, note, by)
     what = f"limits {limits} for" if action == "limits" else action

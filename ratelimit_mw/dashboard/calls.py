@@ -108,6 +108,11 @@ def _switch(target: Target, body: Body, signed: Any) -> None:
     switch(target, state, rule=body.get("rule"), duration=_duration(body), **signed)
 
 
+def _limits(target: Target, body: Body, signed: Any) -> None:
+    what = {"rule": _text(body, "rule"), "limits": _text(body, "limits")}
+    set_override(target, everyone=True, **what, duration=_duration(body), **signed)
+
+
 def _override(target: Target, body: Body, signed: Any) -> None:
     who = body.get("who")
     if not isinstance(who, Mapping) or len(who) != 1 or not {*who} <= {*_KINDS, "header"}:
@@ -150,6 +155,7 @@ def _reset(target: Target, body: Body, signed: Any) -> None:
 
 _CHANGES: Final[Mapping[str, Callable[[Target, Body, Any], None]]] = {
     "switch": _switch,
+    "limits": _limits,
     "override": _override,
     "clear": _clear,
     "reset": _reset,
