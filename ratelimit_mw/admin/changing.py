@@ -61,9 +61,9 @@ def set_override(
     """Give one client other limits, exempt it, or block it, for `duration` seconds. Return the override.
 
     It replaces one of the same client and rule. `ip`: an address or network. `user`, `headers`: as for `peek`, but one
-    header. `key`: the client's key in the store, as `keys` and `top` show it. `everyone`:
-    instead, all clients without an override of their own, with the `limits` of one `rule`. `rule`: None for all rules.
-    `limits`: in place of all limits of the rule. `note`: why. `by`: who set it; by default the user and host of this process.
+    header. `key`: the client's key in the store, as `keys` and `top` show it. `rule`: None for all rules. `limits`: in
+    place of all limits of the rule. `note`: why. `by`: who set it; by default the user and host of this process.
+    `everyone`: instead of a client, all of those without an override of their own, with `limits` and a `rule`.
     """
     target, (note, by) = Target.of(settings), signature(note, by)
     action = action_of(limits, exempt=exempt, block=block)

@@ -1,8 +1,8 @@
 """Overrides: limits, an exemption or a block of one client for a time, and switches for everyone. Pure: no store.
 
 Policy: for each rule, the override with the narrowest description of the client decides, then the switch: a key in the
-store before a part of the key such as the user, before an address, before a network, before limits for everyone; an override
-of the rule before one of all rules. A switch to `off` or `shadow` lifts no block.
+store before a part of the key such as the user, before an address, before a network, before limits for everyone; an
+override of the rule before one of all rules. A switch to `off` or `shadow` lifts no block.
 """
 
 from collections import Counter
