@@ -96,9 +96,10 @@ def test_the_page_shows_what_the_app_next_to_it_has_refused() -> None:
     for _ in range(3):
         client.get("/", environ_base={"REMOTE_ADDR": "192.0.2.99"})
     refused: list[int] = []
+    shown: Any = {"series": []}
     while not (refused and sum(row[2] for row in shown["series"])):  # within some seconds
         time.sleep(0.1)
-        shown: Any = client.get("/rate-limits/data.json", headers=SIGNED_IN).json
+        shown = client.get("/rate-limits/data.json", headers=SIGNED_IN).json
         refused = [one["refused"] for one in shown["refused_most"] if one["key"] == "ip=192.0.2.99"]
     assert refused == [1]  # the apps of other tests may still report what they have refused
     lines = [(one["method"], one["path"]) for one in shown["refusals"] if one["key"] == "ip=192.0.2.99"]
