@@ -109,8 +109,8 @@ def _switch(target: Target, body: Body, signed: Any) -> None:
 
 
 def _limits(target: Target, body: Body, signed: Any) -> None:
-    what = {"rule": _text(body, "rule"), "limits": _text(body, "limits")}
-    set_override(target, everyone=True, **what, duration=_duration(body), **signed)
+    rule, limits = _text(body, "rule"), _text(body, "limits")
+    set_override(target, everyone=True, rule=rule, limits=limits, duration=_duration(body), **signed)
 
 
 def _override(target: Target, body: Body, signed: Any) -> None:

@@ -91,7 +91,7 @@ def test_a_session_ends(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_secrets_of_an_address_are_limited(face: str) -> None:
     app = made(face, settings(trusted_proxies=["127.0.0.1"]), secret=SECRET)
-    first = {"X_Forwarded_For": "192.0.2.1"}
+    first: dict[str, Any] = {"X_Forwarded_For": "192.0.2.1"}
     for number in range(10):
         sent = {"Authorization": "Bearer wrong"} if number % 2 else {}
         body = b"" if number % 2 else b"secret=wrong"
