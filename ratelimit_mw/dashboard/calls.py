@@ -108,6 +108,11 @@ def _switch(target: Target, body: Body, signed: Any) -> None:
     switch(target, state, rule=body.get("rule"), duration=_duration(body), **signed)
 
 
+def _limits(target: Target, body: Body, signed: Any) -> None:
+    rule, limits = _text(body, "rule"), _text(body, "limits")
+    set_override(target, everyone=True, rule=rule, limits=limits, duration=_duration(body), **signed)
+
+
 def _override(target: Target, body: Body, signed: Any) -> None:
     who = body.get("who")
     if not isinstance(who, Mapping) or len(who) != 1 or not {*who} <= {*_KINDS, "header"}:

@@ -155,6 +155,7 @@ def _rules(
     for name in names:
         described = shown.get(name) or ShownRule(name, None, "", "", "", "on")
         switch = switches.get(name) or switches.get(None)
+        limits = described.limits if switch is None or switch.limits is None else switch.limits
         mode = switch.action if switch is not None and switch.action in ("off", "shadow") else described.mode
         index = 2 if mode == "shadow" else 1
         spark = [
@@ -169,6 +170,7 @@ def _rules(
                 "refused": refused,
                 "shadow": shadow,
                 "minute": minute.get(name, (0, 0, 0)),
+                "limits": limits,
                 "mode": mode,
                 "limits": described.limits if switch is None or switch.limits is None else switch.limits,
                 "until": None if switch is None else switch.until,

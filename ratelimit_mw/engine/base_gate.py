@@ -253,7 +253,7 @@ class BaseGate:
         if self.settings.metrics:
             watch_store(self._declared, id(store), self._fallback)
             if not self._is_inner and self._face.probes_store:
-                board = board_of(store, self.settings)
+                board = board_of(self._declared, self.settings)
                 LIVE.use(board, digest(self.settings), is_async=self._awaits_callables)
         if self._declared.is_cluster and not (self.settings.key_secret or self._is_nested):
             warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)

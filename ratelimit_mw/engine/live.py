@@ -63,7 +63,7 @@ LOCAL_BOARD: Final = LocalBoard()
 
 
 def board_of(store: object, settings: Settings) -> BaseStore:
-    """Return the store that keeps what the dashboard shows, and refusals, if the store of the settings does not."""
+    """Return the store that keeps what the dashboard shows: that of the settings, if it does, else a local one."""
     described = declared(store)
     if described.live_keeper is not None or described.async_live_keeper is not None:
         return described

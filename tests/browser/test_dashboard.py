@@ -49,6 +49,7 @@ name = "hostile"
 path = "/hostile/{{rest:path}}"
 limits = "1/hour"
 """
+SCREENSHOTS = Path(__file__).resolve().parents[2] / "docs/_build/screenshots"
 SUMS = "document.querySelector('#pointed').innerText"
 CLOCK = "document.querySelector('#clock').innerText.slice(0, 8)"
 
@@ -56,6 +57,7 @@ CLOCK = "document.querySelector('#clock').innerText.slice(0, 8)"
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Page]:
     (folder := tmp_path / "browser").mkdir()
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     with browser(folder) as page:
         yield page
 
@@ -198,6 +200,17 @@ def test_an_attack_is_found_blocked_and_let_in_again(page: Page, settings: Path)
         page.value("document.querySelector('[aria-label=\"Reset 192.0.2.7 in login …\"]').click()")
         page.value("document.querySelector('#asking form').requestSubmit()")
         until_status(200)
+        page.value("document.querySelector('[aria-label=\"Change the rule login …\"]').click()")
+        page.until("document.querySelector('#change-toml') && document.querySelector('#preview-now').innerText !== ''")
+        page.save(SCREENSHOTS / "dashboard-served-change.png")
+        limits = "Object.assign(document.querySelector('#change-limits'), {value: '900/hour'})"
+        page.value(f"{limits}.dispatchEvent(new Event('input'))")
+        until_status(429)
+        page.value("document.querySelector('#change form').requestSubmit()")
+        page.until("document.querySelector('#rule-rows').innerText.includes('900/hour')")
+        page.until("document.querySelector('#in-force').innerText.includes('limits 900/hour for everyone in login')")
+        until_status(200)
+        page.save(SCREENSHOTS / "dashboard-served.png")
         assert page.messages == []
 
 

@@ -12,7 +12,7 @@ from ratelimit_mw.dashboard import dashboard, dashboard_wsgi
 from ratelimit_mw.dashboard.fronts import Dashboard, WsgiDashboard
 
 SECRET = "one-secret-of-the-tests"  # not a secret
-SIGNED_IN = {"Authorization": f"Bearer {SECRET}"}
+SIGNED_IN: Mapping[str, Any] = {"Authorization": f"Bearer {SECRET}"}
 MOUNT = "/rate-limits"
 
 
@@ -42,7 +42,7 @@ def ask(
     peer: str = "127.0.0.1",
     host: str = "localhost",
     scheme: str = "http",
-    **headers: str,
+    **headers: Any,
 ) -> Got:
     """Return the answer to a request below the mount. `headers`: with underscores for hyphens."""
     fields = {"host": host} | {name.lower().replace("_", "-"): value for name, value in headers.items()}
@@ -95,14 +95,14 @@ async def _asgi(
     return Got(sent[0]["status"], headers, sent[1]["body"])
 
 
-def data(app: Any, query: str = "seconds=300", **headers: str) -> Any:
+def data(app: Any, query: str = "seconds=300", **headers: Any) -> Any:
     """Return `data.json`, for the signed in."""
     got = ask(app, f"/data.json?{query}", **(headers or SIGNED_IN))
     assert got.status == 200, got
     return got.json
 
 
-def post(app: Any, name: str, asked: Any, **headers: str) -> Got:
+def post(app: Any, name: str, asked: Any, **headers: Any) -> Got:
     """Send a call with the token of the page."""
     token = data(app, **headers)["token"]
     return ask(app, f"/{name}", "POST", body=json.encode(asked), X_Token=token, **(headers or SIGNED_IN))

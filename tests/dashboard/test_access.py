@@ -43,7 +43,7 @@ def settings(**options: Any) -> Any:
 )
 @pytest.mark.parametrize("sent", [{}, {"Authorization": "Bearer wrong"}, {"Cookie": "ratelimit_mw=9999999999.a.b"}])
 def test_without_the_secret_every_path_answers_401_and_reads_nothing(
-    face: str, path: str, method: str, sent: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    face: str, path: str, method: str, sent: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Reader, "_read", lambda *_: pytest.fail("read the store"))
     monkeypatch.setattr("ratelimit_mw.admin.target.open_existing", lambda *_: pytest.fail("opened the store"))
@@ -91,7 +91,7 @@ def test_a_session_ends(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_secrets_of_an_address_are_limited(face: str) -> None:
     app = made(face, settings(trusted_proxies=["127.0.0.1"]), secret=SECRET)
-    first = {"X_Forwarded_For": "192.0.2.1"}
+    first: dict[str, Any] = {"X_Forwarded_For": "192.0.2.1"}
     for number in range(10):
         sent = {"Authorization": "Bearer wrong"} if number % 2 else {}
         body = b"" if number % 2 else b"secret=wrong"
@@ -148,7 +148,7 @@ def test_authorize_may_be_async_under_asgi() -> None:
     assert ask(dashboard(settings(), authorize=authorize), "/data.json").json["you"]["role"] == "viewer"
 
 
-LOCAL: list[tuple[dict[str, str], int]] = [
+LOCAL: list[tuple[dict[str, Any], int]] = [
     ({}, 200),
     ({"host": "127.0.0.1:8099"}, 200),
     ({"host": "[::1]:8099", "peer": "::1"}, 200),
@@ -161,7 +161,7 @@ LOCAL: list[tuple[dict[str, str], int]] = [
 
 
 @pytest.mark.parametrize(("sent", "status"), LOCAL, ids=str)
-def test_without_a_secret_only_callers_on_loopback_get_an_answer(face: str, sent: dict[str, str], status: int) -> None:
+def test_without_a_secret_only_callers_on_loopback_get_an_answer(face: str, sent: dict[str, Any], status: int) -> None:
     assert ask(made(face, settings()), "/data.json", **sent).status == status
 
 
@@ -247,7 +247,7 @@ def test_a_websocket_is_closed() -> None:
     sent: list[Any] = []
 
     async def run() -> None:
-        async def receive() -> dict[str, str]:
+        async def receive() -> dict[str, Any]:
             return {"type": "websocket.connect"}
 
         async def send(message: Any) -> None:

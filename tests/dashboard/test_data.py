@@ -17,6 +17,7 @@ from ratelimit_mw.admin.buckets import find_buckets
 from ratelimit_mw.admin.target import DescribedRequest, Target
 from ratelimit_mw.dashboard.preview import preview
 from ratelimit_mw.dashboard.reader import INTERVAL, Reader
+from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.inventory import Refusal
@@ -25,6 +26,7 @@ from ratelimit_mw.stores.local_board import LocalBoard
 from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.stores.url import open_store
 from redis_servers import RedisServer
+from web.plain_request import PlainRequest
 
 pytestmark = [
     pytest.mark.once,
@@ -258,6 +260,33 @@ def test_a_client_is_blocked_exempted_or_given_other_limits(world: World, asked:
     assert post(world.app, "change", {"do": "clear", "id": entry["id"]}).status == 409
 
 
+def test_a_rule_has_other_limits_for_everyone(world: World) -> None:
+    world.now = time.time()
+    asked = {"do": "limits", "rule": "login", "limits": "1/minute using fixed_window", "for": 3600}
+    done = post(world.app, "change", asked)
+    assert (done.status, done.json["done"]) == (
+        200,
+        "limits 1/minute using fixed_window for everyone in login for 1h",
+    )
+    assert rules(world.data())["login"]["limits"] == "1/minute using fixed_window"
+    looked = {"request": "POST /login", "client": "ip 198.51.100.20"}
+    found = post(world.app, "look", looked).json
+    assert [one["limit"] for one in found["buckets"]] == ["1/60s using fixed_window"]
+    assert found["overrides"][0]["who"] == "everyone"
+    own = {"do": "override", "who": {"ip": "198.51.100.20"}, "action": "limits", "limits": "7/minute using gcra"}
+    assert post(world.app, "change", own).status == 200
+    assert [one["limit"] for one in post(world.app, "look", looked).json["buckets"]] == ["7/60s using gcra"]
+    gate = Gate(Settings.load(world.file))
+    request = PlainRequest("/login", "POST", client="198.51.100.21")
+    verdicts = [gate.admit(request), gate.admit(request)]
+    assert [one is not None and one.allowed for one in verdicts] == [True, False]
+    gate.close()
+    assert post(world.app, "change", {"do": "undo", "id": done.json["id"]}).status == 200
+    assert rules(world.data())["login"]["limits"] == "5/minute; 20/hour"
+    for wrong in ({"rule": "login"}, {"limits": "1/minute"}, {"rule": "login", "limits": "many"}):
+        assert post(world.app, "change", {"do": "limits", **wrong}).status == 400
+
+
 def test_a_client_is_looked_at_and_reset(world: World) -> None:
     asked = {"request": "POST /login", "client": "ip 198.51.100.20"}
     found = find_buckets(Target.of(world.file), DescribedRequest("POST /login", "198.51.100.20"))
@@ -303,7 +332,7 @@ WRONG_CHANGES: list[Any] = [
 @pytest.mark.usefixtures("with_codes")
 def test_an_error_has_its_code(world: World) -> None:
     got = post(world.app, "change", {"do": "drop"})
-    text = "do: got 'drop', expected one of switch, override, clear, reset, undo"
+    text = "do: got 'drop', expected one of switch, limits, override, clear, reset, undo"
     assert got.json == {"error": text, "code": "RL-072"}
 
 
