@@ -61,16 +61,6 @@ def set_override(
     """Give one client other limits, exempt it, or block it, for `duration` seconds. Return the override.
 
     It replaces one of the same client and rule. `ip`: an address or network. `user`, `headers`: as for `peek`, but one
-<<<<<<< HEAD
-    header. `key`: the client's key in the store, as `keys` and `top` show it. `everyone`: all clients of a rule get the
-    limits, instead of a switch of the rule; a client's own override goes first. `rule`: None for all rules. `limits`:
-    in place of all limits of the rule. `note`: why. `by`: who set it; by default the user and host of this process.
-    """
-    target, (note, by) = Target.of(settings), signature(note, by)
-    action = action_of(limits, exempt=exempt, block=block)
-    if everyone and (action != "limits" or rule is None or any((ip, user, headers, key))):
-        raise ConfigError("override: everyone: expected limits and a rule, and no client", code="RL-064")
-=======
     header. `key`: the client's key in the store, as `keys` and `top` show it. `rule`: None for all rules. `limits`: in
     place of all limits of the rule. `note`: why. `by`: who set it; by default the user and host of this process.
     `everyone`: instead of a client, all of those without an override of their own, with `limits` and a `rule`.
@@ -79,7 +69,6 @@ def set_override(
     action = action_of(limits, exempt=exempt, block=block)
     if everyone and (limits is None or rule is None or any((ip, user, headers, key))):
         raise ConfigError("override: everyone needs limits and a rule, and no client", code="RL-064")
->>>>>>> q
     who = EVERYONE if everyone else who_of(ip, user, headers, key)
     until = time.time() + checked_duration(duration)
     override = Override(token_hex(4), checked_rule(target, rule), who, action, limits, until, note, by)

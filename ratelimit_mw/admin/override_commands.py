@@ -40,7 +40,6 @@ def add_override_commands(commands: Any, add: Add) -> None:
     )
     parser = add(inner, "set", _ABOUT, _set)
     _add_client(parser)
-    parser.add_argument("--everyone", action="store_true", help="all clients of the rule get the limits")
     parser.add_argument("--rule", metavar="NAME", help="only in this rule; a limit on an endpoint begins with @")
     parser.add_argument("--limits", metavar="1000/minute", help="in place of all limits of the rule")
     parser.add_argument("--exempt", action="store_true", help="charge and refuse nothing")
@@ -118,15 +117,8 @@ def _clients_given(args: argparse.Namespace) -> list[str]:
 def _set(args: argparse.Namespace, target: Target) -> int:
     actions = {"--limits": args.limits is not None, "--exempt": args.exempt, "--block": args.block}
     _check_one("override set", [option for option, is_given in actions.items() if is_given], list(actions))
-    clients = _clients_given(args) + ["--everyone"] * args.everyone
-    _check_one("override set", clients, ["--ip", "--user", "--header", "--key", "--everyone"])
-    what: dict[str, Any] = {
-        "everyone": args.everyone,
-        "rule": args.rule,
-        "limits": args.limits,
-        "exempt": args.exempt,
-        "block": args.block,
-    }
+    _check_one("override set", _clients_given(args), ["--ip", "--user", "--header", "--key"])
+    what: dict[str, Any] = {"rule": args.rule, "limits": args.limits, "exempt": args.exempt, "block": args.block}
     override = set_override(target, **_client(args), **what, duration=args.duration, note=args.note, by=args.by)
     _show([override], as_json=args.json)
     _mention_delay(args, target)

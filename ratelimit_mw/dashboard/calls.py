@@ -124,11 +124,6 @@ def _override(target: Target, body: Body, signed: Any) -> None:
     set_override(target, **client, **what, rule=body.get("rule"), duration=_duration(body), **signed)
 
 
-def _limits(target: Target, body: Body, signed: Any) -> None:
-    rule, limits = _text(body, "rule"), _text(body, "limits")
-    set_override(target, everyone=True, rule=rule, limits=limits, duration=_duration(body), **signed)
-
-
 def _clear(target: Target, body: Body, signed: Any) -> None:
     cleared = clear_override(target, id=_text(body, "id"), **signed).overrides
     if not cleared:

@@ -172,7 +172,6 @@ def _rules(
                 "minute": minute.get(name, (0, 0, 0)),
                 "limits": limits,
                 "mode": mode,
-                "limits": described.limits if switch is None or switch.limits is None else switch.limits,
                 "until": None if switch is None else switch.until,
                 "clients": clients[name],
                 "spark": spark,

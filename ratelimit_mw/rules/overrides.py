@@ -260,13 +260,8 @@ class ActiveOverrides:
         for limit_set, group in groupby(limits, lambda limit: limit.limit_set):
             own = list(group)
             entry, limit = self._entry_of(own, address, request, route, results)
-<<<<<<< HEAD
-            everyone = _first([index.everyone], limit_set)
-            switch = None if everyone is None else everyone.action
-=======
             switched = _first([[one for one in index.everyone if one.limits is None]], limit_set)
             switch = None if switched is None else switched.action
->>>>>>> q
             if entry is None and switch is None:
                 chosen += own
                 continue
@@ -276,9 +271,8 @@ class ActiveOverrides:
                 return None
             if action == "exempt" or switch == "off":
                 continue
-            changed = everyone if entry is None else entry
-            if changed is not None and changed.limits is not None:
-                own = _replaced(limit_set, own, limit, changed)
+            if entry is not None and entry.limits is not None:
+                own = _replaced(limit_set, own, limit, entry)
             if switch == "shadow":  # as in a shadow rule, which has no penalty
                 own = [limit_set.in_shadow(one) for one in own if not one.is_penalty]
             chosen += own

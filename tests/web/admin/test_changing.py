@@ -261,23 +261,3 @@ def test_a_set_with_another_mac_is_not_taken_over(
     assert admin.clear_override(ours, everything=True).overrides == []
     admin.set_override(ours, **IP, block=True)
     assert whos(ours) == [("ip=192.0.2.7", None, "block")]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"rule": "login", "exempt": True},
-        {"rule": "login", "block": True},
-        {"limits": "9/minute"},
-        {"rule": "login", "limits": "9/minute", "user": "bob"},
-    ],
-)
-def test_everyone_gets_limits_of_a_rule_and_nothing_else(settings: dict[str, Any], wrong: Mapping[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"^override: everyone: expected limits and a rule, and no client"):
-        admin.set_override(settings, everyone=True, **wrong)
-    admin.switch(settings, "shadow", rule="login")
-    admin.set_override(settings, everyone=True, rule="login", limits="9/minute")  # replaces the switch
-    assert whos(settings) == [("everyone", "login", "limits")]
-    assert admin.changes(settings).changes[0].what == "limits 9/minute for everyone in login for 1d"
-    admin.switch(settings, "on", rule="login")
-    assert whos(settings) == []

@@ -110,21 +110,6 @@ def test_other_limits_show_in_the_headers(site: "Site", clock: Control) -> None:
     assert site.ask("192.0.2.8", times=3) == [200, 200, 429]
 
 
-def test_a_rule_has_other_limits_for_everyone(site: "Site", clock: Control) -> None:
-    others = {"rule": "strict", "limits": "3/hour"}
-    assert site.ask(path="/strict", times=2) == [200, 429]
-    override = admin.set_override(site.settings, everyone=True, duration=60.0, **others)
-    assert (override.who, override.action, override.rule) == ("everyone", "limits", "strict")
-    admin.set_override(site.settings, ip="192.0.2.8", rule="strict", limits="2/hour")  # its own goes first
-    site.look()
-    assert site.ask(path="/strict", times=4) == [200, 200, 200, 429]
-    assert site.ask("192.0.2.8", path="/strict", times=3) == [200, 200, 429]
-    assert site.ask(times=3) == [200, 200, 429]
-    clock.advance(60.0)
-    site.look()
-    assert site.ask("192.0.2.9", path="/strict", times=2) == [200, 429]
-
-
 def test_a_switch_acts_for_everyone(site: "Site") -> None:
     assert site.ask(times=3) == [200, 200, 429]
     assert site.ask(path="/strict", times=2) == [200, 429]
