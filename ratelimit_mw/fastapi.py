@@ -163,7 +163,9 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
             way, charges, client = enter_asgi(compiled.gate.rule_set, scope, compiled.endpoint_rules)
             if way is not None:
                 gate = compiled.sync_gate
-                verdict = await compiled.gate.take(way, charges) if gate is None else gate.take(way, charges)
+                verdict = (
+                    await compiled.gate.take(way, charges, scope) if gate is None else gate.take(way, charges, scope)
+                )
                 if verdict is None or verdict.allowed:
                     response.raw_headers += record_admission(scope, checks[0], compiled.gate, verdict)
                     return

@@ -24,13 +24,14 @@ checks
 rules
 engine
 asgi wsgi admin replay
-starlette flask django
+starlette flask django dashboard
 fastapi testing service
 cli
 """  # lowest first; packages on one line do not import each other
 ROOT = {"__init__", "__main__"}  # re-exports the public names; runs the command line
 USED = {
     "admin",
+    "dashboard",
     "metrics",
     "opentelemetry",
     "replay",
@@ -51,7 +52,7 @@ THIRD_PARTY = {  # every import from outside the standard library, and the only 
     "redis": ["stores.redis"],
     "hiredis": ["stores.redis"],
     "starlette": ["starlette", "fastapi", "cli.demo"],
-    "uvicorn": ["cli.demo", "cli.serve", "service.protocol"],
+    "uvicorn": ["cli.dashboard", "cli.demo", "cli.serve", "service.protocol"],
     "grpc": ["service.grpc"],
     "google": ["service.grpc", "service.grpc_messages"],
     "fastapi": ["fastapi"],

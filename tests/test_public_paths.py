@@ -81,6 +81,7 @@ NAMES = {
     ".algorithms.ban": ["Ban"],
     ".core.events": ["DecisionEvent", "StoreEvent"],
     ".asgi": ["RateLimitMiddleware"],
+    ".dashboard": ["dashboard", "dashboard_wsgi"],
     ".django": ["RateLimitMiddleware", "Throttle", "exempt", "limit"],
     ".fastapi": ["RateLimit", "RateLimitMiddleware", "exempt", "limit", "usage_router"],
     ".flask": ["RateLimiter", "exempt", "limit"],

@@ -27,6 +27,7 @@ from ratelimit_mw.rules.override_entries import EVERYONE, Override
 
 DAY: Final = 86_400.0  # seconds
 State = Literal["off", "shadow", "on"]
+NOTHING_LEFT: Final = "is left to undo"  # in the error of `undo` for a change that has ended or was changed again
 
 
 class Overrides(Struct, frozen=True):
@@ -48,6 +49,7 @@ def set_override(
     user: str | None = None,
     headers: Headers = (),
     key: str | None = None,
+    everyone: bool = False,
     rule: str | None = None,
     limits: str | None = None,
     exempt: bool = False,
@@ -61,9 +63,13 @@ def set_override(
     It replaces one of the same client and rule. `ip`: an address or network. `user`, `headers`: as for `peek`, but one
     header. `key`: the client's key in the store, as `keys` and `top` show it. `rule`: None for all rules. `limits`: in
     place of all limits of the rule. `note`: why. `by`: who set it; by default the user and host of this process.
+    `everyone`: instead of a client, all of those without an override of their own, with `limits` and a `rule`.
     """
     target, (note, by) = Target.of(settings), signature(note, by)
-    who, action = who_of(ip, user, headers, key), action_of(limits, exempt=exempt, block=block)
+    action = action_of(limits, exempt=exempt, block=block)
+    if everyone and (limits is None or rule is None or any((ip, user, headers, key))):
+        raise ConfigError("override: everyone needs limits and a rule, and no client", code="RL-064")
+    who = EVERYONE if everyone else who_of(ip, user, headers, key)
     until = time.time() + checked_duration(duration)
     override = Override(token_hex(4), checked_rule(target, rule), who, action, limits, until, note, by)
     what = f"limits {limits} for" if action == "limits" else action
@@ -176,7 +182,7 @@ def undo(
             added = [one for one in record.removed if one.until > now and (one.who, one.rule) not in others]
             if not (added or removed):
                 raise ConfigError(
-                    f"undo: nothing of {id!r} is left to undo, because it has ended or was changed again", code="RL-067"
+                    f"undo: nothing of {id!r} {NOTHING_LEFT}, because it has ended or was changed again", code="RL-067"
                 )
             return added, removed
 

@@ -110,6 +110,14 @@ class OverrideSet:
                 return entries
         raise StoreError(_CHANGED)
 
+    def note(self, change: Change) -> None:
+        """Add a change that is not one of the entries, such as a reset."""
+        for _ in range(_MAX_TRIES):
+            kept = self._read()
+            if self._write(kept, self._entries_in(kept), Record(change, [], [])):
+                return
+        raise StoreError(_CHANGED)
+
     def clear(self, change: Change) -> Sequence[Override]:
         """Remove all entries, also those without the right MAC. Return the others."""
         for _ in range(_MAX_TRIES):

@@ -33,6 +33,7 @@ from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.reload import Reloader, reloader
 from ratelimit_mw.engine.runtime import Sleep, async_sleep
 from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.page_paths import page_paths
 from ratelimit_mw.http.response import HeaderStyle, raw_headers
 from ratelimit_mw.http.views import AsgiRequest, peer_of
 from ratelimit_mw.rules.rule_set import RuleSet
@@ -99,6 +100,7 @@ class RateLimitMiddleware:
 
     def _build(self, settings: Settings, before: AsyncGate | None = None) -> Setup:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
+        settings = settings.exempting(page_paths(self._checked_app or self.app))
         gate = AsyncGate(settings, before=before)
         gate.warn_of_unused_slot_options()
         warn_of_authentication(self.app, gate.rule_set.keys, strict=settings.strict)
@@ -157,7 +159,10 @@ class RateLimitMiddleware:
             return
         try:
             _check_asyncio()
-            check_routes(self._checked_app, self._gate.settings)
+            settings = self._gate.settings
+            check_routes(self._checked_app, settings)
+            if settings.exempting(page_paths(self._checked_app)) is not settings:  # mounted since this was made
+                self._use(self._build(settings, self._gate))
         except ConfigError as error:
             self._fail(error)
             raise
@@ -173,7 +178,7 @@ class RateLimitMiddleware:
             way, charges, client = enter_asgi(rules, scope)
             if way is not None:
                 gate = setup.sync_gate
-                verdict = await setup.gate.take(way, charges) if gate is None else gate.take(way, charges)
+                verdict = await setup.gate.take(way, charges, scope) if gate is None else gate.take(way, charges, scope)
         if way is None or (verdict is not None and not verdict.allowed):
             refused = None if verdict is None else (verdict, client)
             await self._on_longer_way(setup, refused, scope, receive, send)

@@ -1,6 +1,6 @@
 """The command line, `ratelimit-mw` or `python -m ratelimit_mw`.
 
-The commands are `demo`, `check`, `schema`, `replay`, `serve`, and those of `ratelimit_mw.admin`.
+The commands are `demo`, `check`, `schema`, `replay`, `serve`, `dashboard`, and those of `ratelimit_mw.admin`.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from typing import Final
 from ratelimit_mw.admin.commands import add_commands
 from ratelimit_mw.admin.output import CommandParser
 from ratelimit_mw.admin.target import Target
-from ratelimit_mw.cli import check, demo, replay, serve
+from ratelimit_mw.cli import check, dashboard, demo, replay, serve
 from ratelimit_mw.cli.apps import target_of_app
 from ratelimit_mw.core.errors import ConfigError, RateLimitError
 from ratelimit_mw.settings.schema import settings_schema
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_to(commands)
     check.add_to(commands)
     serve.add_to(commands)
+    dashboard.add_to(commands)
     add_commands(commands, _target, has_file=True)
     replay.add_to(commands)
     about = "print the JSON Schema of a settings file, for editors"

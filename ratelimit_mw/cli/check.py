@@ -186,6 +186,7 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
         RuleSet(settings).algorithms,
         settings.store_timeout,
         remembers_refused=settings.remember_refused > 0,
+        counts=settings.metrics,
     )
     lines = [f"Store {redacted_url(store)}:"]
     if inspection is None:

@@ -16,9 +16,11 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.asgi.send import Message, Receive, Scope, Send
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.dashboard import dashboard
 from ratelimit_mw.http.callables import import_from_working_folder
+from ratelimit_mw.http.callers import checked_secret, is_loopback
 from ratelimit_mw.service import service
-from ratelimit_mw.service.access import checked_secret, is_loopback, socket_mode
+from ratelimit_mw.service.access import socket_mode
 from ratelimit_mw.service.app import Service
 
 _UNIX: Final = "unix:"
@@ -33,8 +35,9 @@ _MAX_MODE: Final = 0o777
 _MAX_PORT: Final = 65_535
 _PORT: Final = re.compile("[0-9]{1,5}")
 _MAX_WORKERS: Final = 512
+_PAGE: Final = "/dashboard"  # the path of the dashboard
 _NO_EXTRA: Final = "serve needs its extra, python3 -m pip install 'ratelimit-mw[{}]' ({})"
-_NOT_LOOPBACK: Final = "is neither loopback nor a unix socket: add --secret-file, so that strangers get no answer"
+_NOT_LOOPBACK: Final = "is neither loopback nor a unix socket: {}, so that strangers get no answer"
 
 
 def add_to(commands: Any) -> None:
@@ -61,6 +64,10 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--secret-file", metavar="FILE", help="file with the secret that callers send in X-RateLimit-Secret"
     )
+    parser.add_argument(
+        "--dashboard", action="store_true", help=f"also serve the page of the command `dashboard`, below {_PAGE}"
+    )
+    parser.add_argument("--write", action="store_true", help="with --dashboard: let operators change limits")
     parser.set_defaults(run=run)
 
 
@@ -71,6 +78,16 @@ class Address(NamedTuple):
     path: str | None
     host: str = ""
     port: int = 0
+
+
+class PageOptions(NamedTuple):
+    """Whether to serve the dashboard, and whether operators may change something there."""
+
+    is_served: bool
+    writes: bool
+
+
+NO_PAGE: Final = PageOptions(is_served=False, writes=False)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,6 +103,9 @@ def run(args: argparse.Namespace) -> int:
     addresses = [parse_address("--bind", text, secret) for text in args.bind or ["127.0.0.1:8900"]]
     grpc = [parse_address("--grpc", text, secret) for text in args.grpc]
     texts = [address.text for address in grpc]
+    if args.write and not args.dashboard:
+        raise ConfigError("--write: present without --dashboard, expected both", code="RL-051")
+    page = PageOptions(args.dashboard, args.write)
     try:
         import uvicorn  # noqa: PLC0415  # an extra that only this command needs
         from uvicorn.config import STARTUP_FAILURE  # noqa: PLC0415
@@ -95,9 +115,9 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise ConfigError(_NO_EXTRA.format("serve", error), code="RL-052") from error
     os.environ["WEB_CONCURRENCY"] = str(args.workers)  # for the check that processes do not have a store each
-    make_app(args.file, secret, texts, mode)  # raises for mistakes before any process starts
+    make_app(args.file, secret, texts, mode, page)  # raises for mistakes before any process starts
     config = uvicorn.Config(
-        partial(make_worker_app, args.file, secret, texts, mode),
+        partial(make_worker_app, args.file, secret, texts, mode, page),
         factory=True,
         workers=args.workers,
         http=BoundedProtocol,
@@ -111,8 +131,8 @@ def run(args: argparse.Namespace) -> int:
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_worker_healthcheck=_START_TIME,
     )
-    sockets = _listen(addresses, mode)
-    print(f"ratelimit_mw: serving {args.file} on {', '.join(_names(addresses, sockets, texts))}", flush=True)
+    sockets = listen(addresses, mode)
+    print(f"ratelimit_mw: serving {args.file} on {', '.join(names_of(addresses, sockets, texts))}", flush=True)
     try:
         supervisor = Multiprocess(config, sockets)
         supervisor.run()
@@ -123,20 +143,21 @@ def run(args: argparse.Namespace) -> int:
                 Path(address.path).unlink(missing_ok=True)
 
 
-def make_app(file: str, secret: str, grpc: Sequence[str], mode: int) -> Any:
+def make_app(file: str, secret: str, grpc: Sequence[str], mode: int, page: PageOptions = NO_PAGE) -> Any:
     """Return the ASGI app that one process serves."""
     import_from_working_folder()
     app = service(file, secret=secret)
-    return _WithGrpc(app, grpc, mode) if grpc else app
+    served: Any = _WithGrpc(app, grpc, mode) if grpc else app
+    return _WithPage(served, dashboard(file, write=page.writes)) if page.is_served else served
 
 
-def make_worker_app(file: str, secret: str, grpc: Sequence[str], mode: int) -> Any:
+def make_worker_app(file: str, secret: str, grpc: Sequence[str], mode: int, page: PageOptions = NO_PAGE) -> Any:
     """Return the app of a worker process, which calls this in its event loop.
 
     The worker ends if the settings have a mistake, which can happen after SIGHUP, and if its parent was killed.
     """
     try:
-        app = make_app(file, secret, grpc, mode)
+        app = make_app(file, secret, grpc, mode, page)
     except ConfigError as error:
         sys.exit(f"ratelimit_mw: {error}")
     parent = multiprocessing.parent_process()
@@ -187,6 +208,22 @@ class _Retiring:
         return close_after
 
 
+class _WithPage:
+    """The service, with the dashboard below a path."""
+
+    def __init__(self, app: Any, page: Any) -> None:
+        self._app: Final = app
+        self._page: Final = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a call."""
+        path = scope.get("path", "")
+        if scope["type"] == "http" and (path == _PAGE or path.startswith(f"{_PAGE}/")):
+            await self._page({**scope, "root_path": _PAGE}, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
 class _WithGrpc:
     """The service with its gRPC server, which starts and stops with the process."""
 
@@ -221,10 +258,11 @@ class _WithGrpc:
         await self._app(scope, stop_before_shutdown, start_first)
 
 
-def parse_address(option: str, text: str, secret: str) -> Address:
+def parse_address(option: str, text: str, secret: str, fix: str = "add --secret-file") -> Address:
     """Return the address in `HOST:PORT` or `unix:PATH`.
 
-    Raises `ConfigError` for other text, and for an address that needs a secret if `secret` is empty.
+    Raises `ConfigError` for other text, and for an address that needs a secret if `secret` is empty. `fix`: how to set
+    one.
     """
     if text.startswith(_UNIX):
         if not text[len(_UNIX) :]:
@@ -237,7 +275,7 @@ def parse_address(option: str, text: str, secret: str) -> Address:
             f"{option}: got {text!r}, expected HOST:PORT such as 127.0.0.1:8900, or unix:PATH", code="RL-051"
         )
     if not secret and not is_loopback(host):
-        raise ConfigError(f"{option}: {text} {_NOT_LOOPBACK}", code="RL-058")
+        raise ConfigError(f"{option}: {text} {_NOT_LOOPBACK.format(fix)}", code="RL-058")
     return Address(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", None, host, int(port))
 
 
@@ -264,7 +302,7 @@ def _read_secret(file: str | None) -> str:
     return checked_secret(secret, f"--secret-file {file}")
 
 
-def _listen(addresses: Sequence[Address], mode: int) -> list[socket.socket]:
+def listen(addresses: Sequence[Address], mode: int) -> list[socket.socket]:
     """Return a bound socket for each address. Raises `ConfigError` if one is not available.
 
     `mode`: the permissions of unix sockets.
@@ -314,7 +352,8 @@ def _remove_stale(path: str) -> None:
     raise FileExistsError(f"{path} is in use by a running server")
 
 
-def _names(addresses: Sequence[Address], sockets: Sequence[socket.socket], grpc: Sequence[str]) -> list[str]:
+def names_of(addresses: Sequence[Address], sockets: Sequence[socket.socket], grpc: Sequence[str]) -> list[str]:
+    """Return the addresses for the line that says where it serves."""
     names = []
     for address, one in zip(addresses, sockets, strict=True):
         if address.path is not None:

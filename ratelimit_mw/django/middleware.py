@@ -219,7 +219,7 @@ class RateLimitMiddleware:
     def _decide_in_thread(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         context = self._context(request)
         way, charges, client = self._enter(request, context)
-        if way is not None and self._admits(context, context.setup.gate.take(way, charges), client):
+        if way is not None and self._admits(context, context.setup.gate.take(way, charges, request.META), client):
             return None
         return run(self._decide_generally(request))
 
@@ -230,7 +230,8 @@ class RateLimitMiddleware:
         if way is not None:
             setup = context.setup
             gate = setup.sync_gate
-            verdict = await setup.gate.take(way, charges) if gate is None else gate.take(way, charges)
+            raw = request.META
+            verdict = await setup.gate.take(way, charges, raw) if gate is None else gate.take(way, charges, raw)
             if self._admits(context, verdict, client):
                 return None
         return await self._decide_generally(request)

@@ -15,7 +15,9 @@ from ratelimit_mw.core.memo import Budget, Memo, cached_property
 from ratelimit_mw.core.signatures import callable_name, reject_async
 from ratelimit_mw.core.verdict import Source, Verdict
 from ratelimit_mw.engine.delays import DelayCapacity, Delayed
-from ratelimit_mw.engine.observation import observer, record_policy, watch_store
+from ratelimit_mw.engine.entrance import request_line
+from ratelimit_mw.engine.live import LIVE, board_of, local_board
+from ratelimit_mw.engine.observation import digest, observer, record_policy, watch_store
 from ratelimit_mw.engine.offenders import RefusalReporter, reporter_for
 from ratelimit_mw.engine.refresh import Refresher, refresher_of
 from ratelimit_mw.engine.refusal_log import log_refusal
@@ -118,6 +120,7 @@ class BaseGate:
         self.settings: Final = settings
         self._integration: Final = integration
         self._is_nested: Final = is_nested
+        self._is_inner: Final = is_nested or rules is not None  # of another gate of the same app
         self._before = before
         self._lasting: Final[Lasting] = Lasting() if before is None else before._lasting  # noqa: SLF001  # the same class
         self.rule_set: Final = rules or RuleSet(settings)
@@ -171,11 +174,11 @@ class BaseGate:
         style = "none" if outer is not None and outer.headers_claimed else self.settings.headers
         return refusal_response(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
 
-    def report_refusal(self, verdict: Verdict) -> None:
-        """Log a refused request, and remember it if `remember_refused` is set."""
+    def report_refusal(self, verdict: Verdict, raw: Any) -> None:
+        """Log a refused request, and remember it if `remember_refused` is set. `raw`: see `request_line`."""
         log_refusal(verdict, self.settings.key_secret)
         if self.reporter is not None:
-            self.reporter.add(verdict)
+            self.reporter.add(verdict, request_line(raw))
 
     def store_for(self, source: Source) -> Store | AsyncStore:
         """Return the store that was charged for a verdict of this source."""
@@ -258,11 +261,17 @@ class BaseGate:
         if before is not None and before.settings.remember_refused == self.settings.remember_refused:
             self.reporter = before.reporter
         elif size := self.settings.remember_refused:
-            self.reporter = reporter_for(self._declared, size, is_async=self._awaits_callables)
+            keeper = self._declared
+            if self.settings.metrics and keeper.inventory is None and keeper.async_inventory is None:
+                keeper = local_board(self.settings)
+            self.reporter = reporter_for(keeper, size, is_async=self._awaits_callables)
             if self.reporter is None:
                 warn_or_fail([_KEEPS_NO_REFUSALS], strict=self.settings.strict)
         if self.settings.metrics:
             watch_store(self._declared, id(store), self._fallback)
+            if not self._is_inner and self._face.probes_store:
+                board = board_of(self._declared, self.settings)
+                LIVE.use(board, digest(self.settings), is_async=self._awaits_callables)
         if self._declared.is_cluster and not (self.settings.key_secret or self._is_nested):
             warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)
 

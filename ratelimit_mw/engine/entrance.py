@@ -47,5 +47,17 @@ def enter_wsgi(
     return rules.short_way(method or environ["REQUEST_METHOD"], path, peer, header_lines, endpoint_rules)
 
 
+def request_line(raw: Any) -> tuple[str, str]:
+    """Return method and path of a scope, an environ, or an object with `method` and `path`; empty texts for None."""
+    if raw is None:
+        return "", ""
+    if not isinstance(raw, Mapping):
+        return raw.method, raw.path
+    if "REQUEST_METHOD" in raw:
+        path = raw.get("PATH_INFO") or "/"
+        return raw["REQUEST_METHOD"], path.encode("latin-1", "replace").decode("utf-8", "replace")
+    return raw.get("method", "GET"), raw["path"]
+
+
 def _no_lines(_: str) -> Sequence[str]:
     return ()

@@ -86,7 +86,7 @@ class Flow(BaseGate, ABC):
         if self._observe is not None and verdict is not None:
             self._observe(verdict)
         if verdict is not None and not verdict.allowed:
-            self.report_refusal(verdict)
+            self.report_refusal(verdict, request)
         if may_be_delayed and verdict is not None and verdict.delay:
             await self._delay(verdict, sleep, held_slots, keys)
         return verdict

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -13,6 +13,7 @@ from ratelimit_mw.core.runtime import drain, run
 from ratelimit_mw.core.verdict import Source, Verdict, verdict_of
 from ratelimit_mw.engine.base_gate import ASGI, WSGI, Integration
 from ratelimit_mw.engine.flow import Flow
+from ratelimit_mw.engine.live import LIVE
 from ratelimit_mw.engine.offenders import LoopReporter, ThreadReporter
 from ratelimit_mw.engine.refresh import Refresher
 from ratelimit_mw.engine.runtime import AsyncioRuntime, Sleep, ThreadRuntime, async_sleep
@@ -66,8 +67,11 @@ class Gate(Flow):
         """Return the verdict on a request; None if no limit applies. `endpoint_rules`: the limits of its endpoint."""
         return run(self._admit(request, endpoint_rules))
 
-    def take(self, way: Way, charges: Sequence[Charge]) -> Verdict | None:
-        """Return the verdict on the charges that `RuleSet.short_way` found; None if nothing limits the request."""
+    def take(self, way: Way, charges: Sequence[Charge], raw: Any = None) -> Verdict | None:
+        """Return the verdict on the charges that `RuleSet.short_way` found; None if nothing limits the request.
+
+        `raw`: the request of which a refusal is reported, see `request_line`.
+        """
         if self._refresher is not None and self._refresher.clock() >= self._refresher.due:
             self._refresher.look_in_thread()
         if not charges:
@@ -84,7 +88,7 @@ class Gate(Flow):
         if self._observe is not None:
             self._observe(verdict)
         if not verdict.allowed:
-            self.report_refusal(verdict)
+            self.report_refusal(verdict, raw)
         return verdict
 
     async def _look(self, refresher: Refresher) -> None:
@@ -98,6 +102,8 @@ class Gate(Flow):
         """Send the latest refusals, then close the store if this gate created it."""
         if isinstance(self.reporter, ThreadReporter):
             self.reporter.flush()
+        if self.settings.metrics and not self._is_inner:
+            LIVE.end()
         if self._owns_store:
             self._store.close()
 
@@ -178,7 +184,7 @@ class AsyncGate(Flow):
         """
         return await self._admit(request, endpoint_rules, sleep)
 
-    async def take(self, way: Way, charges: Sequence[Charge]) -> Verdict | None:
+    async def take(self, way: Way, charges: Sequence[Charge], raw: Any = None) -> Verdict | None:
         """See `Gate.take`."""
         if self._refresher is not None and self._refresher.clock() >= self._refresher.due:
             self._refresher.look_in_loop()
@@ -196,7 +202,7 @@ class AsyncGate(Flow):
         if self._observe is not None:
             self._observe(verdict)
         if not verdict.allowed:
-            self.report_refusal(verdict)
+            self.report_refusal(verdict, raw)
         return verdict
 
     async def _look(self, refresher: Refresher) -> None:
@@ -226,5 +232,7 @@ class AsyncGate(Flow):
         await self._settlement_queues.get().drain()
         if isinstance(self.reporter, LoopReporter):
             await self.reporter.flush()
+        if self.settings.metrics and not self._is_inner:
+            await LIVE.aend()
         if self._owns_store:
             await self._store.aclose()

@@ -5,8 +5,6 @@ a flood of names that are refused once cannot displace a name that is refused of
 because finding the smallest count for each new name would take longer. A name is the key of a charge.
 """
 
-import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -14,16 +12,16 @@ from operator import itemgetter
 from typing import Final
 
 from ratelimit_mw.core.log import error_summary, warn_throttled
-from ratelimit_mw.core.memo import get_or_create
-from ratelimit_mw.core.runtime import spawn_task
 from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.engine.pulse import LoopPulse, ThreadPulse
 from ratelimit_mw.stores.contract import BaseStore
-from ratelimit_mw.stores.inventory import KEPT_CLIENTS, AsyncInventory, Inventory, Refusal
-from ratelimit_mw.stores.lifecycle import PerLoop, after_fork_in_child, call_at_exit, fork_safe_lock
+from ratelimit_mw.stores.inventory import KEPT_CLIENTS, MAX_METHOD, MAX_PATH, AsyncInventory, Inventory, Refusal
+from ratelimit_mw.stores.lifecycle import after_fork_in_child, call_at_exit, fork_safe_lock
 
+RequestLine = tuple[str, str]  # method and path
+NO_LINE: Final[RequestLine] = ("", "")
 INTERVAL: Final = 1.0  # seconds from the first refusal to the call of the store
 _NOT_SENT: Final = "the store did not receive the latest refusals, which `top` and `tail` will not show: %s"
-_NO_THREAD: Final = "no thread can be started to send refusals to the store: %s"
 
 
 class OffenderTable:
@@ -80,20 +78,20 @@ class _Refusals:
     def _reset(self) -> None:
         """Start empty. Also runs in a forked child, because its parent sends what was counted before."""
         self._table = OffenderTable(self._size)
-        self._latest: deque[tuple[float, int, Verdict]] = deque(maxlen=min(self._size, KEPT_CLIENTS))
+        self._latest: deque[tuple[float, int, Verdict, RequestLine]] = deque(maxlen=min(self._size, KEPT_CLIENTS))
 
     @property
     def is_pending(self) -> bool:
         """Whether there are refusals to send."""
         return bool(self._table)
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: Verdict, line: RequestLine) -> None:
         """Count a refusal for the client of the binding limit. A refusal without a binding limit is not counted."""
         binding = verdict.binding
         if binding is not None:
             with self._lock:
                 self._table.add(verdict.charges[binding].key)
-                self._latest.append((time.time(), binding, verdict))
+                self._latest.append((time.time(), binding, verdict, line))
 
     def drain(self) -> tuple[Mapping[str, int], Sequence[Refusal]]:
         """Return the highest counts and the latest refusals, and start from zero."""
@@ -103,9 +101,16 @@ class _Refusals:
         return table.highest(), [_refusal(*one) for one in latest]
 
 
-def _refusal(at: float, binding: int, verdict: Verdict) -> Refusal:
-    charge = verdict.charges[binding]
-    return Refusal(charge.key, charge.limit.notation, at, verdict.retry_after)
+def _refusal(at: float, binding: int, verdict: Verdict, line: RequestLine) -> Refusal:
+    charge, (method, path) = verdict.charges[binding], line
+    return Refusal(
+        charge.key, charge.limit.notation, at, verdict.retry_after, _plain(method[:MAX_METHOD]), _plain(path[:MAX_PATH])
+    )
+
+
+def _plain(text: str) -> str:
+    """Return text that every store and every answer can encode."""
+    return text.encode("utf-8", "replace").decode()
 
 
 class ThreadReporter:
@@ -115,23 +120,16 @@ class ThreadReporter:
         self._store: Final = store
         self._refusals: Final = _Refusals(size)
         self._calls_at_exit = False
-        self._reset()
-        after_fork_in_child(self._reset)
+        self._pulse: Final = ThreadPulse(self.flush, lambda: INTERVAL, "ratelimit_mw refused")
 
-    def _reset(self) -> None:
-        self.__dict__.pop("starting", None)
-        self._is_running = False
-
-    @property
-    def _starting(self) -> threading.Lock:
-        """Created on first use: gevent workers patch `threading` after the app is loaded and forked."""
-        return get_or_create(self, "starting", threading.Lock)
-
-    def add(self, verdict: Verdict) -> None:
-        """Count a refused request. Never raises."""
-        self._refusals.add(verdict)
-        if not self._is_running:
-            self._start()
+    def add(self, verdict: Verdict, line: RequestLine = NO_LINE) -> None:
+        """Count a refused request. Never raises. `line`: its method and path."""
+        self._refusals.add(verdict, line)
+        if not self._pulse.is_running:
+            if not self._calls_at_exit:
+                self._calls_at_exit = True
+                call_at_exit(self._flush_at_exit)
+            self._pulse.start()
 
     def flush(self) -> bool:
         """Send the refusals now. Return whether there were any. Logs an error of the store."""
@@ -141,29 +139,7 @@ class ThreadReporter:
                 self._store.add_refused(counts, latest)
             except Exception as error:  # noqa: BLE001  # no request waits for this
                 warn_throttled("remember_refused", _NOT_SENT, error_summary(error), code="RL-234")
-        return bool(counts)
-
-    def _start(self) -> None:
-        with self._starting:
-            if self._is_running:
-                return
-            if not self._calls_at_exit:
-                self._calls_at_exit = True
-                call_at_exit(self._flush_at_exit)
-            try:
-                threading.Thread(target=self._run, name="ratelimit_mw refused", daemon=True).start()
-                self._is_running = True
-            except RuntimeError as error:
-                warn_throttled("remember_refused thread", _NO_THREAD, error, code="RL-235")
-
-    def _run(self) -> None:
-        sent = True
-        while sent:
-            time.sleep(INTERVAL)
-            sent = self.flush()
-        self._is_running = False
-        if self._refusals.is_pending:  # a request was refused after the flush, and saw that this thread still ran
-            self._start()
+        return bool(counts) or self._refusals.is_pending
 
     def _flush_at_exit(self) -> None:
         self.flush()
@@ -175,37 +151,22 @@ class LoopReporter:
     def __init__(self, store: AsyncInventory, size: int) -> None:
         self._store: Final = store
         self._refusals: Final = _Refusals(size)
-        self._timers: Final = PerLoop(_Timer)
+        self._pulse: Final = LoopPulse(self.flush, lambda: INTERVAL)
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: Verdict, line: RequestLine = NO_LINE) -> None:
         """See `ThreadReporter`."""
-        self._refusals.add(verdict)
-        try:
-            timer = self._timers.get()
-        except RuntimeError:  # a thread without a loop; the next refusal in a loop sends this one, too
-            return
-        if not timer.is_set:
-            timer.is_set = True
-            asyncio.get_running_loop().call_later(INTERVAL, self._send, timer)
+        self._refusals.add(verdict, line)
+        self._pulse.start()
 
-    async def flush(self) -> None:
-        """Send the refusals now. Logs an error of the store."""
+    async def flush(self) -> bool:
+        """Send the refusals now. Return False: the next refusal sets the timer. Logs an error of the store."""
         counts, latest = self._refusals.drain()
         if counts:
             try:
                 await self._store.aadd_refused(counts, latest)
             except Exception as error:  # noqa: BLE001  # no request waits for this
                 warn_throttled("remember_refused", _NOT_SENT, error_summary(error), code="RL-234")
-
-    def _send(self, timer: "_Timer") -> None:
-        timer.is_set = False
-        spawn_task(self.flush())
-
-
-class _Timer:
-    """Whether one event loop will send the refusals."""
-
-    is_set = False
+        return False
 
 
 RefusalReporter = ThreadReporter | LoopReporter

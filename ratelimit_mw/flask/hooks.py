@@ -241,7 +241,7 @@ class Hooks:
         way, verdict, client, outer = None, None, None, environ.get("ratelimit_mw")
         if outer is None and setup.takes_short_way and not _may_have_user(self._app, environ):
             way, charges, client = enter_wsgi(gate.rule_set, environ, endpoint_rules)
-            verdict = None if way is None else gate.take(way, charges)
+            verdict = None if way is None else gate.take(way, charges, environ)
             if verdict is not None and verdict.allowed:
                 state = environ["ratelimit_mw"] = RateLimitState(verdict, gate, True)
                 _current_globals().ratelimit = state

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Final, Literal
+from zlib import crc32
 
 from msgspec import Struct
 
@@ -22,6 +23,7 @@ from ratelimit_mw.metrics.families import (
     WAITING,
 )
 from ratelimit_mw.metrics.registry import COUNTS
+from ratelimit_mw.metrics.sample import SAMPLE
 
 StoreCall = Literal["take", "settle"]
 ErrorKind = Literal["timeout", "connection", "rejected", "reply"]
@@ -30,7 +32,9 @@ OUTCOMES: Final = ("refused", "admitted")
 
 def count_decision(verdict: Verdict) -> None:
     """Count a verdict, and the limits that refused, including shadow limits."""
-    rule = verdict.rule or ""
+    rule, charges = verdict.rule or "", verdict.charges
+    if charges and crc32(charges[-1].key.encode("utf-8", "surrogatepass")) < SAMPLE.below:
+        SAMPLE.add(charges[-1].key, verdict)
     if len(verdict.decisions) == 1 and verdict.source == "store":
         (decision,) = verdict.decisions
         if decision.allowed and not decision.delay:  # most requests
@@ -38,7 +42,9 @@ def count_decision(verdict: Verdict) -> None:
             return
     COUNTS.add(REQUESTS, (rule, OUTCOMES[verdict.allowed], verdict.source))
     if not all([decision.allowed for decision in verdict.decisions]):  # noqa: C419  # a list is faster
-        for index, (charge, decision) in enumerate(zip(verdict.charges, verdict.decisions, strict=False)):
+        pairs = list(zip(verdict.charges, verdict.decisions, strict=False))
+        SAMPLE.add_shadowed(one.key for one, decision in pairs if one.role == "shadow" and not decision.allowed)
+        for index, (charge, decision) in enumerate(pairs):
             if not decision.allowed:
                 shadow = "true" if charge.role == "shadow" else "false"
                 COUNTS.add(REFUSALS, (rule, limit_label(verdict, index), shadow))

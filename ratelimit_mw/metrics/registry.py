@@ -6,7 +6,7 @@ switch threads. In a build without the global lock, counts can be lost.
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -50,6 +50,8 @@ class KeepsStates(Protocol):
 class Registry:
     """The counts of a process, in a list or in a file of `folder`.
 
+    `each_second`: functions that are called once a second, while requests are counted. Never raise.
+
     `cells`: the counts. The first is not used. The second is for series beyond the maximum. `admitted`: for each rule,
     the cell of its requests that the store admitted, once there was one. So counting most requests takes one lookup in
     a dict. `folder`: None if only this process reads the counts.
@@ -59,6 +61,7 @@ class Registry:
         self.cells: list[int] | memoryview[int] = [0] * CAPACITY
         self.admitted: Final[dict[str, int]] = {}
         self.folder: Path | None = None
+        self.each_second: Final[list[Callable[[], object]]] = []
         self._file: CountFile | None = None
         self._series: dict[Series, int] = {}
         self._lock = Lock()
@@ -125,6 +128,8 @@ class Registry:
         """Set the number of states in memory and mend the file, unless that was done within the last second."""
         if monotonic() >= self._update_due:
             self._update()
+            for call in self.each_second:
+                call()
 
     def _update(self) -> None:
         self._update_due = monotonic() + _UPDATE_INTERVAL

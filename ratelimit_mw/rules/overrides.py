@@ -1,8 +1,8 @@
 """Overrides: limits, an exemption or a block of one client for a time, and switches for everyone. Pure: no store.
 
 Policy: for each rule, the override with the narrowest description of the client decides, then the switch: a key in the
-store before a part of the key such as the user, before an address, before a network; an override of the rule before
-one of all rules. A switch to `off` or `shadow` lifts no block.
+store before a part of the key such as the user, before an address, before a network, before limits for everyone; an
+override of the rule before one of all rules. A switch to `off` or `shadow` lifts no block.
 """
 
 from collections import Counter
@@ -273,9 +273,8 @@ class ActiveOverrides:
         for limit_set, group in groupby(limits, lambda limit: limit.limit_set):
             own = list(group)
             entry, limit = self._entry_of(own, address, request, route, results)
-            switch = next((one.action for one in index.everyone if one.rule in limit_set.rule_names), None) or next(
-                (one.action for one in index.everyone if one.rule is None), None
-            )
+            switched = _first([[one for one in index.everyone if one.limits is None]], limit_set)
+            switch = None if switched is None else switched.action
             if entry is None and switch is None:
                 chosen += own
                 continue
@@ -336,7 +335,7 @@ class ActiveOverrides:
                     return entry, limit
             if entry.action == "block":
                 return entry, own[0]
-        return None, own[0]
+        return _first([[one for one in index.everyone if one.limits is not None]], rule), own[0]
 
 
 def _first(found: Iterable[Sequence[Override]], limit_set: LimitSet | None) -> Override | None:

@@ -7,16 +7,14 @@ from functools import lru_cache
 from hmac import compare_digest
 from typing import Any, Final
 
-from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.http.callers import checked_secret, is_local, is_loopback
 from ratelimit_mw.http.client_ip import ClientIPResolver
-from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.views import is_peer_lost
 from ratelimit_mw.service.answers import Rejected
 from ratelimit_mw.settings import Settings
 
 SECRET_HEADER: Final = "x-ratelimit-secret"  # noqa: S105  # a name
 _RAW_SECRET_HEADER: Final = SECRET_HEADER.encode()
-_MIN_LENGTH: Final = 16  # characters of a secret, so that it cannot be guessed
 
 _NOT_LOOPBACK: Final = (
     "this service has no secret, so it answers callers on loopback and unix sockets only; set a secret on both sides"
@@ -25,21 +23,6 @@ _WRONG_SECRET: Final = "X-RateLimit-Secret: missing or wrong, expected the secre
 _CLOSE: Final = [("Connection", "close")]
 LOST: Final = "client: unknown, expected a caller that keeps its connection open until it is answered"
 _CROSS_SITE: Final = "Origin: present, expected a program; the service does not answer web pages"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is a loopback address. A name is not one, because it may have any address."""
-    address = parse_address(host)
-    return address is not None and address.is_loopback
-
-
-def checked_secret(secret: str, place: str = "secret") -> str:
-    """Return the secret. Raises `ConfigError` if it is too short, or if a header cannot contain it."""
-    if not isinstance(secret, str):
-        raise ConfigError(f"{place}: got {type(secret).__name__}, expected text", code="RL-059")
-    if secret and (len(secret) < _MIN_LENGTH or not secret.isascii() or not secret.isprintable() or " " in secret):
-        raise ConfigError(f"{place}: expected at least {_MIN_LENGTH} ASCII characters without spaces", code="RL-059")
-    return secret
 
 
 @contextmanager
@@ -63,7 +46,7 @@ class Access:
         self.proxy_header: Final = resolver.header
         self._trusts: Final = resolver.trusts if settings.trusted_proxies else None
         self._secret: Final = checked_secret(secret).encode()
-        self._is_local: Final = lru_cache(maxsize=1024)(_is_local)
+        self._is_local: Final = lru_cache(maxsize=1024)(is_local)
 
     def check(self, scope: Mapping[str, Any]) -> None:
         """Raise `Rejected` for a caller that gets no answer. Its connection ends: idle ones stay for an hour."""
@@ -106,13 +89,3 @@ def web_page_problem(scope: Mapping[str, Any]) -> str | None:
     POST.
     """
     return _CROSS_SITE if any(name == b"origin" for name, _ in scope["headers"]) else None
-
-
-def _is_local(server: str | None, client: str | None) -> bool:
-    """Return whether both ends of a connection are on this host, as far as addresses show.
-
-    A server may report a name for its own end, and a unix socket has no addresses.
-    """
-    if server and parse_address(server) is not None and not is_loopback(server):
-        return False
-    return not client or is_loopback(client)

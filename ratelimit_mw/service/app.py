@@ -103,7 +103,7 @@ class LimitedAnswer(RateLimitMiddleware):
         verdict = None
         if way is not None:
             gate = setup.sync_gate
-            verdict = await setup.gate.take(way, charges) if gate is None else gate.take(way, charges)
+            verdict = await setup.gate.take(way, charges, request) if gate is None else gate.take(way, charges, request)
             if verdict is None or verdict.allowed:
                 await send({**_OK, "headers": [*_EMPTY, *raw(headers(verdict, setup.style))]})
                 await send(_END)

@@ -49,6 +49,11 @@ class Forwarded(Struct, frozen=True, gc=False):
     host: bytes | None = None
 
     @property
+    def path(self) -> str:
+        """The path, for a report of a refusal."""
+        return self.target.partition(b"?")[0].decode("utf-8", "replace")
+
+    @property
     def plain_path(self) -> str | None:
         """The path, if it needs no decoding."""
         path = self.target.partition(b"?")[0].decode("latin-1")

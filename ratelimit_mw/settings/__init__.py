@@ -32,6 +32,7 @@ from ratelimit_mw.settings.rule import (
     Rule,
     RuleOptions,
     rule_from,
+    texts_of,
 )
 from ratelimit_mw.settings.source import ORIGIN, CallSource, FileSource, Origin
 
@@ -153,6 +154,14 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
     def is_reloaded(self) -> bool:
         """Whether an integration takes over changes of their origin while the app runs."""
         return self.origin is not None and self.refresh > 0 and (self.reload or self.origin.source.is_polled)
+
+    def exempting(self, paths: Sequence[str]) -> "Settings":
+        """Return these settings with other paths that are exempt, too; the same object if all of them are."""
+        exempt = texts_of(self.exempt)
+        added = [path for path in paths if path not in exempt]
+        if not added:
+            return self
+        return self.pass_origin_to(replace(self, exempt=[*exempt, *added]), lambda changed: changed.exempting(paths))
 
     def pass_origin_to(self, made: "Settings", step: Callable[["Settings"], "Settings"]) -> "Settings":
         """Give `made`, which is `step(self)`, the same origin, so that a reload takes the step, too. Returns `made`."""

@@ -19,6 +19,7 @@ from ratelimit_mw.settings.options import Options
 
 _PREFIX: Final = "RATELIMIT_MW_"
 _OTHER_PREFIX: Final = "RATELIMIT_"
+DASHBOARD_SECRET: Final = "RATELIMIT_MW_DASHBOARD_SECRET"  # noqa: S105  # the name of a variable, which is no setting
 _SETTING: Final = "RATELIMIT_MW"  # the name of the mapping in the configuration of Flask and Django
 _NAME_AND_OPTION: Final = re.compile(rf"(\w+?)(?:_({'|'.join(Options.__annotations__)}))?", re.IGNORECASE)
 _SIMILARITY: Final = 0.9  # of a misspelled name, such as RATELIMIT_MV; 1 is equality
@@ -101,7 +102,7 @@ def read_environment(
     values: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for variable, text in environ.items():
-        if variable.startswith(_PREFIX):
+        if variable.startswith(_PREFIX) and variable != DASHBOARD_SECRET:
             option = variable.removeprefix(_PREFIX).lower()
             try:
                 with error_location(variable):

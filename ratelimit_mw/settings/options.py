@@ -194,10 +194,10 @@ class Options(TypedDict, total=False):
     remember_refused: Annotated[
         int,
         "how many of the clients that were refused most, and of the latest refusals, each process reports to the store "
-        "every second, for the commands `top` and `tail`; 0: none",
+        "every second, for the commands `top` and `tail`, and for `dashboard`; 0: none",
         check_remember_refused,
     ]
-    metrics: Annotated[bool, "counts decisions, for `PrometheusCollector` and OpenTelemetry"]
+    metrics: Annotated[bool, "counts decisions, for `PrometheusCollector`, OpenTelemetry and `dashboard`"]
     metrics_folder: Annotated[
         str,
         "a folder on this host where each process keeps its counts, so that one scrape has all; default: "

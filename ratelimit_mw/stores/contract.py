@@ -13,6 +13,7 @@ from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.inventory import AsyncInventory, Inventory
 from ratelimit_mw.stores.kept_overrides import AsyncOverrideKeeper, OverrideKeeper
+from ratelimit_mw.stores.live import AsyncLiveKeeper, LiveKeeper
 
 Clock = Callable[[], float]
 """Returns seconds: the clock configured for the store, or else monotonic time."""
@@ -66,6 +67,16 @@ class BaseStore:
     def async_override_keeper(self) -> AsyncOverrideKeeper | None:
         """The method for overrides that apps under asyncio call, if the store has it."""
         return self if isinstance(self, AsyncOverrideKeeper) else None
+
+    @property
+    def live_keeper(self) -> LiveKeeper | None:
+        """The methods for the dashboard, if the store has them."""
+        return self if isinstance(self, LiveKeeper) else None
+
+    @property
+    def async_live_keeper(self) -> AsyncLiveKeeper | None:
+        """The method for the dashboard that apps under asyncio call, if the store has it."""
+        return self if isinstance(self, AsyncLiveKeeper) else None
 
     def subscribe(self, listener: Listener) -> bool:  # noqa: ARG002  # a store without events
         """Send events to `listener`; a second time has no effect. Return whether the store has any events."""
@@ -152,6 +163,16 @@ class _Completed(BaseStore):
     def async_override_keeper(self) -> AsyncOverrideKeeper | None:
         """See `BaseStore`."""
         return self._store if isinstance(self._store, AsyncOverrideKeeper) else None
+
+    @property
+    def live_keeper(self) -> LiveKeeper | None:
+        """See `BaseStore`."""
+        return self._store if isinstance(self._store, LiveKeeper) else None
+
+    @property
+    def async_live_keeper(self) -> AsyncLiveKeeper | None:
+        """See `BaseStore`."""
+        return self._store if isinstance(self._store, AsyncLiveKeeper) else None
 
 
 def declared(store: object) -> BaseStore:

@@ -19,6 +19,7 @@ from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.kept_overrides import KeptOverrides
 from ratelimit_mw.stores.lease import LeaseManager
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child, call_at_exit
+from ratelimit_mw.stores.live import Live, Report, Wanted
 
 _CLOCK_RESOLUTION: Final = 0.001  # seconds of the event loop's clock; a timer may fire so much too early
 
@@ -252,6 +253,15 @@ class GuardedStore(_Declared):
         changes: Sequence[bytes] = self._store.read_changes()
         return changes
 
+    def add_live(self, reports: Sequence[Report]) -> None:
+        """See `LiveKeeper.add_live`."""
+        self._store.add_live(reports)
+
+    def read_live(self, wanted: Wanted) -> Live:
+        """See `LiveKeeper.read_live`."""
+        live: Live = self._store.read_live(wanted)
+        return live
+
     def close(self) -> None:
         """Refund unused leased units and close this store's own connections. The store can be used again."""
         run(self._calls.aclose())
@@ -274,6 +284,10 @@ class AsyncGuardedStore(_GuardedCalls, _Declared):
         self.guard.check()
         kept: KeptOverrides | None = await self._store.aread_overrides(known)
         return kept
+
+    async def aadd_live(self, reports: Sequence[Report]) -> None:
+        """See `LiveKeeper.add_live`."""
+        await self._store.aadd_live(reports)
 
     async def aclose(self) -> None:
         """See `GuardedStore.close`."""

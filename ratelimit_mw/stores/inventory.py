@@ -14,6 +14,8 @@ from ratelimit_mw.core.limit import Limit
 KEPT_SECONDS: Final = 3600  # how long a store keeps refusals
 KEPT_CLIENTS: Final = 1000  # clients that a store keeps for each minute: those with the most refusals
 KEPT_REFUSALS: Final = 10_000  # about how many of the latest refusals a store keeps
+MAX_METHOD: Final = 20  # characters
+MAX_PATH: Final = 200  # characters
 
 
 class KeyPage(Struct, frozen=True):
@@ -32,12 +34,15 @@ class Refusal(Struct, frozen=True):
     """A refused request. `key`: the `Charge.key` that refused it. `limit`: its canonical notation.
 
     `at`: seconds since 1970, by the clock of the process that refused it. `retry_after`: seconds; infinite for never.
+    `method`, `path`: of the request, at most `MAX_PATH` characters; empty if unknown.
     """
 
     key: str
     limit: str
     at: float
     retry_after: float
+    method: str = ""
+    path: str = ""
 
 
 class NumberedRefusal(Struct, frozen=True):

@@ -31,7 +31,7 @@ def open_async_store(url: str, timeout: float) -> AsyncStore:
     return _redis().AsyncRedisStore(url, timeout=timeout) if store is None else store
 
 
-def inspect_store(url: str, algorithms: Iterable[str], timeout: float, *, remembers_refused: bool) -> Any:
+def inspect_store(url: str, algorithms: Iterable[str], timeout: float, *, remembers_refused: bool, counts: bool) -> Any:
     """Inspect the servers of a URL, see `inspection.inspect`. Return None for a store without a server.
 
     Raises `ConfigError` as `open_store` does.
@@ -41,7 +41,7 @@ def inspect_store(url: str, algorithms: Iterable[str], timeout: float, *, rememb
     _redis()
     from ratelimit_mw.stores.redis.inspection import inspect  # noqa: PLC0415  # as in _redis
 
-    return inspect(url, PREFIX, algorithms, timeout, remembers_refused=remembers_refused)
+    return inspect(url, PREFIX, algorithms, timeout, remembers_refused=remembers_refused, counts=counts)
 
 
 def open_unchecked(url: str, timeout: float) -> Any:

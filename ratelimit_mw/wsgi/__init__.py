@@ -14,6 +14,7 @@ from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.reload import reloader
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.page_paths import page_paths
 from ratelimit_mw.http.response import HeaderStyle
 from ratelimit_mw.http.views import WsgiRequest
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
@@ -63,6 +64,7 @@ class RateLimitMiddleware:
 
     def _build(self, settings: Settings, before: Gate | None = None) -> Setup:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
+        settings = settings.exempting(page_paths(self.app))
         gate = Gate(settings, before=before)
         gate.rule_set.adapt_to_router(self.app)
         gate.warn_of_unused_slot_options()
@@ -93,7 +95,7 @@ class RateLimitMiddleware:
         way, verdict, client = None, None, None
         if setup.takes_short_way and "ratelimit_mw" not in environ and not environ.get("REMOTE_USER"):
             way, charges, client = enter_wsgi(setup.gate.rule_set, environ)
-            verdict = None if way is None else setup.gate.take(way, charges)
+            verdict = None if way is None else setup.gate.take(way, charges, environ)
         if way is None or (verdict is not None and not verdict.allowed):
             return self._decide(setup, verdict, client, environ, start_response)
         is_limited = verdict is not None

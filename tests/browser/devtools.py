@@ -20,6 +20,23 @@ OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--d
 WITHIN = 60.0  # seconds
 LOGGED = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded", "Network.loadingFailed")
 
+# the visible elements that extend beyond the left or right side of the window; not those that an element .cut clips
+BEYOND = """(() => {
+  const width = document.documentElement.clientWidth;
+  return [...document.querySelectorAll("body *")].filter((one) => {
+    const box = one.getBoundingClientRect();
+    const isSeen = one.checkVisibility() && !one.closest(".cut") && box.width > 0;
+    return isSeen && (box.left < -0.5 || box.right > width + 0.5);
+  }).map((one) => `${one.tagName} ${one.className} ${one.textContent.slice(0, 40)}`);
+})()"""
+KEYS = {  # the code and the text of keys that have no letter
+    "Tab": (9, ""),
+    "Enter": (13, "\r"),
+    "Escape": (27, ""),
+    " ": (32, " "),
+    "ArrowRight": (39, ""),
+}
+
 
 class Page:
     """The only tab of a browser. `messages`: its console output, including errors and failed requests."""
@@ -57,6 +74,13 @@ class Page:
     def value(self, expression: str) -> Any:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         return found["result"].get("value")
+
+    def press(self, key: str, *, shift: bool = False) -> None:
+        """Press a key that is in `KEYS`, or the key of a letter."""
+        code, text = KEYS.get(key, (ord(key[0].upper()), key))
+        pressed = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **pressed)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **pressed)
 
     def save(self, path: Path) -> None:
         """Save a screenshot of the visible part of the page."""

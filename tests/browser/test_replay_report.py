@@ -5,18 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from browser.devtools import Page, browser
+from browser.devtools import BEYOND, Page, browser
 from replay.day import report_of_the_day
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "docs/_build/screenshots"
-# the visible elements that extend beyond the left or right side of the window
-BEYOND = """(() => {
-  const width = document.documentElement.clientWidth;
-  return [...document.querySelectorAll("body *")].filter((one) => {
-    const box = one.getBoundingClientRect();
-    return one.checkVisibility() && box.width > 0 && (box.left < -0.5 || box.right > width + 0.5);
-  }).map((one) => `${one.tagName} ${one.className} ${one.textContent.slice(0, 40)}`);
-})()"""
 LEGENDS = """[...document.querySelectorAll(".u-legend")].map((legend) =>
   [...legend.querySelectorAll(".u-series")].map((one) =>
     [one.querySelector(".u-label").innerText, one.querySelector(".u-value").innerText]))"""

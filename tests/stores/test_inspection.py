@@ -17,6 +17,7 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.redis.inspection import (
     CLIENT_COMMANDS,
     CLUSTER_COMMANDS,
+    METRICS_COMMANDS,
     REMEMBER_REFUSED_COMMANDS,
     SCRIPT_COMMANDS,
     SORTED_SET_COMMANDS,
@@ -147,6 +148,18 @@ def test_rights_of_remember_refused_match_the_documented_ones() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/who-is-limited.md").read_text("utf-8")
     granted = page.partition("ACL SETUSER ratelimit +xadd")[2].partition("\n")[0].split()
     assert {"xadd", *(name.removeprefix("+") for name in granted)} == {*REMEMBER_REFUSED_COMMANDS} - {*SCRIPT_COMMANDS}
+
+
+@pytest.mark.parametrize("missing", METRICS_COMMANDS)
+def test_a_missing_right_of_metrics_is_named(missing: str, server: RedisServer) -> None:
+    grant(server, sorted({*WITHOUT, *METRICS_COMMANDS} - {missing}))
+    assert inspect(url(server.url), "rl:", ["gcra"], 0.05, counts=True).nodes[0].missing == [missing]
+
+
+def test_rights_of_metrics_match_the_documented_ones() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/watch-it-live.md").read_text("utf-8")
+    granted = page.partition("ACL SETUSER ratelimit +hdel")[2].partition("\n")[0].split()
+    assert {"hdel", *(name.removeprefix("+") for name in granted)} == {*METRICS_COMMANDS} - {*SCRIPT_COMMANDS}
 
 
 def test_check_names_all_missing_rights_together(check: Check, server: RedisServer) -> None:

@@ -14,12 +14,14 @@ from ratelimit_mw.stores.guarded import Guard
 from ratelimit_mw.stores.inventory import Refusal
 from ratelimit_mw.stores.kept_overrides import KeptOverrides
 from ratelimit_mw.stores.lifecycle import PerLoop
+from ratelimit_mw.stores.live import Report
 from ratelimit_mw.stores.redis.async_transport import AsyncTransport
 from ratelimit_mw.stores.redis.batcher import Batcher, Outcome
 from ratelimit_mw.stores.redis.commands import DEFAULT_MODE, EncodedGroup, RedisCommands, TakeMode
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, REPLY_GRACE, Deadline
 from ratelimit_mw.stores.redis.inventory import add_refused
 from ratelimit_mw.stores.redis.kept_overrides import read_overrides
+from ratelimit_mw.stores.redis.live import add_live
 from ratelimit_mw.stores.redis.protocol import Command, Part, T
 from ratelimit_mw.stores.redis.scripts import read_decisions_by_group
 
@@ -95,6 +97,10 @@ class AsyncioStore(RedisCommands):
     async def aread_overrides(self, known: str) -> KeptOverrides | None:
         """See `OverrideKeeper.read_overrides`."""
         return await self._run(lambda sender: read_overrides(sender, self._prefix, known))
+
+    async def aadd_live(self, reports: Sequence[Report]) -> None:
+        """See `LiveKeeper.add_live`."""
+        await self._run(lambda sender: add_live(sender, self._prefix, reports))
 
     async def aclose(self) -> None:
         """See `RedisStore.close`."""

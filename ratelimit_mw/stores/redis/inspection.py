@@ -35,6 +35,7 @@ SORTED_SET_COMMANDS: Final = (
     "zscore",
 )
 REMEMBER_REFUSED_COMMANDS: Final = ("pexpire", "xadd", "zincrby", "zremrangebyrank")  # with `remember_refused`
+METRICS_COMMANDS: Final = ("hdel", "hget", "hgetall", "hset", "pexpire")  # with `metrics`, for the dashboard
 CLIENT_COMMANDS: Final = ("eval", "evalsha", "hmget", "script|load", "unlink")
 CLUSTER_COMMANDS: Final = ("asking", "cluster|slots")
 _WRONG_KINDS: Final = {  # servers that the URL of a single server must not name, by mode or role
@@ -91,17 +92,24 @@ class Inspection(Struct):
 
 
 def inspect(
-    url: str, prefix: str, algorithms: Iterable[str], timeout: float, *, remembers_refused: bool = False
+    url: str,
+    prefix: str,
+    algorithms: Iterable[str],
+    timeout: float,
+    *,
+    remembers_refused: bool = False,
+    counts: bool = False,
 ) -> Inspection:
     """Connect to the servers of a URL and inspect them. `timeout`: seconds that a request would wait for them.
 
-    `remembers_refused`: the setting `remember_refused`, whose scripts need rights of their own.
+    `remembers_refused`, `counts`: the settings `remember_refused` and `metrics`, whose scripts need further rights.
     """
     names = frozenset(algorithms)
     called = [
         *SCRIPT_COMMANDS,
         *(SORTED_SET_COMMANDS if names & _SORTED_SET_ALGORITHMS else ()),
         *(REMEMBER_REFUSED_COMMANDS if remembers_refused else ()),
+        *(METRICS_COMMANDS if counts else ()),
     ]
     commands = tuple(dict.fromkeys(called))
     if url.startswith(CLUSTER_SCHEMES):

@@ -33,6 +33,7 @@ _KEPT_MS: Final = KEPT_SECONDS * 1000
 _COUNT_REFUSED: Final = read_lua("stores/redis/refused_top")
 _KEEP_REFUSED: Final = read_lua("stores/redis/refused_tail")
 _FIELDS: Final = (b"k", b"l", b"t", b"w")  # the fields of an entry: key, limit, time in microseconds, wait in seconds
+_LINE: Final = (b"m", b"p")  # method and path
 
 Cursor = int | str | bytes
 Scan = Callable[[Cursor, Sender], Coroutine[Any, Any, tuple[Cursor, list[bytes]]]]
@@ -110,7 +111,14 @@ async def add_refused(sender: Sender, prefix: str, counts: Mapping[str, int], la
         fields = [
             value
             for one in part
-            for value in (_encoded(one.key), one.limit, round(one.at * MICROSECONDS), repr(one.retry_after))
+            for value in (
+                _encoded(one.key),
+                one.limit,
+                round(one.at * MICROSECONDS),
+                repr(one.retry_after),
+                _encoded(one.method),
+                _encoded(one.path),
+            )
         ]
         await sender.send(("EVAL", _KEEP_REFUSED, 1, tail, _KEPT_MS, KEPT_REFUSALS, len(part), *fields))
 
@@ -149,7 +157,8 @@ def _refusal(fields: Any) -> Refusal:
     try:
         values = dict(_pairs(fields))
         key, limit, at, wait = (values[name] for name in _FIELDS)
-        return Refusal(_decoded(key), _decoded(limit), int(at) / MICROSECONDS, float(wait))
+        line = [_decoded(values.get(name, b"")) for name in _LINE]  # which an earlier version did not write
+        return Refusal(_decoded(key), _decoded(limit), int(at) / MICROSECONDS, float(wait), *line)
     except (KeyError, ValueError) as error:
         raise StoreError(f"the stream of refusals has an entry of another program: {fields!r:.200}") from error
 

@@ -14,6 +14,7 @@ from ratelimit_mw.core.runtime import run
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.kept_overrides import KeptOverrides
 from ratelimit_mw.stores.lifecycle import after_fork_in_child
+from ratelimit_mw.stores.live import Live, Report, Wanted
 from ratelimit_mw.stores.redis.commands import RedisCommands, settling_calls
 from ratelimit_mw.stores.redis.deadline import LATE_WORK_TIMEOUT, Deadline
 from ratelimit_mw.stores.redis.inventory import (
@@ -26,6 +27,7 @@ from ratelimit_mw.stores.redis.inventory import (
     most_refused,
 )
 from ratelimit_mw.stores.redis.kept_overrides import read_changes, read_overrides, write_overrides
+from ratelimit_mw.stores.redis.live import add_live, read_live
 from ratelimit_mw.stores.redis.protocol import Command, Part, T
 
 _MAX_THREADS: Final = 64
@@ -174,6 +176,14 @@ class ThreadStore(RedisCommands):
     def read_changes(self) -> Sequence[bytes]:
         """See `OverrideKeeper.read_changes`."""
         return run(read_changes(self._sender(each=True), self._prefix))
+
+    def add_live(self, reports: Sequence[Report]) -> None:
+        """See `LiveKeeper.add_live`."""
+        run(add_live(self._sender(each=True), self._prefix, reports))
+
+    def read_live(self, wanted: Wanted) -> Live:
+        """See `LiveKeeper.read_live`."""
+        return run(read_live(self._sender(each=True), self._prefix, wanted))
 
     def close(self) -> None:
         """Close the connections that this store opened. The store can be used again."""

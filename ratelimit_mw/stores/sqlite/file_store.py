@@ -15,9 +15,11 @@ from ratelimit_mw.stores.contract import BaseStore
 from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.kept_overrides import KeptOverrides
 from ratelimit_mw.stores.lifecycle import REGISTRY, StoreOverrides, after_fork_in_child
+from ratelimit_mw.stores.live import Live, Report, Wanted
 from ratelimit_mw.stores.sqlite.batcher import Batcher
 from ratelimit_mw.stores.sqlite.database import Busy, Database, FileUse
 from ratelimit_mw.stores.sqlite.kept_overrides import read_changes, read_overrides, write_overrides
+from ratelimit_mw.stores.sqlite.live import add_live, read_live
 from ratelimit_mw.stores.sqlite.refused import add_refused, key_page, latest_refusals, most_refused
 from ratelimit_mw.stores.sqlite.table import StateTable, Work
 
@@ -108,6 +110,15 @@ class FileStore(BaseStore):
         changes: Sequence[bytes] = self._query(read_changes, self._table.prefix)
         return changes
 
+    def add_live(self, reports: Sequence[Report]) -> None:
+        """See `LiveKeeper.add_live`."""
+        self._query(add_live, (self._table.prefix, reports))
+
+    def read_live(self, wanted: Wanted) -> Live:
+        """See `LiveKeeper.read_live`."""
+        live: Live = self._query(read_live, (self._table.prefix, wanted))
+        return live
+
     def _query(self, work: Callable[[Any, Any], Any], argument: Any) -> Any:
         return self._database.run(work, argument, self._timeout)
 
@@ -147,6 +158,10 @@ class FileStore(BaseStore):
         """See `OverrideKeeper.read_overrides`. A thread of the store reads, because the set may be large."""
         kept: KeptOverrides | None = await self._submit(partial(self.read_overrides, known))
         return kept
+
+    async def aadd_live(self, reports: Sequence[Report]) -> None:
+        """See `LiveKeeper.add_live`. A thread of the store does it, because no request waits for it."""
+        await self._submit(partial(self.add_live, reports))
 
     async def aclose(self) -> None:
         """See `close`."""

@@ -25,6 +25,8 @@ SCHEMA: Final = (
       number INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB, limit_text TEXT, at REAL, wait REAL
     )
     """,
+    # apart from `refusals`, which an earlier version has created without these columns
+    "CREATE TABLE IF NOT EXISTS refused_lines (number INTEGER PRIMARY KEY, method TEXT, path BLOB)",
 )
 _PAGE: Final = 1000  # keys
 _MINUTE: Final = 60  # seconds
@@ -38,8 +40,13 @@ _TRIM: Final = (
 _APPEND: Final = "INSERT INTO refusals (key, limit_text, at, wait) VALUES (?, ?, ?, ?)"
 _CUT: Final = "DELETE FROM refusals WHERE number <= (SELECT max(number) FROM refusals) - ? OR at < ?"
 _MOST: Final = "SELECT key, sum(refusals) FROM refused WHERE minute >= ? GROUP BY key"
-_AFTER: Final = "SELECT * FROM refusals WHERE number > ? ORDER BY number LIMIT ?"
-_LATEST: Final = "SELECT * FROM (SELECT * FROM refusals ORDER BY number DESC LIMIT ?) ORDER BY number"
+_LINE: Final = "INSERT OR REPLACE INTO refused_lines VALUES (?, ?, ?)"
+_CUT_LINES: Final = "DELETE FROM refused_lines WHERE number < (SELECT min(number) FROM refusals)"
+_AFTER: Final = "SELECT * FROM refusals NATURAL LEFT JOIN refused_lines WHERE number > ? ORDER BY number LIMIT ?"
+_LATEST: Final = (
+    "SELECT * FROM (SELECT * FROM refusals ORDER BY number DESC LIMIT ?) NATURAL LEFT JOIN refused_lines "
+    "ORDER BY number"
+)
 
 
 def key_page(connection: Connection, prefix: bytes, after: bytes, seen: int) -> tuple[KeyPage, bytes]:
@@ -65,8 +72,11 @@ def add_refused(connection: Connection, added: tuple[Mapping[str, int], Sequence
     connection.executemany(_ADD, [(minute, _bytes(key), number) for key, number in counts.items()])
     connection.execute(_TRIM, (minute, KEPT_CLIENTS))
     connection.execute("DELETE FROM refused WHERE minute < ?", (minute - KEPT_SECONDS // _MINUTE,))
-    connection.executemany(_APPEND, [(_bytes(one.key), one.limit, one.at, one.retry_after) for one in latest])
+    for one in latest:
+        added_row = connection.execute(_APPEND, (_bytes(one.key), one.limit, one.at, one.retry_after))
+        connection.execute(_LINE, (added_row.lastrowid, one.method, _bytes(one.path)))
     connection.execute(_CUT, (KEPT_REFUSALS, now - KEPT_SECONDS))
+    connection.execute(_CUT_LINES)
     connection.execute("COMMIT")
 
 
@@ -83,8 +93,8 @@ def latest_refusals(connection: Connection, wanted: tuple[str | None, int]) -> S
     else:
         rows = connection.execute(_AFTER, (int(after), most)).fetchall()
     return [
-        NumberedRefusal(str(number), Refusal(_text(key), limit, at, retry_after))
-        for number, key, limit, at, retry_after in rows
+        NumberedRefusal(str(number), Refusal(_text(key), limit, at, retry_after, method or "", _text(path or b"")))
+        for number, key, limit, at, retry_after, method, path in rows
     ]
 
 

@@ -1,0 +1,188 @@
+"""Decides who may see the dashboard, and who may change something.
+
+With a secret: the cookie of a login, or the secret itself, as Bearer or as the password of Basic. With `authorize`: as
+it says. With neither: callers on this host only, for a development server. For others, nothing is read from the store.
+"""
+
+import os
+import time
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from hmac import compare_digest, digest
+from secrets import token_urlsafe
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from ratelimit_mw.algorithms.notation import parse
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.http.callers import checked_secret, is_local, is_loopback
+from ratelimit_mw.http.client_ip import ClientIPResolver, client_address
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.loading import DASHBOARD_SECRET
+from ratelimit_mw.stores.memory import MemoryStore
+
+Role = Literal["viewer", "operator"]
+Authorize = Callable[[Request], Any]
+"""Returns the role of who sent a request; None or False for no access. May be async under ASGI."""
+
+COOKIE: Final = "ratelimit_mw"
+_ROLES: Final = ("viewer", "operator")
+_SESSION: Final = 12 * 3600  # seconds
+_TRIES: Final = parse("10/minute using fixed_window")[0]  # wrong secrets of an address
+_IPV6_PREFIX: Final = 64
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+_NAME: Final = "dashboard"  # of a person who has no name
+
+
+class Denied(Exception):
+    """A request that gets no answer. `retry_after`: seconds until the address may try again."""
+
+    def __init__(self, status: int, text: str, retry_after: float = 0.0) -> None:
+        super().__init__(text)
+        self.status: Final = status
+        self.retry_after: Final = retry_after
+
+
+class Viewer(Struct, frozen=True):
+    """Who sent a request. `credential`: what proves it, from which the token is made. `until`: the end of the session.
+
+    `cookie`: to be set, because the request had none.
+    """
+
+    name: str
+    role: Role
+    credential: str
+    until: float | None = None
+    cookie: str | None = None
+
+    @property
+    def token(self) -> str:
+        """The token that a POST has to send, and that another site's page cannot know."""
+        return digest(self.credential.encode("utf-8", "replace"), b"X-Token", "sha256").hex()
+
+
+class Access:
+    """Checks requests. `has_secret`: whether there is a login page. Raises `ConfigError` for an invalid secret.
+
+    `secret`: None for that of the environment. `authorize`: see `Authorize`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        secret: str | None,
+        authorize: Authorize | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if secret is None and authorize is None:
+            secret = os.environ.get(DASHBOARD_SECRET)
+        if secret == "":
+            raise ConfigError("secret: is empty, expected at least 16 characters", code="RL-070")
+        if authorize is not None and not callable(authorize):
+            raise ConfigError(f"authorize: got {authorize!r:.100}, expected a callable of the request", code="RL-071")
+        if secret is not None and authorize is not None:
+            raise ConfigError("dashboard: got both secret and authorize, expected one of them", code="RL-071")
+        self._secret: Final = checked_secret(secret or "", "secret").encode()
+        self.authorize: Final = authorize
+        self.has_secret: Final = bool(self._secret)
+        self._clock: Final = clock
+        self._resolver: Final = ClientIPResolver(settings.trusted_proxies, settings.proxy_header)
+        self._tries: Final = MemoryStore(max_keys=10_000)
+
+    def viewer(self, request: Request, cookie: str | None, authorized: object = None) -> Viewer:
+        """Return who sent a request. Raises `Denied`. `authorized`: what `authorize` returned."""
+        if self.authorize is not None:
+            return self._authorized(request, cookie, authorized)
+        if not self._secret:
+            return self._local(request, cookie)
+        session = self._session(cookie)
+        if session is not None:
+            return session
+        name, sent = _sent_secret(request.header("authorization"))
+        if sent is None:
+            raise Denied(401, "Authorization: missing, expected the secret of the dashboard")
+        self.check(request, sent)
+        return Viewer(name or _NAME, "operator", self._secret.decode())
+
+    def check(self, request: Request, sent: str) -> None:
+        """Raise `Denied` for a wrong secret, and for any after ten wrong ones of an address in a minute."""
+        charge = Charge(f"{{{self._address(request)}}}:secret", _TRIES)
+        (decision,) = self._tries.peek([charge])
+        if not decision.allowed:
+            wait = f"{decision.retry_after:.0f}"
+            raise Denied(429, f"Too many tries: try again in {wait} s.", decision.retry_after)
+        if not compare_digest(sent.encode("utf-8", "replace"), self._secret):
+            self._tries.take([charge])
+            raise Denied(401, "Wrong secret.")
+
+    def new_session(self) -> tuple[str, int]:
+        """Return the value of a cookie, and the seconds for which it is valid."""
+        value = f"{int(self._clock()) + _SESSION}.{token_urlsafe(16)}"
+        return f"{value}.{self._mac(value)}", _SESSION
+
+    def _session(self, cookie: str | None) -> Viewer | None:
+        value, _, mac = (cookie or "").rpartition(".")
+        if not value or not compare_digest(mac.encode("utf-8", "replace"), self._mac(value).encode()):
+            return None
+        until = float(value.partition(".")[0])
+        return Viewer(_NAME, "operator", cookie or "", until) if until > self._clock() else None
+
+    def _mac(self, value: str) -> str:
+        return digest(self._secret, f"session:{value}".encode("utf-8", "replace"), "sha256").hex()
+
+    def _authorized(self, request: Request, cookie: str | None, authorized: object) -> Viewer:
+        if authorized is None or authorized is False:
+            raise Denied(401, "authorize: returned no role for this request")
+        if authorized not in _ROLES:
+            text = f"authorize: returned {authorized!r:.100}, expected None, 'viewer' or 'operator'"
+            raise Denied(401, text)
+        role: Role = "operator" if authorized == "operator" else "viewer"
+        return _with_cookie(request.user or _NAME, role, cookie)
+
+    def _local(self, request: Request, cookie: str | None) -> Viewer:
+        """Return the operator, for a caller on this host that is no proxy's, and no page of another site."""
+        host = (request.header("host") or "").rpartition(":")[0] or request.header("host") or ""
+        host = host.removeprefix("[").removesuffix("]")
+        is_here = is_local(_server(request.raw), _peer(request.raw)) and (host == "localhost" or is_loopback(host))
+        if not is_here or any(request.header_lines(name) for name in _FORWARDED):
+            raise Denied(401, f"secret: the dashboard has none, so it answers on loopback only; set {DASHBOARD_SECRET}")
+        return _with_cookie(_NAME, "operator", cookie)
+
+    def _address(self, request: Request) -> str:
+        client = self._resolver.client_in(_peer(request.raw), request.header_lines)
+        return client_address(client, _IPV6_PREFIX) or ""
+
+
+def _with_cookie(name: str, role: Role, cookie: str | None) -> Viewer:
+    """Return a viewer whose token is made from a cookie, as all processes can check it."""
+    if cookie:
+        return Viewer(name, role, cookie)
+    new = token_urlsafe(24)
+    return Viewer(name, role, new, cookie=new)
+
+
+def _sent_secret(header: str | None) -> tuple[str, str | None]:
+    """Return the name and the secret in `Authorization`; None if it has none."""
+    kind, _, value = (header or "").strip().partition(" ")
+    if kind.lower() == "bearer":
+        return "", value.strip()
+    if kind.lower() != "basic":
+        return "", None
+    try:
+        name, colon, secret = b64decode(value.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        return "", ""
+    return (name if name.isprintable() else "")[:100], secret if colon else ""
+
+
+def _peer(raw: Mapping[str, Any]) -> str | None:
+    client = raw.get("client")
+    return client[0] if client else raw.get("REMOTE_ADDR") or None
+
+
+def _server(raw: Mapping[str, Any]) -> str | None:
+    server = raw.get("server")
+    return server[0] if server else raw.get("SERVER_NAME") or None

@@ -1,0 +1,230 @@
+"""Builds what the page and programs read, `data.json`, from what was read from the store. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any, Final
+
+from msgspec import structs, to_builtins
+
+from ratelimit_mw.admin.buckets import split_key as split_any_key
+from ratelimit_mw.dashboard.reader import Snapshot, rows, total
+from ratelimit_mw.dashboard.sentence import problem
+from ratelimit_mw.dashboard.shown_rules import ShownRule
+from ratelimit_mw.rules.override_entries import EVERYONE
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.live import BY_MINUTE, BY_SECOND, KEPT_MINUTES, KEPT_SECONDS
+
+HERE: Final = 3  # seconds since the report of a process that is here
+_MINUTE: Final = 60
+_SPARK: Final = 60  # numbers of a rule
+_SPARK_STEP: Final = 5  # seconds
+_MOST_CLIENTS: Final = 50
+_MOST_CHANGES: Final = 50
+_RECENT: Final = 5  # seconds in which refusals are compared with those that are shown
+_CLIENTS: Final = 600  # seconds for which a rule's clients are counted
+
+Data = dict[str, Any]
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Return identity and rule of a key, as text that JSON can contain: clients choose a part of it."""
+    return split_any_key(key.encode("utf-8", "replace").decode())
+
+
+def build(
+    snapshot: Snapshot,
+    settings: Settings,
+    shown: Mapping[str, ShownRule],
+    name: str,
+    seconds: int,
+    rule: str | None = None,
+    span: int = _CLIENTS,
+) -> Data:
+    """Return `data.json` without what depends on the viewer. `seconds`: of the sums and of the series.
+
+    `rule`: the series is that of this rule. `span`: seconds of the clients that were refused most.
+    """
+    by_second, by_minute = snapshot.rows[BY_SECOND.name], snapshot.rows[BY_MINUTE.name]
+    last = snapshot.last_second
+    past = range(last - KEPT_SECONDS + 1, last + 1)
+    minutes = range(last // _MINUTE - KEPT_MINUTES + 1, last // _MINUTE + 1)
+    if seconds <= KEPT_SECONDS:
+        asked, history, unit = range(last - seconds + 1, last + 1), by_second, 1
+    else:
+        number = min(-(-seconds // _MINUTE), KEPT_MINUTES)
+        asked, history, unit = minutes[-number:], by_minute, _MINUTE
+    here = [info for seen, info in snapshot.processes if seen >= snapshot.at - HERE]
+    names = dict.fromkeys([*shown, *total(by_second, past), *total(history, asked)])
+    data: Data = {
+        "at": snapshot.at,
+        "name": name,
+        "processes": len(here),
+        "processes_known": len(snapshot.processes),
+        "digests": sorted({info.digest for info in here}),
+        "plain_keys": settings.plain_keys,
+        "remember_refused": settings.remember_refused > 0,
+        "metrics": settings.metrics,
+        "store": _store(snapshot, settings, here),
+        "yesterday": _yesterday(by_minute, last // _MINUTE - KEPT_MINUTES),
+        "limited": _limited(snapshot.most_refused.get(_MINUTE, {})),
+        "waiting": _waiting(here),
+        "series": rows(history, asked, unit, rule),
+        "rules": _rules(snapshot, shown, names, total(history, asked), past),
+        "refused_most": _refused_most(snapshot, span),
+        "refusals": _refusals(snapshot),
+        "sampled": _sampled(snapshot, last),
+        "changes": _changes(snapshot),
+        "overrides": [structs.asdict(one) for one in snapshot.overrides],
+    }
+    found = problem(
+        data,
+        {one: rows(by_second, past, 1, one) for one in names},
+        {one: rows(by_minute, minutes, _MINUTE, one) for one in names},
+    )
+    data["problem"] = None if found is None else to_builtins(found)
+    return data
+
+
+def _store(snapshot: Snapshot, settings: Settings, here: Sequence[Any]) -> Data:
+    away = [since for since in (snapshot.away, *(info.away for info in here)) if since is not None]
+    calls = sum(info.calls for info in here)
+    kind = kind_of(settings.store)
+    return {
+        "state": "away" if away else "ok",
+        "kind": kind,
+        "since": min(away, default=None),
+        "call": sum(info.call_seconds for info in here) / calls if calls else None,
+        "timeout": settings.store_timeout,
+        "without": float(sum(info.without for info in here)),
+        "meaning": _meaning(settings, max(1, len(snapshot.processes)), kind) if away else "",
+    }
+
+
+def kind_of(store: object) -> str:
+    """Return the word for a store in a sentence."""
+    text = store.partition("://")[0] if isinstance(store, str) else type(store).__name__.lower()
+    for part, word in (("memory", "memory"), ("sqlite", "the file"), ("redis", "Redis"), ("unix", "Redis")):
+        if part in text:
+            return word
+    return "the store"
+
+
+def _meaning(settings: Settings, processes: int, kind: str) -> str:
+    """Return what it means that the store gives no answer."""
+    number = "the process" if processes == 1 else f"each of the {processes} processes"
+    told = {
+        "allow": "The app serves all requests without limits.",
+        "deny": "The app refuses all requests that have a limit, with 503.",
+        "local": f"The app serves requests, and {number} counts by itself, so a client may get up to {processes} x its "
+        "quota.",
+    }[settings.on_store_error]
+    return f"{told} Resets and changes wait until {kind} is back."
+
+
+def _yesterday(by_minute: Any, minute: int) -> Sequence[float] | None:
+    counts = by_minute.get(minute)
+    if counts is None:
+        return None
+    return [sum(one[index] for one in counts.values()) / _MINUTE for index in (0, 1)]
+
+
+def _limited(refused: Mapping[str, int]) -> Data | None:
+    if not refused:
+        return None
+    by_rule = Counter(split_key(key)[1] for key in refused)
+    ((rule, number),) = by_rule.most_common(1)
+    return {"clients": len({split_key(key)[0] for key in refused}), "rule": rule, "of_rule": number}
+
+
+def _waiting(here: Sequence[Any]) -> Sequence[Data]:
+    waiting = Counter[str]()
+    for info in here:
+        waiting.update(info.waiting)
+    return [{"rule": rule, "waiting": number} for rule, number in waiting.most_common()]
+
+
+def _rules(
+    snapshot: Snapshot, shown: Mapping[str, ShownRule], names: Mapping[str, None], sums: Mapping[str, Any], past: range
+) -> Sequence[Data]:
+    by_second = snapshot.rows[BY_SECOND.name]
+    minute = total(by_second, past[-_MINUTE:])
+    clients = Counter(split_key(key)[1] for key in snapshot.most_refused.get(_CLIENTS, {}))
+    switches = {one.rule: one for one in snapshot.overrides if one.who == EVERYONE}
+    found = []
+    for name in names:
+        described = shown.get(name) or ShownRule(name, None, "", "", "", "on")
+        switch = switches.get(name) or switches.get(None)
+        limits = described.limits if switch is None or switch.limits is None else switch.limits
+        mode = switch.action if switch is not None and switch.action in ("off", "shadow") else described.mode
+        index = 2 if mode == "shadow" else 1
+        spark = [
+            sum(by_second.get(at, {}).get(name, (0, 0, 0))[index] for at in past[start : start + _SPARK_STEP])
+            for start in range(0, _SPARK * _SPARK_STEP, _SPARK_STEP)
+        ]
+        admitted, refused, shadow = sums.get(name, (0, 0, 0))
+        found.append(
+            {
+                **{field: value for field, value in structs.asdict(described).items() if field != "head"},
+                "admitted": admitted,
+                "refused": refused,
+                "shadow": shadow,
+                "minute": minute.get(name, (0, 0, 0)),
+                "limits": limits,
+                "mode": mode,
+                "until": None if switch is None else switch.until,
+                "clients": clients[name],
+                "spark": spark,
+            }
+        )
+    return sorted(found, key=lambda one: (-one["minute"][1], -one["refused"], -one["shadow"]))
+
+
+def _refused_most(snapshot: Snapshot, span: int) -> Sequence[Data]:
+    free_at: dict[str, float] = {}
+    for one in snapshot.refusals:
+        free_at[one.refusal.key] = one.refusal.at + one.refusal.retry_after
+    counts = snapshot.most_refused.get(span, {})
+    found = []
+    for key, refused in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_CLIENTS]:
+        identity, rule = split_key(key)
+        free_in = free_at.get(key, snapshot.at) - snapshot.at
+        found.append(
+            {
+                "key": identity,
+                "rule": rule,
+                "refused": refused,
+                "free_in": free_in if key in free_at and free_in > 0 and isfinite(free_in) else None,
+            }
+        )
+    return found
+
+
+def _refusals(snapshot: Snapshot) -> Sequence[Data]:
+    found = []
+    for one in reversed(snapshot.refusals):
+        identity, rule = split_key(one.refusal.key)
+        line = {"method": one.refusal.method, "path": one.refusal.path}
+        found.append({"id": one.number, "at": one.refusal.at, "key": identity, "rule": rule, **line})
+    return found
+
+
+def _sampled(snapshot: Snapshot, last: int) -> int:
+    """Return n if one of n recent refusals is among those that are shown."""
+    recent = range(last - _RECENT + 1, last + 1)
+    refused = sum(counts[1] for counts in total(snapshot.rows[BY_SECOND.name], recent).values())
+    number = sum(recent.start <= one.refusal.at < recent.stop for one in snapshot.refusals)
+    return max(1, -(-refused // number)) if number else 1
+
+
+def _changes(snapshot: Snapshot) -> Sequence[Data]:
+    undone = {record.undoes for record in snapshot.records}
+    ids = {one.id for one in snapshot.overrides}
+    found = []
+    for record in snapshot.records[:_MOST_CHANGES]:
+        is_undone = record.change.id in undone
+        in_force = any(one.id in ids for one in record.added)
+        ended = any(one.until > snapshot.at for one in record.removed)
+        change = {**structs.asdict(record.change), "undone": is_undone}
+        found.append({**change, "can_undo": not is_undone and (in_force or ended)})
+    return found

@@ -1,0 +1,160 @@
+"""Tests the sentence at the top of the live page."""
+
+from typing import Any
+
+import pytest
+from msgspec import to_builtins
+
+from ratelimit_mw.dashboard.sentence import Problem, problem
+
+AT = 1_795_693_351.4  # 2026-11-26 11:42:31 UTC
+CALM = (50, 1)  # admitted and refused in a second
+ATTACKED = (3, 36)
+CHANGE = {"do": "change", "rule": "login"}
+
+
+def data(**changed: Any) -> dict[str, Any]:
+    return {
+        "at": AT,
+        "processes": 4,
+        "processes_known": 4,
+        "digests": ["c45ec6ea"],
+        "store": {"state": "ok", "kind": "Redis"},
+        "rules": [{"rule": "login", "mode": "on"}, {"rule": "default", "mode": "on"}],
+        "refused_most": [],
+        **changed,
+    }
+
+
+def rows(since: int, *, calm: tuple[int, int] = CALM, attacked: tuple[int, int] = ATTACKED) -> list[tuple[int, ...]]:
+    """Return the rows of five minutes, with an attack in the last `since` seconds."""
+    last = int(AT)
+    return [(at, *(attacked if at > last - since else calm)) for at in range(last - 299, last + 1)]
+
+
+def minutes(since: int) -> list[tuple[int, ...]]:
+    """Return the rows of a day, with an attack in the last `since` minutes."""
+    last = int(AT) // 60
+    return [
+        (60 * at, *(60 * one for one in (ATTACKED if at > last - since else CALM)))
+        for at in range(last - 1439, last + 1)
+    ]
+
+
+def client(key: str, a_minute: int) -> dict[str, Any]:
+    return {"key": key, "rule": "login", "refused": 10 * a_minute, "spark": [0] * 18 + [a_minute // 2] * 2}
+
+
+def found(seconds: list[tuple[int, ...]], day: int = 0, **changed: Any) -> Problem | None:
+    return problem(data(**changed), {"login": seconds}, {"login": minutes(day)})
+
+
+def test_calm_is_no_problem() -> None:
+    assert found(rows(0)) is None
+    assert problem(data(), {}, {}) is None
+
+
+def test_a_few_refusals_are_no_problem_whatever_their_share() -> None:
+    few = (0, 0)
+    assert found([(at, 0, int(at % 2 == 0)) for at, *_ in rows(0)]) is not None  # 30 a minute
+    assert found([(at, 0, int(at % 2 == 0 and at > AT - 57)) for at, *_ in rows(0)]) is None
+    assert found(rows(0, calm=few)) is None
+
+
+def test_from_a_fifth_on_refusals_are_a_problem() -> None:
+    assert found(rows(0, calm=(80, 20))) is not None
+    assert found(rows(0, calm=(81, 19))) is None
+
+
+@pytest.mark.parametrize("mode", ["shadow", "off", "exempt"])
+def test_only_enforcing_rules_are_a_problem(mode: str) -> None:
+    assert found(rows(200), rules=[{"rule": "login", "mode": mode}]) is None
+
+
+def test_it_says_since_when_a_rule_refuses() -> None:
+    assert found(rows(205)) == Problem("refusing", "login refuses 92 % of its requests since 11:39:07.", "", [CHANGE])
+    calm_before = minutes(60)  # an attack that ended two minutes before the next is another
+    text = "login refuses 88 % of its requests since 11:41:32."
+    seconds = rows(60)
+    assert problem(data(), {"login": seconds}, {"login": calm_before}) == Problem("refusing", text, "", [CHANGE])
+    silent = [(at, 0, 0) if at < AT - 20 else (at, *rest) for at, *rest in rows(205)]
+    assert found(silent) == Problem("refusing", "login refuses 92 % of its requests since 11:42:12.", "", [CHANGE])
+
+
+def test_it_says_since_when_by_the_minute_before_five_minutes() -> None:
+    assert found(rows(300), 40) == Problem(
+        "refusing", "login refuses 92 % of its requests since 11:03:00.", "", [CHANGE]
+    )
+    assert found(rows(300), 1000) == Problem(
+        "refusing", "login refuses 92 % of its requests since 11-25 19:03.", "", [CHANGE]
+    )
+    assert found(rows(300), 1440) == Problem(
+        "refusing", "login refuses 92 % of its requests for a day or longer.", "", [CHANGE]
+    )
+
+
+def test_it_says_the_worst_rule() -> None:
+    worse = rows(100, attacked=(0, 37))
+    assert problem(data(), {"login": rows(200), "default": worse}, {}) == Problem(
+        "refusing", "default refuses 100 % of its requests since 11:40:52.", "", [{"do": "change", "rule": "default"}]
+    )
+
+
+@pytest.mark.parametrize(
+    ("clients", "more", "who"),
+    [
+        (
+            [client(f"ip=192.0.2.{last}", 160) for last in range(10, 23)] + [client("ip=198.51.100.20", 60)],
+            "13 addresses of 192.0.2.0/24 are refused 35 a second.",
+            {"ip": "192.0.2.0/24"},
+        ),
+        (
+            [client(f"ip=2001:db8:0:{last}::", 120) for last in range(3)],
+            "3 addresses of 2001:db8::/48 are refused 6.0 a second.",
+            {"ip": "2001:db8::/48"},
+        ),
+        (
+            [client("ip=192.0.2.7", 300), client("user=bob", 290)],
+            "192.0.2.7 is refused 5.0 a second.",
+            {"ip": "192.0.2.7"},
+        ),
+        ([client("9f3aBc", 300)], "9f3aBc is refused 5.0 a second.", {"key": "9f3aBc"}),
+        ([client("ip=", 60)], "ip= is refused 1.0 a second.", {"key": "ip="}),
+        (
+            [client("ip=192.0.2.7+user=bob", 60)],
+            "ip=192.0.2.7+user=bob is refused 1.0 a second.",
+            {"key": "ip=192.0.2.7+user=bob"},
+        ),
+        ([client(key, 60) for key in ("aa", "bb", "cc")], "3 clients are refused 3.0 a second.", None),
+        ([client(f"ip=192.0.{net}.7", 60) for net in range(4)], "4 clients are refused 4.0 a second.", None),
+        ([client("ip=192.0.2.7", 0)], "", None),
+        ([{"key": "aa", "rule": "login", "refused": 600}], "aa is refused 1.0 a second.", {"key": "aa"}),
+        ([{"key": "aa", "rule": "search", "refused": 600}], "", None),
+    ],
+)
+def test_it_says_which_clients(clients: list[dict[str, Any]], more: str, who: dict[str, str] | None) -> None:
+    steps = [CHANGE] if who is None else [CHANGE, {"do": "block", "who": who}]
+    assert found(rows(205), refused_most=clients) == Problem(
+        "refusing", "login refuses 92 % of its requests since 11:39:07.", more, steps
+    )
+
+
+def test_a_store_that_is_away_comes_first() -> None:
+    store = {"state": "away", "kind": "Redis", "since": AT - 41, "meaning": "The app serves all requests."}
+    text = "Redis has not replied since 11:41:50."
+    assert found(rows(205), store=store) == Problem("store", text, "The app serves all requests.")
+    assert found(rows(0), store={"state": "away", "kind": "the file"}) == Problem("store", "The file has not replied.")
+
+
+def test_missing_processes_and_different_settings_are_said() -> None:
+    some = "It may be blocked, or was killed. What it limits is not shown here."
+    assert found(rows(0), processes=3) == Problem("processes", "1 process does not report: 3 of 4 are here.", some)
+    assert found(rows(0), processes=2) == Problem("processes", "2 processes do not report: 2 of 4 are here.", some)
+    assert found(rows(0), processes_known=None) is None
+    other = found(rows(0), digests=["c45ec6ea", "0b7d1f22"])
+    assert to_builtins(other) == {
+        "kind": "settings",
+        "text": "The processes have 2 different settings.",
+        "more": "A deployment may be under way, or a process could not take over a changed file: its log says why.",
+        "steps": (),
+    }
