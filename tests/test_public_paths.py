@@ -149,7 +149,8 @@ SIGNATURES: list[tuple[Any, str]] = [
     (admin.top, "settings, *, since=3600, most=100"),
     (
         admin.set_override,
-        f"settings, *, {WHO}, everyone=False, rule=None, limits=None, exempt=False, block=False, duration=86400.0, {WHY}",
+        f"settings, *, {WHO}, everyone=False, rule=None, limits=None, exempt=False, block=False, duration=86400.0, "
+        f"{WHY}",
     ),
     (admin.overrides, "settings"),
     (admin.clear_override, f"settings, *, id=None, {WHO}, everything=False, {WHY}"),
