@@ -121,6 +121,7 @@ MENTION = re.compile(r"\bratelimit_mw(?:\.[A-Za-z_]+)+(?!\w|/|\.(?:py|lua)\b)")
 REDIS = "client_or_url, *, prefix='rl:', timeout=0.05, deny_cache=1.0, clock=None"
 REQUEST = "request, *, ip=None, user=None, headers=(), host=None"
 WHO, WHY = "ip=None, user=None, headers=(), key=None", "note='', by=''"
+RULE = "rule=None, limits=None"
 
 SIGNATURES: list[tuple[Any, str]] = [
     (ratelimit_mw.parse, "text"),
@@ -149,7 +150,7 @@ SIGNATURES: list[tuple[Any, str]] = [
     (admin.top, "settings, *, since=3600, most=100"),
     (
         admin.set_override,
-        f"settings, *, {WHO}, rule=None, limits=None, exempt=False, block=False, duration=86400.0, {WHY}",
+        f"settings, *, {WHO}, everyone=False, {RULE}, exempt=False, block=False, duration=86400.0, {WHY}",
     ),
     (admin.overrides, "settings"),
     (admin.clear_override, f"settings, *, id=None, {WHO}, everything=False, {WHY}"),

@@ -3,6 +3,10 @@
 -- all rights, but for another reason.
 local calls = {
   get = {'GET', KEYS[1]},
+  hdel = {'HDEL', KEYS[1], 'a'},
+  hget = {'HGET', KEYS[1], 'a'},
+  hgetall = {'HGETALL', KEYS[1]},
+  hset = {'HSET', KEYS[1], 'a', '', 'b'},
   pexpire = {'PEXPIRE', KEYS[1], '1000'},
   set = {'SET', KEYS[1], '', 'PX', '1000'},
   time = {'TIME'},
