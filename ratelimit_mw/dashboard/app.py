@@ -32,13 +32,13 @@ _MAX_BUILT: Final = 20  # answers to different questions that are kept until the
 _NOT_COUNTED: Final = Finding(
     "dashboard: metrics = false in the settings, so no process counts, and the page shows no requests; set it to true",
     weakens_limits=False,
-    code="RL-146",
+    code="RL-145",
 )
 _OWN_PROCESS: Final = Finding(
     "dashboard: the store is in memory, and metrics_folder is not set, so the page shows the requests of its own "
     "process only; set metrics_folder, or use a store that processes share",
     weakens_limits=False,
-    code="RL-147",
+    code="RL-146",
 )
 
 

@@ -141,7 +141,7 @@ class Reader:
             self._read_changes()
         except RateLimitError as error:
             away = before.away if before and before.away is not None else now
-            warn_throttled("dashboard store", _NOT_READ, error_summary(error), code="RL-259")
+            warn_throttled("dashboard store", _NOT_READ, error_summary(error), code="RL-256")
         rows = {name: dict(some) for name, some in self._rows.items()}
         return Snapshot(now, away, rows, processes, most, refusals, *self._changes)
 
@@ -186,7 +186,7 @@ class Reader:
             try:
                 self._changes = changes.entries, changes.records
             except ConfigError as error:  # without the right MAC: processes ignore them, too
-                warn_throttled("dashboard overrides", "%s", error_summary(error), code="RL-259")
+                warn_throttled("dashboard overrides", "%s", error_summary(error), code="RL-256")
                 self._changes = [], changes.records
             self._version = kept.version
 

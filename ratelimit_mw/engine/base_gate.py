@@ -269,7 +269,7 @@ class BaseGate:
                 warn_or_fail([_KEEPS_NO_REFUSALS], strict=self.settings.strict)
         if self.settings.metrics:
             watch_store(self._declared, id(store), self._fallback)
-            if not self._is_inner and self._face.probes_store:
+            if not self._is_inner and self._integration.probes_store:
                 board = board_of(self._declared, self.settings)
                 LIVE.use(board, digest(self.settings), is_async=self._awaits_callables)
         if self._declared.is_cluster and not (self.settings.key_secret or self._is_nested):

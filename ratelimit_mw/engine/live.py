@@ -180,7 +180,7 @@ class LiveReporter:
     def _failed(self, error: Exception) -> bool:
         if self._away is None:
             self._away = self._clock()
-        warn_throttled("dashboard", _NOT_SENT, error_summary(error), code="RL-258")
+        warn_throttled("dashboard", _NOT_SENT, error_summary(error), code="RL-255")
         return not self._has_ended
 
     def _sent(self, reports: Sequence[Report]) -> None:

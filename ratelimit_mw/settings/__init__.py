@@ -121,7 +121,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         if self.usage_path and self.exempt and Paths("exempt", self.exempt).match(self.usage_path, normal=False):
             raise ConfigError(
                 f"usage_path: {self.usage_path!r} is exempt, too; remove it from `exempt`, as it is free anyway",
-                code="RL-077",
+                code="RL-074",
             )
 
     def __repr__(self) -> str:

@@ -46,7 +46,7 @@ def _check_exempt(option: str, value: object) -> None:
 def _check_usage_path(option: str, value: object) -> None:
     if not isinstance(value, str) or value == "/" or "{" in value or not is_normal(value):
         raise ConfigError(
-            f"{option}: got {value!r}, expected one path without parameters, such as '/rate-limits'", code="RL-076"
+            f"{option}: got {value!r}, expected one path without parameters, such as '/rate-limits'", code="RL-073"
         )
     Paths(option, value)
 
