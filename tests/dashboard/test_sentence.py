@@ -133,7 +133,7 @@ def test_it_says_the_worst_rule() -> None:
     ],
 )
 def test_it_says_which_clients(clients: list[dict[str, Any]], more: str, who: dict[str, str] | None) -> None:
-    steps = [CHANGE] if who is None else [CHANGE, {"do": "block", "who": who}]
+    steps: list[Any] = [CHANGE] if who is None else [CHANGE, {"do": "block", "who": who}]
     assert found(rows(205), refused_most=clients) == Problem(
         "refusing", "login refuses 92 % of its requests since 11:39:07.", more, steps
     )
