@@ -205,11 +205,11 @@ class Limit(_Rate, frozen=True, kw_only=True):
         name, numbers = (self.algorithm, self.numbers) if self.quota else ("closed", (self.window_us,))
         return name, (*numbers, 1, 1, 1, 1, 1, 1)[:6]
 
-    def script_at(self, now: int) -> tuple[str, tuple[int, ...]]:  # noqa: ARG002  # only with `uses_wall_time`
+    def script_at(self, now: int) -> tuple[str, tuple[int, ...]]:  # only with `uses_wall_time`
         """Return `script` for a call at about `now`, in microseconds since 1970."""
         return self.script
 
-    def window_at(self, now: int) -> float:  # noqa: ARG002  # only with `uses_wall_time`
+    def window_at(self, now: int) -> float:  # only with `uses_wall_time`
         """Return the length of the window with this instant, in seconds."""
         return self.window
 

@@ -34,7 +34,7 @@ class GenerationalMap:
     is due, each call of `expire_some` removes two states from it: expired ones are dropped, the others move to the
     current generation. So expiry costs a constant per call, and the oldest states are checked first.
 
-    `wall_offset`: what to add to the time of each call for the time by which states expire; None if these are the same.
+    `wall_clock`: returns the time by which states expire, in microseconds; None if it is the time of the calls.
 
     `size` is limited because growing or freeing a large dict delays the call in which it happens. A generation can
     have more than `size` states, because states that move to it are not counted until the next `set`.
@@ -42,11 +42,21 @@ class GenerationalMap:
     Not thread-safe: `MemoryStore` calls it with its lock held.
     """
 
-    __slots__ = ("_closes_at", "_cursor", "_older", "_size", "_wall_offset", "count", "current", "current_refusals", "limit")
+    __slots__ = (
+        "_closes_at",
+        "_cursor",
+        "_older",
+        "_size",
+        "_wall_clock",
+        "count",
+        "current",
+        "current_refusals",
+        "limit",
+    )
 
-    def __init__(self, limit: Limit, now: int, size: int, wall_offset: Callable[[], int] | None = None) -> None:
+    def __init__(self, limit: Limit, now: int, size: int, wall_clock: Callable[[], int] | None = None) -> None:
         self.limit = limit
-        self._wall_offset = wall_offset
+        self._wall_clock = wall_clock
         self.count = 0  # states
         self.current: dict[str, State] = {}
         self._size = size
@@ -61,7 +71,7 @@ class GenerationalMap:
 
     def time(self, now: int) -> int:
         """Return `now` by the clock of the limit."""
-        return now if self._wall_offset is None else now + self._wall_offset()
+        return now if self._wall_clock is None else self._wall_clock()
 
     def get(self, key: str) -> State:
         """Return the state of a key, or None."""

@@ -125,20 +125,25 @@ class Outcome(NamedTuple):
 
 
 def decide_group(
-    charges: Sequence[Charge], states: Sequence[State], times: Sequence[int], buckets: Sequence[Hashable] = ()
+    charges: Sequence[Charge],
+    states: Sequence[State],
+    now: int,
+    buckets: Sequence[Hashable] = (),
+    times: Sequence[int] = (),
 ) -> Outcome:
-    """Decide merged charges on the states of their buckets. Pure.
-
-    `times`: the present time in microseconds by the clock of each charge.
+    """Decide merged charges on the states of their buckets, at one time in microseconds. Pure.
 
     A charge that admits but does not count shows its bucket without it. A store writes `Outcome.states` in order, or
     none of them for a peek.
+
+    `times`: the time by the clock of each charge, for a store whose `now` does not count from 1970; empty: it does.
 
     `buckets`: identifies the bucket of each charge, for a full store, where new keys share one; empty if each charge
     has its own. Whether a charge is admitted depends on the earlier charges of its bucket. What the bucket keeps, and
     what an admitted charge shows, includes only those of them that count.
     """
     decisions, news, refused = [], [], False
+    times = times or [now] * len(charges)
     latest: dict[Hashable, State] = {}
     for index, charge in enumerate(charges):
         old = latest.get(buckets[index], states[index]) if buckets else states[index]

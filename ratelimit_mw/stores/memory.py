@@ -51,7 +51,7 @@ class MemoryStore(InPlace):
             raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds", code="RL-043")
         self._free_keys = self._max_keys = check_int("max_keys", max_keys, 1)  # keys that can still be added
         self._configured_clock = self._clock = clock  # `testing` may replace `_clock`
-        self._wall_clock: Callable[[], float] | None = None  # in place of the time of day, by `testing`
+        self._wall_clock: Callable[[], float] | None = None  # in place of `time_ns`; `testing` may replace it
         self._maps: dict[str, GenerationalMap] = {}  # by bucket id of the limit
         self._limit_was_added = False
         # A map with nearly the most keys: replaced when another grows past it, and in `_make_room` if it has fewer keys
@@ -156,12 +156,9 @@ class MemoryStore(InPlace):
     def _now(self) -> int:
         return monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())
 
-    def _wall_offset(self) -> int:
-        """Return what to add to `_now()` for the time since 1970. A configured clock counts from 1970."""
-        if self._configured_clock is not None:
-            return 0
+    def _wall_now(self) -> int:
         wall = self._wall_clock
-        return (time_ns() // 1000 if wall is None else microseconds(wall())) - self._now()
+        return time_ns() // 1000 if wall is None else microseconds(wall())
 
     def count_states(self) -> int:
         """See `BaseStore`."""
@@ -180,9 +177,8 @@ class MemoryStore(InPlace):
         entries = self._find_all(charges, now, evict=commit)
         # in a full store, several new keys of a limit may have its overflow bucket
         buckets = [entry[:2] for entry in entries] if self._free_keys < len(charges) else ()
-        outcome = decide_group(
-            charges, [state for *_, state in entries], [state_map.time(now) for state_map, *_ in entries], buckets
-        )
+        times = [state_map.time(now) for state_map, *_ in entries]
+        outcome = decide_group(charges, [state for *_, state in entries], now, buckets, times)
         for index, (state_map, key, old) in enumerate(entries if commit else ()):
             new = outcome.states[index]
             if new is None:
@@ -241,8 +237,9 @@ class MemoryStore(InPlace):
         if state_map is None:
             self._limit_was_added = True
             size = max(64, self._max_keys // _SIZE_DIVISOR)
-            wall_offset = self._wall_offset if limit.uses_wall_time else None
-            state_map = self._maps[limit.bucket] = GenerationalMap(limit, now, size, wall_offset)
+            has_other_clock = limit.uses_wall_time and self._configured_clock is None  # one counts from 1970
+            wall_clock = self._wall_now if has_other_clock else None
+            state_map = self._maps[limit.bucket] = GenerationalMap(limit, now, size, wall_clock)
         return state_map, key, state_map.get(key)
 
     def _drop_empty(self, now: int) -> None:

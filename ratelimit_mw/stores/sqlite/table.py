@@ -188,7 +188,7 @@ class StateTable:
     def _take(self, connection: Connection, charges: Sequence[Charge], *, commit: bool) -> Sequence[Decision]:
         now = self._now()
         rows = self._read_all(connection, charges, now, commit=commit)
-        outcome = decide_group(charges, [row.state for row in rows], [now] * len(rows), [row.key for row in rows])
+        outcome = decide_group(charges, [row.state for row in rows], now, [row.key for row in rows])
         added: set[bytes] = set()
         for charge, row, new in zip(charges, rows, outcome.states, strict=True) if commit else ():
             # Every row of a refused request is marked, even the row of a limit that admitted, or of a penalty. A full
