@@ -56,7 +56,7 @@ def parse(text: str) -> tuple[Limit, ...]:
     buckets 10 strict`. A period is us, ms, second, minute, hour, day, week, month (30 days) or year (365 days),
     abbreviated (s, min, h, d) or plural, with or without a number before it. After `/`, a number alone means seconds.
     The default algorithm is `sliding_window_counter`. A `calendar_window` has one calendar period: `10000/month using
-    calendar_window in Europe/Berlin from 15`, `100/week using calendar_window from sunday`. Also accepts the notations of the `limits` library and of
+    calendar_window in Europe/Berlin from 15`. Also accepts the notations of the `limits` library and of
     django-ratelimit. Raises `ConfigError` that quotes the invalid part and names the valid values.
     """
     if not isinstance(text, str):

@@ -1,6 +1,6 @@
 """Calendar periods as the documentation describes them, found day by day and minute by minute."""
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 MINUTE = 60_000_000  # microseconds
@@ -30,7 +30,7 @@ def is_first(day: date, period: str, start: object) -> bool:
 
 def first_instant(day: date, zone: ZoneInfo) -> int:
     """Return the first whole minute at which the local time is midnight of this day or later."""
-    midnight = datetime(day.year, day.month, day.day)
+    midnight = datetime.combine(day, time())
     in_utc = (midnight.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
     around = [local(in_utc + hours * 60 * MINUTE, zone).utcoffset() for hours in (-36, 36)]
     instant = in_utc - max(offset // MICROSECOND for offset in around if offset is not None)

@@ -1,4 +1,4 @@
-"""Calendar windows on each store decide as an independent model, around changes of the clock in zones with odd offsets."""
+"""Calendar windows decide as an independent model on each store, also in zones with odd offsets."""
 
 import re
 from collections.abc import Callable
