@@ -7,7 +7,8 @@ from ratelimit_mw import CalendarWindow, Concurrency, Limit, Smooth
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.core.limit import MICROSECONDS
 
-YEAR: Final = 366 * 24 * 3600  # seconds
+HOUR: Final = 3600  # seconds
+YEAR: Final = 366 * 24 * HOUR
 
 TAKEN: Final[dict[str, type[Limit]]] = {
     **ALGORITHMS,
@@ -23,8 +24,8 @@ def stored(quota: int, window: float) -> float:
 def at_once(kind: type[Limit], quota: int, window: float) -> Limit:
     """Return a limit that admits `quota` single units at once."""
     options: dict[str, Any] = {"max_burst": stored(quota, window)} if kind is Smooth else {}
-    if kind is CalendarWindow:  # the shortest period that is as long
-        window = next((seconds for seconds in (60, 3600) if seconds >= window), YEAR)
+    if kind is CalendarWindow:
+        window = HOUR if window <= HOUR else YEAR
     return kind(quota, window, **options)
 
 
