@@ -3,6 +3,7 @@
 PYTEST_DONT_REWRITE: pytest would rewrite this package for its fixture, and warn if it was imported before pytest runs.
 """
 
+from ratelimit_mw.algorithms.calendar_window import CalendarWindow
 from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.algorithms.gcra import GCRA
@@ -23,6 +24,7 @@ __version__ = "0.2.0"  # read by the build
 __all__ = [
     "GCRA",
     "AsyncLimiter",
+    "CalendarWindow",
     "Charge",
     "Concurrency",
     "ConfigError",

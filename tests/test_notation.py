@@ -90,7 +90,7 @@ WRONG = {
     "5/0 seconds": "'5/0 seconds': window: got 0 seconds, expected one microsecond to a hundred years",
     "5/101 years": "'5/101 years': window: got 3185136000 seconds, expected at most a hundred years",
     "10/minute using gcr": "'10/minute using gcr': unknown algorithm 'gcr', did you mean 'gcra'? (fixed_window, "
-    "sliding_window_counter, sliding_window_log, token_bucket, gcra, leaky_bucket, smooth)",
+    "sliding_window_counter, sliding_window_log, token_bucket, gcra, leaky_bucket, smooth, calendar_window)",
     "10/minute using": "'10/minute using': unknown algorithm ''",
     "10/minute burst 5": "'10/minute burst 5': 'burst' does not go with sliding_window_counter; it goes with "
     "'using token_bucket or gcra or leaky_bucket'",

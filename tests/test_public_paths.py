@@ -53,6 +53,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMES = {
     "": [
         "AsyncLimiter",
+        "CalendarWindow",
         "Charge",
         "Concurrency",
         "ConfigError",

@@ -3,6 +3,7 @@
 from typing import Final
 
 from ratelimit_mw.algorithms.ban import Ban
+from ratelimit_mw.algorithms.calendar_window import CalendarWindow
 from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.algorithms.gcra import GCRA
@@ -21,6 +22,7 @@ ALGORITHMS: Final[dict[str, type[Limit]]] = {
     "gcra": GCRA,
     "leaky_bucket": LeakyBucket,
     "smooth": Smooth,
+    "calendar_window": CalendarWindow,
 }
 SCRIPTED: Final[dict[str, type[Limit]]] = {  # also those that the notation cannot express, because they are not rates
     **ALGORITHMS,

@@ -40,8 +40,8 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
         self, state: WindowState | None, now: int, cost: int, max_delay: int | None
     ) -> tuple[Decision, WindowState | None]:
         quota = self.quota
-        count, start = self._current_window(state, now)
-        rest = start + self.window_us - now
+        count, start, end = self._current_window(state, now)
+        rest = end - now
         retry_after = 0.0
         if allowed := count + cost <= quota or not cost:
             if cost:
@@ -49,17 +49,17 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
                 state = WindowState(count, start)
         else:
             retry_after = rest / MICROSECONDS if cost <= quota else math.inf
-            if state is not None and state.start > now:
+            if state is not None and state.start > start:
                 # the clock stepped back: the old state would refuse until the clock reaches its time
                 state = WindowState(count, start)
         remaining = quota - count if count < quota else 0
         next_after = rest / MICROSECONDS
         return Decision(
-            allowed, quota, remaining, retry_after, next_after, next_after if count else 0.0, 0.0, now
+            allowed, quota, remaining, retry_after, next_after, next_after if count else 0.0, 0.0, max(now, start)
         ), state
 
     def settle(self, state: WindowState | None, now: int, delta: int, at: int) -> WindowState | None:
-        count, start = self._current_window(state, now)
+        count, start, _ = self._current_window(state, now)
         if delta > 0:
             new_count = max(count, min(count + delta, 2 * self.quota))
         else:
@@ -88,8 +88,8 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
 
     def until_used(self, state: WindowState, now: int, units: int) -> int:
         """See `takeover.Counting.until_used`."""
-        count, start = self._current_window(state, now)
-        return start + self.window_us - now if count > units else 0
+        count, _, end = self._current_window(state, now)
+        return end - now if count > units else 0
 
     def room(self, cost: int, max_delay: int | None) -> int:  # a window delays no request
         """See `takeover.Counting.room`."""
@@ -101,10 +101,14 @@ class FixedWindow(Limit, frozen=True, kw_only=True):
 
     def continued(self, old: Limit, state: WindowState, now: int) -> WindowState | None:
         """See `takeover.Counting.continued`."""
-        return state if isinstance(old, FixedWindow) and old.window_us == self.window_us else None
+        return state if old.algorithm == self.algorithm and old.window_us == self.window_us else None
 
-    def _current_window(self, state: WindowState | None, now: int) -> tuple[int, int]:
-        """Return count and start of the window at `now`. A clock that steps back does not end a window."""
+    def _current_window(self, state: WindowState | None, now: int) -> tuple[int, int, int]:
+        """Return count, start and end of the window at `now`. A clock that steps back does not end a window.
+
+        The start is later than `now` only if `now` is before the window, see `CalendarWindow`.
+        """
         if state is None or now - state.start >= self.window_us:
-            return 0, now
-        return state.count, min(state.start, now)
+            return 0, now, now + self.window_us
+        start = min(state.start, now)
+        return state.count, start, start + self.window_us

@@ -1,6 +1,7 @@
 """The notation of limits, `100/minute burst 20 using token_bucket; 1000/hour`, and bucket ids, which contain it."""
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, get_type_hints
 
@@ -8,6 +9,8 @@ from msgspec.structs import replace
 
 from ratelimit_mw.algorithms import ALGORITHMS, DEFAULT
 from ratelimit_mw.algorithms.ban import Ban
+from ratelimit_mw.algorithms.calendar_periods import PERIODS as CALENDAR_PERIODS
+from ratelimit_mw.algorithms.calendar_window import CalendarWindow
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MICROSECONDS, Limit
 from ratelimit_mw.core.validation import did_you_mean
@@ -27,7 +30,9 @@ _SHORT: Final = {"s": "second", "sec": "second", "m": "minute", "min": "minute",
 
 _SEPARATORS = re.compile(r"[;,|]")
 _RATE = re.compile(r"\s*([0-9]+)\s*(?:/|per)\s*([0-9]+(?:\.[0-9]+)?)?\s*([a-z]+)\b(.*)", re.DOTALL)
-_WORDS: Final = {"using", *(word for algorithm in ALGORITHMS.values() for word in algorithm.words)}
+_CALENDAR_WORDS: Final = {"in": "zone", "from": "start"}  # by word: the field of `CalendarWindow`
+_WORD_OF: Final = {field: word for word, field in _CALENDAR_WORDS.items()}
+_WORDS: Final = {"using", *(_WORD_OF.get(word, word) for algorithm in ALGORITHMS.values() for word in algorithm.words)}
 # `100/60`: a number alone means seconds. The empty group is in the place of the missing period. Only the word of an
 # option may follow, so `100/60 minutes` does not match here.
 _IN_SECONDS = re.compile(rf"\s*([0-9]+)\s*/\s*([0-9]+)()((?:\s+(?:{'|'.join(sorted(_WORDS))})\b.*)?)", re.DOTALL)
@@ -50,7 +55,8 @@ def parse(text: str) -> tuple[Limit, ...]:
     `100/minute`, `5 per 10 seconds`, `100/minute burst 20 using token_bucket`, `60/hour using sliding_window_counter
     buckets 10 strict`. A period is us, ms, second, minute, hour, day, week, month (30 days) or year (365 days),
     abbreviated (s, min, h, d) or plural, with or without a number before it. After `/`, a number alone means seconds.
-    The default algorithm is `sliding_window_counter`. Also accepts the notations of the `limits` library and of
+    The default algorithm is `sliding_window_counter`. A `calendar_window` has one calendar period: `10000/month using
+    calendar_window in Europe/Berlin from 15`. Also accepts the notations of the `limits` library and of
     django-ratelimit. Raises `ConfigError` that quotes the invalid part and names the valid values.
     """
     if not isinstance(text, str):
@@ -86,8 +92,11 @@ def _limit(text: str, whole: str) -> Limit:
         )
     quota, count, period, rest = rate.groups()
     try:
+        algorithm, tokens = _algorithm(rest.split(), text.split())
+        if algorithm is CalendarWindow:
+            return CalendarWindow(int(quota), _calendar_period(count, period), **_calendar_options(tokens))
         window = round(float(count or 1) * _period(period or "second"), 6)
-        algorithm, options = _options(rest.split())
+        options = _options(algorithm, [token.lower() for token in tokens])
         return algorithm(int(quota), int(window) if window.is_integer() else window, **options)
     except ConfigError as error:
         raise ConfigError(f"{text!r}: {error}") from None
@@ -102,38 +111,83 @@ def _rate_hint(text: str, whole: str) -> str:
     return ""
 
 
+def _singular(word: str) -> str:
+    """Return the period that a word means, if it is one."""
+    known = (*PERIODS, *CALENDAR_PERIODS)
+    singular = word if word in known else word.removesuffix("s") if len(word) > 1 else word
+    return _SHORT.get(singular, singular)
+
+
 def _period(word: str) -> float:
-    singular = word if word in PERIODS else word.removesuffix("s") if len(word) > 1 else word
-    singular = _SHORT.get(singular, singular)
-    if singular not in PERIODS:
-        raise ConfigError(f"unknown period {word!r}{did_you_mean(word, PERIODS)} ({', '.join(PERIODS)})", code="RL-011")
-    return PERIODS[singular]
+    singular = _singular(word)
+    if singular in PERIODS:
+        return PERIODS[singular]
+    if singular in CALENDAR_PERIODS:
+        raise ConfigError(f"the period {word!r} goes with 'using calendar_window'", code="RL-011")
+    raise ConfigError(f"unknown period {word!r}{did_you_mean(word, PERIODS)} ({', '.join(PERIODS)})", code="RL-011")
 
 
-def _options(tokens: list[str]) -> tuple[type[Limit], dict[str, Any]]:
-    """Return the algorithm after `using` and the values of its options, which may be in any order."""
-    algorithm: type[Limit] = DEFAULT
-    if "using" in tokens:
-        where = tokens.index("using")
-        name = tokens[where + 1] if where + 1 < len(tokens) else ""
-        if name not in ALGORITHMS:
-            raise ConfigError(
-                f"unknown algorithm {name!r}{_did_you_mean_algorithm(name)} ({', '.join(ALGORITHMS)})", code="RL-012"
-            )
-        algorithm = ALGORITHMS[name]
-        tokens = tokens[:where] + tokens[where + 2 :]
+def _calendar_period(count: str | None, word: str) -> Any:
+    if count is not None and float(count) != 1:
+        raise ConfigError(
+            f"got {count} {word or 'seconds'}, expected one calendar period ({', '.join(CALENDAR_PERIODS)})",
+            code="RL-011",
+        )
+    return _singular(word)
+
+
+def _algorithm(words: Sequence[str], tokens: Sequence[str]) -> tuple[type[Limit], Sequence[str]]:
+    """Return the algorithm after `using`, and the other words, which are options in any order.
+
+    `words`: in lower case, what follows the rate. `tokens`: the whole limit in its own case, as names of zones need it.
+    """
+    tokens = [*words[:1], *tokens[len(tokens) - len(words) + 1 :]]  # the first word may follow the rate without a space
+    if "using" not in words:
+        return DEFAULT, tokens
+    where = words.index("using")
+    name = words[where + 1] if where + 1 < len(words) else ""
+    if name not in ALGORITHMS:
+        raise ConfigError(
+            f"unknown algorithm {name!r}{_did_you_mean_algorithm(name)} ({', '.join(ALGORITHMS)})", code="RL-012"
+        )
+    if "using" in words[where + 1 :]:
+        raise ConfigError("'using' appears twice", code="RL-012")
+    return ALGORITHMS[name], [*tokens[:where], *tokens[where + 2 :]]
+
+
+def _options(algorithm: type[Limit], tokens: Sequence[str]) -> dict[str, Any]:
+    """Return the values of an algorithm's options."""
     options: dict[str, Any] = {}
     types = get_type_hints(algorithm)
     pending = iter(tokens)
     for word in pending:
-        if word == "using":
-            raise ConfigError("'using' appears twice", code="RL-012")
         if word not in algorithm.words:
             raise ConfigError(_unknown_word(word, algorithm), code="RL-012")
         if word in options:
             raise ConfigError(f"{word!r} appears twice", code="RL-012")
         options[word] = True if types[word] is bool else _value(word, next(pending, ""), seconds=types[word] is float)
-    return algorithm, options
+    return options
+
+
+def _calendar_options(tokens: Sequence[str]) -> dict[str, Any]:
+    """Return zone and start. A bucket id has spaces in place of the underscores of a zone."""
+    values: dict[str, list[str]] = {}
+    value: list[str] = []
+    for token in tokens:
+        word = token.lower()
+        if word in values:
+            raise ConfigError(f"{word!r} appears twice", code="RL-012")
+        if word in _CALENDAR_WORDS:
+            value = values[word] = []
+        elif values:
+            value.append(token)
+        else:
+            raise ConfigError(_unknown_word(word, CalendarWindow), code="RL-012")
+    options: dict[str, Any] = {_CALENDAR_WORDS[word]: "_".join(value) for word, value in values.items()}
+    if "start" in options:
+        start = options["start"].lower()
+        options["start"] = int(start) if start.isascii() and start.isdigit() else start
+    return options
 
 
 def _value(word: str, text: str, *, seconds: bool) -> float:
@@ -151,10 +205,14 @@ def _value(word: str, text: str, *, seconds: bool) -> float:
 
 
 def _unknown_word(word: str, algorithm: type[Limit]) -> str:
-    others = [name for name, other in ALGORITHMS.items() if word in other.words]
-    if others:
+    others = [name for name, other in ALGORITHMS.items() if _CALENDAR_WORDS.get(word, word) in other.words]
+    if others and algorithm.algorithm not in others:
         return f"{word!r} does not go with {algorithm.algorithm}; it goes with 'using {' or '.join(others)}'"
-    return f"unknown word {word!r}{_did_you_mean_word(word, algorithm)} (using, {', '.join(algorithm.words)})"
+    return f"unknown word {word!r}{_did_you_mean_word(word, algorithm)} (using, {', '.join(_words_of(algorithm))})"
+
+
+def _words_of(algorithm: type[Limit]) -> list[str]:
+    return [_WORD_OF.get(word, word) for word in algorithm.words]
 
 
 def _did_you_mean_word(word: str, algorithm: type[Limit]) -> str:
@@ -166,7 +224,7 @@ def _did_you_mean_word(word: str, algorithm: type[Limit]) -> str:
         return f", did you mean '{option} {value}{using}'?"
     if (name := _algorithm_of(word)) is not None:
         return f", did you mean 'using {name}'?"
-    return did_you_mean(word, algorithm.words)
+    return did_you_mean(word, _words_of(algorithm))
 
 
 def _did_you_mean_algorithm(name: str) -> str:

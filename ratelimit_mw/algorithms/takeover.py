@@ -17,6 +17,7 @@ from msgspec import defstruct
 from msgspec.structs import fields, replace
 
 from ratelimit_mw.algorithms.ban import Ban
+from ratelimit_mw.algorithms.calendar_window import CalendarWindow
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.algorithms.gcra import GCRA
 from ratelimit_mw.algorithms.leaky_bucket import LeakyBucket
@@ -91,7 +92,12 @@ class TakingOver(Limit, frozen=True, kw_only=True):
 
     @property
     def script(self) -> tuple[str, tuple[int, ...]]:
-        name, numbers = self.plain.script
+        return self._script(*self.plain.script)
+
+    def script_at(self, now: int) -> tuple[str, tuple[int, ...]]:
+        return self._script(*self.plain.script_at(now))
+
+    def _script(self, name: str, numbers: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         return (f"{self.on_change} {name}" if self.quota else name), numbers
 
     def decide(
@@ -131,7 +137,9 @@ class TakingOver(Limit, frozen=True, kw_only=True):
         old, state = cast("Counting", given.limit), given.state
         new: Counting = self.plain
         is_share = self.on_change == "share"
-        taken = None if is_share else new.continued(cast("Limit", old), state, now)
+        taken = None
+        if not is_share or new.capacity == old.capacity:
+            taken = new.continued(cast("Limit", old), state, now)
         if taken is None:
             units = old.used(state, now)
             taken = new.holding(now, scale_up(units, new.capacity, old.capacity) if is_share else units)
@@ -184,6 +192,7 @@ _BASES: Final[tuple[type[Limit], ...]] = (
     LeakyBucket,
     Smooth,
     Ban,
+    CalendarWindow,
 )
 KINDS: Final[Mapping[type[Limit], Any]] = {base: _kind(base) for base in _BASES}
 

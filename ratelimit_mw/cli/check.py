@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct, to_builtins
 
 from ratelimit_mw.admin.target import DescribedRequest
+from ratelimit_mw.checks.long_quotas import long_quota_of
 from ratelimit_mw.cli.explain import explain
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.core.log import capture_warnings, single_line
@@ -181,13 +182,15 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
     store = settings.store
     if not isinstance(store, str):
         raise ConfigError(f"store: got {type(store).__name__}, expected a store URL for --store", code="RL-040")
+    rule_set = RuleSet(settings)
     inspection = inspect_store(
         store,
-        RuleSet(settings).algorithms,
+        rule_set.algorithms,
         settings.store_timeout,
         remembers_refused=settings.remember_refused > 0,
         counts=settings.metrics,
     )
+    quota = long_quota_of(rule_set.known_limits)
     lines = [f"Store {redacted_url(store)}:"]
     if inspection is None:
         try:
@@ -202,6 +205,7 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
         ("rejects this app", inspection.mistakes),
         ("no answer", inspection.unreachable),
         ("warning", inspection.warnings),
+        ("warning", [f"{quota} needs a store that keeps it: {loss}" for loss in inspection.losses] if quota else []),
     ):
         lines += [f"  {title}: {text}" for text in texts]
     if inspection.mistakes:

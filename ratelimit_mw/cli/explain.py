@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from ratelimit_mw.admin.buckets import result_of, split_key
+from ratelimit_mw.algorithms.calendar_window import CalendarWindow
 from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.log import capture_warnings, single_line
 from ratelimit_mw.core.signatures import callable_name
@@ -210,6 +211,8 @@ def _at_most(limit: Limit) -> str:
     window = f"{limit.window:.6f}".rstrip("0").rstrip(".")
     if limit.is_concurrency:
         return f"{limit.quota} requests in progress; a slot that is not renewed is free after {window} s"
+    if isinstance(limit, CalendarWindow):
+        return f"{limit.quota} in each {limit.period} of the calendar in {limit.zone}"
     most = limit.max_per_window
     return f"{most} in any {window} s" if most is not None else "unknown for its algorithm"
 

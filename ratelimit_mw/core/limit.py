@@ -87,6 +87,9 @@ class Limit(_Rate, frozen=True, kw_only=True):
     is_concurrency: ClassVar[bool] = False
     """Whether units are slots, which requests hold until they release them, at a time that cannot be predicted."""
 
+    uses_wall_time: ClassVar[bool] = False
+    """Whether `now` has to be the time since 1970, and the script and the window depend on it."""
+
     # `ClassVar` only hides them from msgspec. `__post_init__` sets them on each instance: every request reads them, and
     # a property takes at least twice as long to read.
     window_us: ClassVar[int]
@@ -202,6 +205,14 @@ class Limit(_Rate, frozen=True, kw_only=True):
         name, numbers = (self.algorithm, self.numbers) if self.quota else ("closed", (self.window_us,))
         return name, (*numbers, 1, 1, 1, 1, 1, 1)[:6]
 
+    def script_at(self, now: int) -> tuple[str, tuple[int, ...]]:  # only with `uses_wall_time`
+        """Return `script` for a call at about `now`, in microseconds since 1970."""
+        return self.script
+
+    def window_at(self, now: int) -> float:  # only with `uses_wall_time`
+        """Return the length of the window with this instant, in seconds."""
+        return self.window
+
     @cached_property
     def effective_max_delay_us(self) -> int:
         """Longest delay of a request, in microseconds."""
@@ -302,6 +313,8 @@ class Charge(Struct, frozen=True, gc=False):
 
 class PlainGroup(tuple[Charge, ...]):  # noqa: SLOT001  # a tuple of any length can have no slots
     """Charges in distinct buckets, each of the role `limit`, with a cost of at least 0 and no `max_delay` of its own.
+
+    No limit uses wall time.
 
     A store need not check that again. `shape_key`: what groups have in common that differ in their keys only.
     """

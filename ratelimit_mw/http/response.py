@@ -111,24 +111,28 @@ class Policy:
         self.may_be_hidden = only_in_refusals or shadow  # whether the headers of an admitted request leave it out
         self.settles = settles  # whether the charge is settled when the true cost is known
         self.settle_policy = settle_policy  # the SettlePolicy of its rule, if any
-        self.text = self._text().encode()  # in the field RateLimit-Policy, such as `"default";q=100;w=60`
-        self.field = (_POLICY_NAME, self.text)
+        # in the field RateLimit-Policy, such as `"default";q=100;w=60`; None if the window depends on the time
+        self.text = None if limit.uses_wall_time else self._text(limit.window)
+        self.field = None if self.text is None else (_POLICY_NAME, self.text)
         # In the field RateLimit: a format of units left and seconds. A name never contains %. A quota of 0 has no `t`,
         # because waiting does not help: `%.0a` shows nothing.
         self.rate_limit_format = f'"{name}";r=%d'.encode() + (b";t=%d" if self.quota else b"%.0a")
 
-    def _text(self) -> str:
+    def text_at(self, now: int) -> bytes:
+        """Return `text` for the window with this instant, in microseconds."""
+        return self._text(self.limit.window_at(now))
+
+    def _text(self, window: float) -> bytes:
         """Return the policy as a member of the field RateLimit-Policy.
 
         A burst is included only if it differs from the quota. A window is included only if it is a whole number of
         seconds, because the field has no fractions.
         """
-        window = self.limit.window
         length = f";w={int(window)}" if window == int(window) else ""
         if self.limit.is_concurrency:
             length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
         burst = f";{_BURST}={self.burst}" if self.burst != self.quota else ""
-        return f'"{self.name}";q={self.quota}{length}{burst}'
+        return f'"{self.name}";q={self.quota}{length}{burst}'.encode()
 
 
 class Response(NamedTuple):
@@ -210,7 +214,8 @@ def _rate_limit_fields(verdict: Verdict) -> Sequence[tuple[bytes, bytes]]:
         units, wait = decision.remaining, ceil(decision.next_after)
         if units > policy.quota or wait > policy.max_wait_seconds:
             units, wait = _capped(policy, units, wait)
-        return policy.field, (b"ratelimit", policy.rate_limit_format % (units, wait))
+        field = policy.field or (_POLICY_NAME, policy.text_at(decision.at))
+        return field, (b"ratelimit", policy.rate_limit_format % (units, wait))
     shown, members = [], []
     policies = policies or _policies(verdict)
     for index in _visible(verdict, policies):
@@ -218,7 +223,7 @@ def _rate_limit_fields(verdict: Verdict) -> Sequence[tuple[bytes, bytes]]:
         units, wait = decision.remaining, ceil(decision.next_after)
         if units > policy.quota or wait > policy.max_wait_seconds:
             units, wait = _capped(policy, units, wait)
-        shown.append(policy.text)
+        shown.append(policy.text or policy.text_at(decision.at))
         members.append(policy.rate_limit_format % (units, wait))
     return ((_POLICY_NAME, b", ".join(shown)), (b"ratelimit", b", ".join(members))) if shown else ()
 

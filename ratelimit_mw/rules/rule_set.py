@@ -8,7 +8,7 @@ from typing import Final
 
 from ratelimit_mw.checks.rules import EndpointLimitChecks, startup_findings
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.core.limit import Charge, Limit
 from ratelimit_mw.core.log import Finding, warn_or_fail, without_repeats
 from ratelimit_mw.http.apps import is_falcon
 from ratelimit_mw.http.callables import ENABLED_FAILURE, RequestCallable, evaluate_predicate, resolve_callable
@@ -97,9 +97,14 @@ class RuleSet:
 
     @property
     def algorithms(self) -> set[str]:
-        """The algorithms of all limits that are known before the first request."""
+        """The algorithms of `known_limits`."""
+        return {limit.algorithm for limit in self.known_limits}
+
+    @property
+    def known_limits(self) -> list[Limit]:
+        """All limits that are known before the first request."""
         limit_sets = [*self.limit_sets, *self._table.messages.limit_sets]
-        return {limit.policy.limit.algorithm for limit_set in limit_sets for limit in limit_set.known_limits}
+        return [limit.policy.limit for limit_set in limit_sets for limit in limit_set.known_limits]
 
     @property
     def all_limit_sets(self) -> list[LimitSet]:

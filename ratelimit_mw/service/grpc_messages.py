@@ -47,7 +47,15 @@ _MESSAGES: Final[dict[str, Sequence[tuple[str, int, str]]]] = {
     ],
 }
 OK, OVER_LIMIT = 1, 2  # values of `code` and `overall_code`
-UNITS: Final = {1: 1, 60: 2, 3600: 3, 86_400: 4, 604_800: 7, 2_592_000: 5, 31_536_000: 6}  # by seconds of the window
+UNITS: Final = {  # by seconds of the window; those of calendar periods are the longest
+    1: 1,
+    60: 2,
+    3600: 3,
+    **dict.fromkeys((86_400, 90_000), 4),
+    **dict.fromkeys((604_800, 608_400), 7),
+    **dict.fromkeys((2_592_000, 2_678_400, 2_682_000), 5),
+    **dict.fromkeys((31_536_000, 31_622_400, 31_626_000), 6),
+}
 
 
 def _messages() -> dict[str, Any]:

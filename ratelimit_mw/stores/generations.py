@@ -1,7 +1,7 @@
 """Keeps the states of one limit in memory, in generations, so that expired states are found without a sweep of all."""
 
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.limit import Limit, State
@@ -34,16 +34,29 @@ class GenerationalMap:
     is due, each call of `expire_some` removes two states from it: expired ones are dropped, the others move to the
     current generation. So expiry costs a constant per call, and the oldest states are checked first.
 
+    `wall_clock`: returns the time by which states expire, in microseconds; None if it is the time of the calls.
+
     `size` is limited because growing or freeing a large dict delays the call in which it happens. A generation can
     have more than `size` states, because states that move to it are not counted until the next `set`.
 
     Not thread-safe: `MemoryStore` calls it with its lock held.
     """
 
-    __slots__ = ("_closes_at", "_cursor", "_older", "_size", "count", "current", "current_refusals", "limit")
+    __slots__ = (
+        "_closes_at",
+        "_cursor",
+        "_older",
+        "_size",
+        "_wall_clock",
+        "count",
+        "current",
+        "current_refusals",
+        "limit",
+    )
 
-    def __init__(self, limit: Limit, now: int, size: int) -> None:
+    def __init__(self, limit: Limit, now: int, size: int, wall_clock: Callable[[], int] | None = None) -> None:
         self.limit = limit
+        self._wall_clock = wall_clock
         self.count = 0  # states
         self.current: dict[str, State] = {}
         self._size = size
@@ -55,6 +68,10 @@ class GenerationalMap:
         # An admitted charge stores another object, so the entry no longer counts. An admitted cost of 0 keeps the
         # object, so the key remains marked as refused.
         self.current_refusals: dict[str, State] = {}
+
+    def time(self, now: int) -> int:
+        """Return `now` by the clock of the limit."""
+        return now if self._wall_clock is None else self._wall_clock()
 
     def get(self, key: str) -> State:
         """Return the state of a key, or None."""
@@ -124,12 +141,13 @@ class GenerationalMap:
         if self.current and now >= self._closes_at + self.limit.window_us:  # no call of `set` for a window
             self._close(self._closes_at)  # so it is due at once
         if self._older and (self._older[0].due_at <= now or len(self._older) > _MAX_GENERATIONS):
+            time = self.time(now)
             for _ in range(_EXPIRE_PER_CALL):
                 oldest = self._pop_oldest()
                 if oldest is None:
                     break
                 key, state, is_refused = oldest
-                if self.limit.expires(state) <= now:
+                if self.limit.expires(state) <= time:
                     expired_count += 1
                 else:
                     self._keep(key, state, is_refused=is_refused)
@@ -142,7 +160,7 @@ class GenerationalMap:
         Returns both; None for one that is not found. `MemoryStore` defines which unexpired keys are evictable. Keys in
         `protected` are skipped. Checked keys move to the current generation, so that they are not checked again soon.
         """
-        evictable = None
+        evictable, time = None, self.time(now)
         for _ in range(min(probes, self.count)):
             if not self._older:
                 self._close(now)
@@ -153,9 +171,9 @@ class GenerationalMap:
             self._keep(key, state, is_refused=is_refused)
             if key in protected:
                 continue
-            if self.limit.expires(state) <= now:
+            if self.limit.expires(state) <= time:
                 return key, evictable
-            if evictable is None and not is_refused and self.limit.has_room(state, now):
+            if evictable is None and not is_refused and self.limit.has_room(state, time):
                 evictable = key
         return None, evictable
 

@@ -22,7 +22,7 @@ def hash_tag(key: str) -> str:
 def is_plain(charges: Sequence[Charge]) -> bool:
     """Return whether these charges can be a `PlainGroup`."""
     for charge in charges:
-        if charge.role != "limit" or charge.cost < 0 or charge.max_delay is not None:
+        if charge.role != "limit" or charge.cost < 0 or charge.max_delay is not None or charge.limit.uses_wall_time:
             return False
     return len(charges) == 1 or len(set(map(stored_bucket, charges))) == len(charges)
 
@@ -125,22 +125,29 @@ class Outcome(NamedTuple):
 
 
 def decide_group(
-    charges: Sequence[Charge], states: Sequence[State], now: int, buckets: Sequence[Hashable] = ()
+    charges: Sequence[Charge],
+    states: Sequence[State],
+    now: int,
+    buckets: Sequence[Hashable] = (),
+    times: Sequence[int] = (),
 ) -> Outcome:
     """Decide merged charges on the states of their buckets, at one time in microseconds. Pure.
 
     A charge that admits but does not count shows its bucket without it. A store writes `Outcome.states` in order, or
     none of them for a peek.
 
+    `times`: the time by the clock of each charge, for a store whose `now` does not count from 1970; empty: it does.
+
     `buckets`: identifies the bucket of each charge, for a full store, where new keys share one; empty if each charge
     has its own. Whether a charge is admitted depends on the earlier charges of its bucket. What the bucket keeps, and
     what an admitted charge shows, includes only those of them that count.
     """
     decisions, news, refused = [], [], False
+    times = times or [now] * len(charges)
     latest: dict[Hashable, State] = {}
     for index, charge in enumerate(charges):
         old = latest.get(buckets[index], states[index]) if buckets else states[index]
-        decision, new = charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us)
+        decision, new = charge.limit.decide(old, times[index], cost_to_decide(charge), charge.max_delay_us)
         decisions.append(decision)
         news.append(new)
         if not decision.allowed and charge.role != "shadow":
@@ -154,9 +161,9 @@ def decide_group(
         for index, charge in enumerate(charges):
             old = latest.get(buckets[index], states[index]) if is_shared else states[index]
             if decisions[index].allowed and not charged[index]:
-                decisions[index], news[index] = charge.limit.decide(old, now, 0, None)[0], old
+                decisions[index], news[index] = charge.limit.decide(old, times[index], 0, None)[0], old
             elif is_shared:
-                decision, new = charge.limit.decide(old, now, cost_to_decide(charge), charge.max_delay_us)
+                decision, new = charge.limit.decide(old, times[index], cost_to_decide(charge), charge.max_delay_us)
                 if charged[index]:
                     decisions[index], news[index] = decision, new
                 else:  # alone it might be admitted

@@ -188,6 +188,7 @@ class LeaseManager:
     async def _take_lease(
         self, allotment: Allotment, lease: Charge, clock: Clock, take_from_store: TakeFromStore
     ) -> None:
+        started_at = clock()
         try:
             (decision,) = await take_from_store([lease])
         except Exception as error:  # noqa: BLE001  # no request depends on a lease
@@ -206,6 +207,8 @@ class LeaseManager:
             if not allotment.units:
                 allotment.at = decision.at
             allotment.units += lease.cost
+            if lease.limit.uses_wall_time:  # units of a period must not be spent in the next one
+                allotment.valid_until = min(allotment.valid_until, started_at + decision.next_after)
             allotment.decision, allotment.not_before = decision, -math.inf
             self.next_expiry = min(self.next_expiry, allotment.valid_until)
             self._refund_if_dropped(allotment)

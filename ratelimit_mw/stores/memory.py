@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 from typing import ClassVar
 
 from ratelimit_mw.core.errors import ConfigError
@@ -31,7 +31,8 @@ class MemoryStore(InPlace):
     store, a new key replaces an expired key or else an evictable one. A key is evictable if its last request was
     admitted and a unit is left. So a flood of new keys never replaces an unexpired key whose last request was refused,
     whatever the cost of that request. If a short search finds no key to replace, the new keys of a limit share one
-    overflow bucket. `clock`: a callable that returns seconds, for tests; None is `time.monotonic`.
+    overflow bucket. `clock`: a callable that returns seconds, for tests; None is `time.monotonic`, and the time of day
+    for calendar periods.
     """
 
     can_fail: ClassVar[bool] = False
@@ -50,6 +51,7 @@ class MemoryStore(InPlace):
             raise ConfigError(f"clock: got {clock!r}, expected a callable that returns seconds", code="RL-043")
         self._free_keys = self._max_keys = check_int("max_keys", max_keys, 1)  # keys that can still be added
         self._configured_clock = self._clock = clock  # `testing` may replace `_clock`
+        self._wall_clock: Callable[[], float] | None = None  # in place of `time_ns`; `testing` may replace it
         self._maps: dict[str, GenerationalMap] = {}  # by bucket id of the limit
         self._limit_was_added = False
         # A map with nearly the most keys: replaced when another grows past it, and in `_make_room` if it has fewer keys
@@ -142,7 +144,7 @@ class MemoryStore(InPlace):
     def _apply(self, overrides: StoreOverrides, *, empty: bool) -> None:
         with self._lock:
             if self._configured_clock is None:
-                self._clock = overrides.monotonic
+                self._clock, self._wall_clock = overrides.monotonic, overrides.wall
             if empty:
                 self._clear()
 
@@ -153,6 +155,10 @@ class MemoryStore(InPlace):
 
     def _now(self) -> int:
         return monotonic_ns() // 1000 if self._clock is None else microseconds(self._clock())
+
+    def _wall_now(self) -> int:
+        wall = self._wall_clock
+        return time_ns() // 1000 if wall is None else microseconds(wall())
 
     def count_states(self) -> int:
         """See `BaseStore`."""
@@ -171,7 +177,8 @@ class MemoryStore(InPlace):
         entries = self._find_all(charges, now, evict=commit)
         # in a full store, several new keys of a limit may have its overflow bucket
         buckets = [entry[:2] for entry in entries] if self._free_keys < len(charges) else ()
-        outcome = decide_group(charges, [state for *_, state in entries], now, buckets)
+        times = [state_map.time(now) for state_map, *_ in entries]
+        outcome = decide_group(charges, [state for *_, state in entries], now, buckets, times)
         for index, (state_map, key, old) in enumerate(entries if commit else ()):
             new = outcome.states[index]
             if new is None:
@@ -187,7 +194,8 @@ class MemoryStore(InPlace):
 
     def _settle(self, charge: Charge, now: int) -> None:
         ((state_map, key, old),) = self._find_all([charge], now, evict=charge.cost > 0)
-        new = charge.limit.settle(old, now, charge.cost, now if charge.at is None else charge.at)
+        time = state_map.time(now)
+        new = charge.limit.settle(old, time, charge.cost, time if charge.at is None else charge.at)
         if new is None:
             self._discard(state_map, key)
         elif new is not old:
@@ -228,7 +236,10 @@ class MemoryStore(InPlace):
         state_map = self._maps.get(limit.bucket)
         if state_map is None:
             self._limit_was_added = True
-            state_map = self._maps[limit.bucket] = GenerationalMap(limit, now, max(64, self._max_keys // _SIZE_DIVISOR))
+            size = max(64, self._max_keys // _SIZE_DIVISOR)
+            has_other_clock = limit.uses_wall_time and self._configured_clock is None  # one counts from 1970
+            wall_clock = self._wall_now if has_other_clock else None
+            state_map = self._maps[limit.bucket] = GenerationalMap(limit, now, size, wall_clock)
         return state_map, key, state_map.get(key)
 
     def _drop_empty(self, now: int) -> None:

@@ -31,7 +31,9 @@ def open_async_store(url: str, timeout: float) -> AsyncStore:
     return _redis().AsyncRedisStore(url, timeout=timeout) if store is None else store
 
 
-def inspect_store(url: str, algorithms: Iterable[str], timeout: float, *, remembers_refused: bool, counts: bool) -> Any:
+def inspect_store(
+    url: str, algorithms: Iterable[str], timeout: float, *, remembers_refused: bool = False, counts: bool = False
+) -> Any:
     """Inspect the servers of a URL, see `inspection.inspect`. Return None for a store without a server.
 
     Raises `ConfigError` as `open_store` does.

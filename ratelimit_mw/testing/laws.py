@@ -192,14 +192,17 @@ def decides_like_none_once_expired(limit: Limit, walk: Walk) -> bool:
 
 
 def refills_nothing_when_the_clock_steps_back(limit: Limit, walk: Walk) -> bool:
-    """Check that a clock step back refills nothing, and causes no longer wait than if all units were just taken."""
+    """Check that a clock step back refills nothing, and causes no longer wait than if all units were just taken.
+
+    Or, if this is longer, than `limit.max_wait`.
+    """
     state, now = walk.end(limit)
     before, cost = _peek(limit, state, now), walk.cost(limit)
     for back in (1, 1 + _part(limit.window_us, walk), 20 * limit.window_us):
         then = now - back
         left = _peek(limit, state, then).remaining
         _check(left <= before.remaining, f"{back} us back in time, {left} units are left instead of {before.remaining}")
-        longest = _max_reset_us(limit, then) + limit.effective_max_delay_us
+        longest = max(_max_reset_us(limit, then), microseconds(limit.max_wait)) + limit.effective_max_delay_us
         decision, next_state = limit.decide(state, then, cost, None)
         reset = _finite_us(decision.reset_after, "reset_after")
         _check(reset <= longest, f"{back} us back in time, reset_after is {reset} us, more than {longest}")

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw import (
     GCRA,
+    CalendarWindow,
     Decision,
     FixedWindow,
     LeakyBucket,
@@ -53,6 +54,7 @@ def _of_tickets(limit: Smooth) -> int:
 
 
 BOUNDS: dict[type[Limit], Callable[[Any], int]] = {
+    CalendarWindow: lambda limit: (2 if limit.has_fixed_length else 3) * limit.quota,
     FixedWindow: lambda limit: 2 * limit.quota - 1,
     SlidingWindowCounter: _of_a_counter,
     SlidingWindowLog: lambda limit: limit.quota,

@@ -3,9 +3,12 @@
 import math
 from typing import Any, Final
 
-from ratelimit_mw import Concurrency, Limit, Smooth
+from ratelimit_mw import CalendarWindow, Concurrency, Limit, Smooth
 from ratelimit_mw.algorithms import ALGORITHMS
 from ratelimit_mw.core.limit import MICROSECONDS
+
+HOUR: Final = 3600  # seconds
+YEAR: Final = 366 * 24 * HOUR
 
 TAKEN: Final[dict[str, type[Limit]]] = {
     **ALGORITHMS,
@@ -21,6 +24,8 @@ def stored(quota: int, window: float) -> float:
 def at_once(kind: type[Limit], quota: int, window: float) -> Limit:
     """Return a limit that admits `quota` single units at once."""
     options: dict[str, Any] = {"max_burst": stored(quota, window)} if kind is Smooth else {}
+    if kind is CalendarWindow:
+        window = HOUR if window <= HOUR else YEAR
     return kind(quota, window, **options)
 
 

@@ -11,8 +11,12 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from msgspec.structs import replace
+
+from algorithms.calendar_model import bounds
 from ratelimit_mw import (
     GCRA,
+    CalendarWindow,
     Decision,
     FixedWindow,
     LeakyBucket,
@@ -225,6 +229,54 @@ class Window(Model):
             self.add(now, max(0, min(delta, 2 * self.whole - used)))
         elif used and at >= min(self.start, now) and delta:
             self.count, self.start = max(0, used + delta), min(self.start, now)
+
+
+class Calendar(Model):
+    """Units of a calendar period. It goes on if the clock steps back over its begin by up to a minute."""
+
+    def __init__(self, limit: CalendarWindow) -> None:
+        self.limit, self.whole, self.most = limit, limit.quota, limit.quota
+        self.count, self.start = 0, -(10**18)
+        self.periods: list[tuple[int, int]] = []
+
+    def period(self, instant: int) -> tuple[int, int]:
+        for begin, end in self.periods:
+            if begin <= instant < end:
+                return begin, end
+        self.periods.append(bounds(self.limit.period, self.limit.zone, self.limit.start, instant))
+        return self.periods[-1]
+
+    def goes_on(self, now: int) -> bool:
+        """Return whether `now` is before the period of the units, which still goes on."""
+        return self.count > 0 and now < self.period(self.start)[0] and self.start - now <= 60 * SECOND
+
+    def first(self, now: int) -> int:
+        return self.start if self.goes_on(now) else min(self.start, now)
+
+    def free(self, now: int) -> Fraction:
+        counts = self.goes_on(now) or self.start >= self.period(now)[0]
+        return Fraction(self.whole - (self.count if counts else 0))
+
+    def add(self, now: int, cost: int) -> None:
+        if not cost:
+            return
+        if self.free(now) == self.whole:
+            self.count, self.start = 0, now
+        self.start, self.count = self.first(now), self.count + cost
+
+    def move(self, now: int) -> None:
+        self.start = self.first(now)
+
+    def settle(self, now: int, delta: int, at: int) -> None:
+        used = self.whole - int(self.free(now))
+        if delta > 0:
+            self.add(now, max(0, min(delta, 2 * self.whole - used)))
+        elif used and at >= self.first(now) and delta:
+            self.start, self.count = self.first(now), max(0, used + delta)
+
+    def decide(self, now: int, cost: int, max_delay: int = 0) -> Decision:
+        decision = super().decide(now, cost, max_delay)
+        return replace(decision, at=self.start if self.goes_on(now) else now)
 
 
 class Log(Model):
@@ -481,6 +533,7 @@ MODELS: dict[type[Limit], Callable[[Any], Model]] = {
     GCRA: Arrivals,
     LeakyBucket: Queue,
     Smooth: Tickets,
+    CalendarWindow: Calendar,
 }
 
 

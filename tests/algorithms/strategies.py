@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ratelimit_mw import (
     GCRA,
+    CalendarWindow,
     FixedWindow,
     LeakyBucket,
     Limit,
@@ -16,6 +17,7 @@ from ratelimit_mw import (
     TokenBucket,
 )
 from ratelimit_mw.algorithms.bucket import BucketLimit
+from ratelimit_mw.algorithms.calendar_periods import PERIODS, WEEKDAYS
 from ratelimit_mw.testing.walks import FORWARD, MOST_STEPS, MOVES, TOO_LARGE, Step, Walk
 
 _quotas = st.one_of(st.integers(1, 12), st.integers(1, 10**6), st.sampled_from([10**9, 999_999_937]))
@@ -47,6 +49,26 @@ def _smooth(quota: int, window: float, part: float, idle: tuple[float, int] | fl
     return Smooth(quota, window, max_burst=stored if stored >= MICROSECOND else 0, max_delay=window * part)
 
 
+ZONES = (
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/Havana",  # the clock goes forward at midnight, and back to it
+    "America/Sao_Paulo",  # forward at midnight, until 2018
+    "America/St_Johns",  # at one minute past midnight, until 2011
+    "Asia/Kathmandu",  # 5:45 from UTC
+    "Asia/Beirut",
+    "Australia/Lord_Howe",  # 30 minutes at each change
+    "Pacific/Chatham",
+    "Pacific/Apia",  # 30 December 2011 was skipped
+)
+
+
+def _calendar_window(quota: int, period: Any, zone: str, start: int) -> Limit:
+    starts: dict[str, Any] = {"month": start, "week": WEEKDAYS[start % 7]}
+    return CalendarWindow(quota, period, zone=zone, start=starts.get(period))
+
+
 MICROSECOND = 0.000001
 _idle = st.one_of(
     st.tuples(
@@ -70,6 +92,9 @@ of_each_algorithm: dict[str, st.SearchStrategy[Limit]] = {
     "token_bucket": _buckets(TokenBucket),
     "gcra": _buckets(GCRA),
     "leaky_bucket": _buckets(LeakyBucket),
+    "calendar_window": st.builds(
+        _calendar_window, _quotas, st.sampled_from(PERIODS), st.sampled_from(ZONES), st.integers(1, 31)
+    ),
     "smooth": st.builds(_smooth, _quotas, _windows, st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0]), _idle),
 }
 

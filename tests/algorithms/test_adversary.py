@@ -185,7 +185,7 @@ def test_smooth_with_a_warm_up_admits_as_much_as_without_stored_units(warmup: in
 class EarlyWindow(FixedWindow, frozen=True, kw_only=True):
     """Ends a microsecond early."""
 
-    def _current_window(self, state: Any, now: int) -> tuple[int, int]:
+    def _current_window(self, state: Any, now: int) -> tuple[int, int, int]:
         return super()._current_window(state, now + 1 if state is not None and now > state.start else now)
 
 

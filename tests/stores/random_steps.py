@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from algorithms.strategies import ZONES
 from ratelimit_mw import (
+    CalendarWindow,
     Charge,
     Concurrency,
     Decision,
@@ -21,6 +23,7 @@ from ratelimit_mw import (
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.algorithms.ban import Ban
 from ratelimit_mw.algorithms.bucket import BucketLimit, DelayableLimit
+from ratelimit_mw.algorithms.calendar_periods import PERIODS
 from ratelimit_mw.core.limit import Role
 from ratelimit_mw.testing import Clock
 from stores.model_store import bucket_of
@@ -88,6 +91,8 @@ class RandomSteps:
             options |= self._smooth(window)
         if kind is SlidingWindowCounter:
             options |= {"buckets": choice((1, 1, 2, 3, 7)), "strict": choice((False, True))}
+        if kind is CalendarWindow:
+            return CalendarWindow(quota, choice(PERIODS), zone=choice(ZONES), name=name)
         if kind is SlidingWindowLog:
             quota = min(quota, 1500)  # above the most units of one charge
         if kind is Ban:

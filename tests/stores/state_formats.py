@@ -19,6 +19,7 @@ from redis import Redis
 
 from ratelimit_mw import (
     GCRA,
+    CalendarWindow,
     Charge,
     Concurrency,
     FixedWindow,
@@ -58,6 +59,7 @@ LIMITS: dict[str, Limit] = {
     "smooth, warmup": Smooth(10, 60, warmup=30),
     "concurrent": Concurrency(10),
     "ban": Ban(4, 60, ban=900),
+    "calendar_window": CalendarWindow(10, "minute"),
 }
 LIMITS |= {
     f"{name}, used": taking_over(limit, "used", f"rule~{number}")

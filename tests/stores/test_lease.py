@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from redis import Redis
 
 from ratelimit_mw import (
+    CalendarWindow,
     Charge,
     ConfigError,
     Decision,
@@ -146,6 +147,14 @@ def test_unspent_units_are_refunded_after_lease_time(store: Leasing) -> None:
     assert not is_leased(store.take([HOT]))
     assert store.asked("settle") == [[("k", -89)]]
     assert store.left() == 250 - 12 - 1 - 100
+
+
+def test_units_of_a_calendar_period_are_not_spent_in_the_next_one(store: Leasing) -> None:
+    charge = Charge("k", CalendarWindow(10, "minute"), lease=8, lease_time=30.0)
+    store.clock.now = 119.0
+    assert [store.take([charge])[0].allowed for _ in range(3)] == [True] * 3
+    store.clock.advance(1.0)
+    assert [store.take([charge])[0].allowed for _ in range(11)] == [True] * 10 + [False]
 
 
 def test_the_next_call_for_any_key_refunds_expired_leases(store: Leasing) -> None:

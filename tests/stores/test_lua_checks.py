@@ -15,7 +15,7 @@ from ratelimit_mw.algorithms.bucket import BucketLimit
 from ratelimit_mw.stores.redis.scripts import Codec, script
 
 LIMITS = [
-    kind(10, 10, burst=5, max_delay=1) if issubclass(kind, BucketLimit) else kind(10, 10) for kind in TAKEN.values()
+    kind(10, 60, burst=5, max_delay=1) if issubclass(kind, BucketLimit) else kind(10, 60) for kind in TAKEN.values()
 ]
 NUMBERS = {  # how many numbers of a limit the script of each algorithm documents
     "fixed_window": 2,
@@ -26,6 +26,7 @@ NUMBERS = {  # how many numbers of a limit the script of each algorithm document
     "leaky_bucket": 6,  # the last may be 0: at_once
     "smooth": 6,  # the last two may be 0: nothing is stored, no warm-up
     "concurrency": 3,
+    "calendar_window": 5,
 }
 SIX = 6  # numbers in each charge; limits with fewer are padded with 1
 NOT_WHOLE = [float("nan"), float("inf"), float("-inf"), 0.5, 2**53 + 2, "0x10", "1", "", True, [], {}]
@@ -68,7 +69,7 @@ def refused(
 
 
 def script_args(limit: Limit) -> list[int]:
-    return [*limit.numbers, 1, 1, 1, 1][:SIX]
+    return list(limit.script_at(NOW)[1])
 
 
 def charge(limit: Limit, group: int = 1) -> list[Any]:
@@ -92,9 +93,10 @@ def spoiled(charge: list[Any], first: int) -> list[tuple[list[Any], object, int]
 
 
 def test_limit_has_as_many_whole_numbers_as_its_script_documents(limit: Limit, codec: Codec) -> None:
-    assert len(limit.numbers) == NUMBERS[limit.algorithm]
-    assert all(number >= 1 for number in limit.numbers[:4])
-    assert all(type(number) is int for number in limit.numbers)
+    numbers, padding = script_args(limit)[: NUMBERS[limit.algorithm]], script_args(limit)[NUMBERS[limit.algorithm] :]
+    assert (len(numbers) + len(padding), set(padding) - {1}) == (SIX, set())
+    assert all(number >= 1 for number in numbers[:4])
+    assert all(type(number) is int for number in numbers)
 
 
 def test_scripts_accept_valid_numbers(limit: Limit, codec: Codec, client: Redis) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
 
 import fakeredis
 import pytest
@@ -29,10 +28,11 @@ from ratelimit_mw.algorithms.takeover import KINDS, OnChange, taking_over
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.fallback import FallbackStore
 from ratelimit_mw.stores.redis import RedisStore
-from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock
 from redis_cluster import RedisCluster
 from stores.model_store import ModelStore
+from stores.opener import KINDS as STORES
+from stores.opener import Opener
 from stores.random_steps import RandomSteps
 
 ROUNDS = 40 if PROOF else 2
@@ -69,25 +69,7 @@ def compare(steps: RandomTurns, store: Store, place: str) -> None:
             steps.heard(charges, got)
 
 
-class Opener:
-    """Opens stores of a kind, each over a clock and with a prefix of its own."""
-
-    def __init__(self, kind: str, url: str, folder: Path) -> None:
-        self.kind, self._url, self._folder = kind, url, folder
-
-    def __call__(self, clock: Clock, prefix: str) -> Store:
-        if self.kind == "memory":
-            return MemoryStore(clock=clock)
-        if self.kind == "file":
-            return SQLiteStore(self._folder / f"{prefix}.db", clock=clock, timeout=5, deny_cache=0)
-        store = RedisStore(self._url, clock=clock, timeout=5, deny_cache=0, prefix=f"{prefix}-{self.kind}:")
-        if self.kind == "text":
-            below: Any = store._store
-            below._codec = self.kind
-        return store
-
-
-@pytest.fixture(params=["memory", "file", "msgpack", "text"])
+@pytest.fixture(params=STORES)
 def opened(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> Opener:
     return Opener(request.param, redis_url, tmp_path)
 

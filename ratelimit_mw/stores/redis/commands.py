@@ -53,7 +53,7 @@ class Shape(Struct, frozen=True, eq=False, gc=False):
     weight: int
 
     @classmethod
-    def of(cls, charges: Sequence[Charge], codec: Codec) -> "Shape":
+    def of(cls, charges: Sequence[Charge], codec: Codec, now: int = 0) -> "Shape":
         """Return the shape of a group. Raises `ConfigError` for a limit without a Lua implementation."""
         _check_limits(charges)
         weight = len(charges)
@@ -61,7 +61,7 @@ class Shape(Struct, frozen=True, eq=False, gc=False):
             limit = charge.limit
             if limit.max_settle_units < MAX_EXACT_INT:  # it writes each unit
                 weight += charge.cost // _UNITS_PER_CHARGE
-        return cls(codec, encode_group(codec, charges), weight)
+        return cls(codec, encode_group(codec, charges, now), weight)
 
 
 class EncodedGroup(Struct, eq=False, gc=False):
@@ -187,15 +187,18 @@ class RedisCommands(BaseStore):
         charges, merged, shape_key = original_charges, None, None
         if type(original_charges) is PlainGroup:
             shape_key = original_charges.shape_key
-        elif len(original_charges) == 1 and type(original_charges[0].limit) in SCRIPTED_LIMITS:  # which has a hash
-            (charge,) = original_charges
+        elif (
+            len(original_charges) == 1
+            and type((charge := original_charges[0]).limit) in SCRIPTED_LIMITS  # which has a hash
+            and not charge.limit.uses_wall_time
+        ):
             shape_key = charge.limit, charge.cost, charge.role, charge.max_delay
         shape = self._shapes.get(shape_key)
         if shape is None:
             group = Group(original_charges)
             if group.charges is not original_charges:
                 charges, merged = group.charges, group
-            shape = Shape.of(charges, self._codec)
+            shape = Shape.of(charges, self._codec, self._now())
             if shape_key is not None:
                 if len(self._shapes) >= _MAX_SHAPES:
                     self._shapes.clear()
@@ -214,7 +217,7 @@ class RedisCommands(BaseStore):
         for group in groups:
             keys += group.keys
             shape = group.shape
-            texts.append(shape.text if shape.codec == codec else encode_group(codec, group.charges))
+            texts.append(shape.text if shape.codec == codec else encode_group(codec, group.charges, mode.now))
         arguments = join_groups(codec, mode.now, tuple(texts), commit=mode.commit)
         return "EVALSHA", script("take", codec).sha, len(keys), *keys, arguments
 

@@ -56,7 +56,7 @@ class Node(Struct, kw_only=True):
     `label`: host and port, or the path of a socket. `server`, `version`, `mode`, `role`: as the server reports them.
     `latency`: seconds of a round trip, the median of five. `clock_offset`: seconds by which its clock is ahead of this
     machine's. `maxmemory`: bytes; 0 is unlimited. `missing`: commands that the limits in use need, but the user may not
-    call.
+    call. `appends`: whether it writes each change to its append-only file.
     """
 
     label: str
@@ -68,13 +68,15 @@ class Node(Struct, kw_only=True):
     clock_offset: float | None = None
     maxmemory: int | None = None
     maxmemory_policy: str | None = None
+    appends: bool | None = None
     missing: list[str] | None = None
 
 
 class Inspection(Struct):
     """The result of an inspection. The store works if `mistakes` and `unreachable` are empty.
 
-    `mistakes`: rejections, and settings to change. `unreachable`: failures to get an answer.
+    `mistakes`: rejections, and settings to change. `unreachable`: failures to get an answer. `losses`: how servers may
+    lose states before they expire, which matters for long quotas.
     """
 
     kind: str
@@ -82,6 +84,7 @@ class Inspection(Struct):
     mistakes: list[str] = []
     warnings: list[str] = []
     unreachable: list[str] = []
+    losses: list[str] = []
 
     def add(self, label: str, error: StoreError) -> None:
         """Record an error: a rejection as a mistake, any other as unreachable."""
@@ -122,6 +125,7 @@ def inspect(
     if not report.mistakes and not report.unreachable and (error := probe(url, prefix, names)) is not None:
         report.add("store", error)
     report.warnings += _warnings(report.nodes, timeout)
+    report.losses += _losses(report.nodes)
     return report
 
 
@@ -235,10 +239,11 @@ def _read_server_info(node: Node, query: Callable[..., Any]) -> None:
 
 def _read_memory(node: Node, query: Callable[..., Any]) -> None:
     try:
-        text = query("INFO", "memory").decode()
+        text = query("INFO", "memory").decode() + query("INFO", "persistence").decode()
     except NoPermissionError:
         return
     fields = dict(line.partition(":")[::2] for line in text.splitlines())
+    node.appends = fields["aof_enabled"] == "1" if "aof_enabled" in fields else None
     if fields.get("maxmemory", "").isdecimal():
         node.maxmemory = int(fields["maxmemory"])
     node.maxmemory_policy = fields.get("maxmemory_policy")
@@ -316,3 +321,14 @@ def _warnings(nodes: Sequence[Node], timeout: float) -> Iterable[str]:
                 f"{node.label}: maxmemory-policy {node.maxmemory_policy} evicts keys of this store "
                 "when memory is full, and their limits start again; set noeviction, or use a separate server"
             )
+
+
+def _losses(nodes: Sequence[Node]) -> Iterable[str]:
+    for node in nodes:
+        if node.maxmemory and node.maxmemory_policy not in (None, "noeviction"):
+            yield (
+                f"{node.label} may evict it, with maxmemory-policy {node.maxmemory_policy}; set noeviction, or use a "
+                "separate server"
+            )
+        if node.appends is False:
+            yield f"{node.label} forgets what it counted since its last snapshot when it ends; set appendonly yes"

@@ -5,6 +5,7 @@ from functools import cache, lru_cache
 from hashlib import sha1
 from importlib.resources import files
 from math import inf
+from time import time_ns
 from typing import Final, Literal, NamedTuple
 
 from msgspec import DecodeError, convert, json, msgpack
@@ -71,22 +72,25 @@ def join_groups(codec: Codec, now: int, groups: tuple[bytes, ...], *, commit: bo
     )
 
 
-def encode_group(codec: Codec, charges: Sequence[Charge]) -> bytes:
-    """Return the part of take.lua's arguments for one group. It does not depend on its position in a batch."""
+def encode_group(codec: Codec, charges: Sequence[Charge], now: int = 0) -> bytes:
+    """Return the part of take.lua's arguments for one group. It does not depend on its position in a batch.
+
+    `now`: as in `join_groups`; only limits that use wall time need it.
+    """
     count = len(charges)
     parts = []
     for charge in charges:
         limit = charge.limit
         # the same as charge.effective_max_delay_us, but without calling a property in the common case
         max_delay = limit.effective_max_delay_us if charge.max_delay is None else charge.effective_max_delay_us
-        parts.append(_cached_charge(codec, limit.script, charge.role, count, charge.cost, max_delay))
+        parts.append(_cached_charge(codec, _script_of(limit, now), charge.role, count, charge.cost, max_delay))
     return _SEPARATORS[codec].join(parts)
 
 
 def refusing_arguments(codec: Codec, now: int, charges: Sequence[Charge], *, is_cluster: bool) -> bytes:
     """Return ARGV[1] of refusing.lua."""
     parts = [_encode_values(codec, [now, _REFUSING_MODE, 1, int(not is_cluster)])]
-    return _encode_list(codec, [*parts, *(encode_group(codec, [charge]) for charge in charges)])
+    return _encode_list(codec, [*parts, *(encode_group(codec, [charge], now) for charge in charges)])
 
 
 def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes:
@@ -97,8 +101,12 @@ def settle_arguments(codec: Codec, now: int, charges: Sequence[Charge]) -> bytes
         limit = charge.limit
         # The script rejects times below 0. A time before 1970 has the same effect as 0: the units no longer count.
         at = now if charge.at is None else max(0, charge.at)
-        parts.append(_encode_charge(codec, limit.script, charge.role, count, charge.cost, at))
+        parts.append(_encode_charge(codec, _script_of(limit, now), charge.role, count, charge.cost, at))
     return _encode_list(codec, parts)
+
+
+def _script_of(limit: Limit, now: int) -> tuple[str, tuple[int, ...]]:
+    return limit.script_at(now or time_ns() // 1000) if limit.uses_wall_time else limit.script
 
 
 def _encode_charge(

@@ -15,6 +15,7 @@ if takes_over then
     "leaky_bucket",
     "smooth",
     "ban",
+    "calendar_window",
   }
   local HEAD, HEAD_WIDTH = "<ddddddd", 7 * WIDTH
   local floor, ceil, max, sub = math.floor, math.ceil, math.max, string.sub
@@ -115,7 +116,9 @@ if takes_over then
       local mine, theirs = counting[name], counting[old]
       local my_capacity, their_capacity = mine.capacity(unpack(numbers)), theirs.capacity(unpack(old_numbers))
       local old_text, taken = texts[key], nil
-      if not is_share then taken = mine.continued(key, now, old, old_numbers, unpack(numbers)) end
+      if not is_share or my_capacity == their_capacity then
+        taken = mine.continued(key, now, old, old_numbers, unpack(numbers))
+      end
       if taken == nil then
         local units = theirs.used(key, now, unpack(old_numbers))
         if is_share then units = scale_up(units, my_capacity, their_capacity) end

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from algorithms.at_once import YEAR
 from profiles import PROOF
 from ratelimit_mw import Charge, Limit, MemoryStore, Smooth, StoreError
 from ratelimit_mw.algorithms import ALGORITHMS
@@ -35,11 +36,14 @@ def slow(algorithm: str) -> Limit:
     """Return a limit with room for all requests, from which nothing drains or expires during the test."""
     if algorithm == "smooth":
         return Smooth(10**6, SLOW, max_burst=SLOW)
-    return ALGORITHMS[algorithm](100_000 if algorithm == "sliding_window_log" else 10**6, SLOW)
+    quota = 100_000 if algorithm == "sliding_window_log" else 10**6
+    return ALGORITHMS[algorithm](quota, YEAR if algorithm == "calendar_window" else SLOW)
 
 
 def small(algorithm: str) -> Limit:
-    return Smooth(100, SLOW, max_burst=SLOW) if algorithm == "smooth" else ALGORITHMS[algorithm](100, SLOW)
+    if algorithm == "smooth":
+        return Smooth(100, SLOW, max_burst=SLOW)
+    return ALGORITHMS[algorithm](100, YEAR if algorithm == "calendar_window" else SLOW)
 
 
 def outcome_of(gate: Any, charges: Sequence[Charge], decisions: Any, *, in_app: bool = False) -> RateLimitState:

@@ -1,0 +1,111 @@
+"""Replays what bucket4j publishes as tests of aligned refills, and django-smart-ratelimit of quotas by the calendar.
+
+bucket4j: `IntervallyAlignedRefillTest`, where capacity and refill are equal, or where only one refill counts. Left out
+are the cases of adaptive initial tokens, which are not a whole quota, and of a capacity of several refills.
+django-smart-ratelimit: `tests/integration/test_quota.py`. Its `30d` is a `fixed_window` here.
+"""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from ratelimit_mw import CalendarWindow, Charge, ConfigError, Limiter, parse
+from ratelimit_mw.stores import Store
+from ratelimit_mw.testing import Clock
+
+pytestmark = [pytest.mark.promise(3), pytest.mark.one_redis]
+
+
+@pytest.fixture
+def limiters(stores: list[Store]) -> list[Limiter]:
+    return [Limiter(store) for store in stores]
+
+
+@pytest.mark.parametrize("second", [60, 60.001, 20, 180])
+def test_bucket4j_new_bucket_has_all_tokens(limiters: list[Limiter], clock: Clock, second: float) -> None:
+    clock.now = second
+    for limiter in limiters:
+        assert limiter.peek("400/minute using calendar_window", f"{second}").remaining == 400
+
+
+def test_bucket4j_tokens_come_back_at_the_edge_of_the_interval(limiters: list[Limiter], clock: Clock) -> None:
+    limit = CalendarWindow(200, "minute")
+    for limiter in limiters:
+        clock.now = 80
+        assert limiter.hit(limit, "k", 200).remaining == 0
+        clock.advance(10)
+        refused = limiter.hit(limit, "k")
+        assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 0, 30)
+        clock.advance(30)
+        assert limiter.peek(limit, "k").remaining == 200
+        clock.advance(45)
+        assert limiter.peek(limit, "k").remaining == 200
+
+
+def test_bucket4j_edge_is_not_missed_after_a_long_time_without_requests(limiters: list[Limiter], clock: Clock) -> None:
+    limit = CalendarWindow(400, "minute")  # the published interval of 0.1 s, 600 times as long
+    for limiter in limiters:
+        clock.now = 61.8
+        limiter.hit(limit, "k", 400)
+        clock.now = 19_709.4
+        assert limiter.peek(limit, "k").remaining == 400
+        assert limiter.hit(limit, "k", 400).remaining == 0
+        clock.advance(30.6)
+        assert limiter.peek(limit, "k").remaining == 400
+
+
+@pytest.mark.parametrize(("period", "days"), [("day", 1), ("week", 7), ("year", 365)])
+def test_smart_ratelimit_periods_have_these_lengths(period: str, days: int) -> None:
+    (limit,) = parse(f"1/{period} using calendar_window")
+    now = round(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 1_000_000
+    assert limit.window_at(now) == days * 86_400
+
+
+def test_smart_ratelimit_month_begins_and_ends_with_its_first_day() -> None:
+    begin, end = CalendarWindow(1, "month").period_at(round(datetime(2026, 6, 17, tzinfo=UTC).timestamp()) * 1_000_000)
+    assert begin == datetime(2026, 6, 1, tzinfo=UTC).timestamp() * 1e6
+    assert end == datetime(2026, 7, 1, tzinfo=UTC).timestamp() * 1e6
+
+
+def test_smart_ratelimit_invalid_period_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="expected one calendar period"):
+        parse("1/0 days using calendar_window")
+
+
+def test_smart_ratelimit_quota_blocks_and_refusals_take_nothing(limiters: list[Limiter]) -> None:
+    limit = "3/month using calendar_window"
+    for limiter in limiters:
+        assert [limiter.hit(limit, "user:1").allowed for _ in range(5)] == [True, True, True, False, False]
+        assert limiter.peek(limit, "user:1").remaining == 0
+
+
+@pytest.mark.parametrize(("cost", "left"), [(4, 1), (5, 0)])
+def test_smart_ratelimit_cost_reduces_what_is_left(limiters: list[Limiter], cost: int, left: int) -> None:
+    for limiter in limiters:
+        assert limiter.hit("5/month using calendar_window", f"user:{cost}", cost).remaining == left
+
+
+def test_smart_ratelimit_scopes_are_independent(limiters: list[Limiter]) -> None:
+    limit = "1/month using calendar_window"
+    for limiter in limiters:
+        took = [limiter.hit(limit, ("user:3", scope)).allowed for scope in ("export", "upload", "export")]
+        assert took == [True, True, False]
+
+
+def test_smart_ratelimit_quota_rolls_over_with_the_period(limiters: list[Limiter], clock: Clock) -> None:
+    limit = "2/month using calendar_window"
+    for number, limiter in enumerate(limiters):
+        key = f"user:{number}"
+        assert [limiter.hit(limit, key).allowed for _ in range(3)] == [True, True, False]
+        clock.advance(limiter.peek(limit, key).reset_after)
+        assert limiter.peek(limit, key).remaining == 2
+        assert limiter.hit(limit, key).remaining == 1
+
+
+def test_smart_ratelimit_reset_clears_usage(stores: list[Store], limiters: list[Limiter]) -> None:
+    limit = "5/month using calendar_window"
+    for store, limiter in zip(stores, limiters, strict=True):
+        limiter.hit(limit, "user:7")
+        limiter.reset(limit, "user:7")
+        assert limiter.peek(limit, "user:7").remaining == 5
+        assert store.peek([Charge("never:seen", parse(limit)[0], 0)])[0].remaining == 5

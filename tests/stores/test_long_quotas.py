@@ -1,0 +1,70 @@
+"""A quota of a calendar period of a day or longer is reported at the start if the store may lose it."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from ratelimit_mw.cli import main
+from ratelimit_mw.engine.base_gate import WSGI
+from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.redis.inspection import inspect
+from redis_servers import RedisServer
+
+MONTH = "100/month in Europe/Berlin using calendar_window"
+
+pytestmark = [pytest.mark.once, pytest.mark.one_redis]
+
+
+def reported(caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        Gate(Settings(**options), face=WSGI)
+    return [line for line in caplog.messages if "needs a store that keeps it" in line]
+
+
+def test_long_quota_in_memory_is_reported(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    (line,) = reported(caplog, limits=["5/minute", MONTH])
+    assert f"store: {MONTH} needs a store that keeps it: memory:// forgets it at a restart" in line
+    assert len(reported(caplog, limits=[], app_limits="1/day using calendar_window")) == 1
+    for short in ("5/hour using calendar_window", "5/month"):
+        assert reported(caplog, limits=short) == []
+    assert reported(caplog, limits=MONTH, store=f"sqlite:///{tmp_path}/limits.db") == []
+
+
+def test_server_that_may_lose_a_long_quota_is_reported_with_strict(
+    caplog: pytest.LogCaptureFixture, redis_server: RedisServer
+) -> None:
+    url = redis_server.url
+    with Redis.from_url(url) as client:
+        before = {name: client.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy", "appendonly")}
+        try:
+            client.config_set("appendonly", "yes")
+            assert inspect(url, "rl:", [], 5.0).losses == []
+            assert reported(caplog, limits=MONTH, store=url, strict=True) == []
+            client.config_set("appendonly", "no")
+            (line,) = reported(caplog, limits=MONTH, store=url, strict=True)
+            assert "set appendonly yes" in line
+            client.config_set("maxmemory", "1gb")
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            evicts, forgets = reported(caplog, limits=MONTH, store=url, strict=True)
+            assert "may evict it, with maxmemory-policy allkeys-lru; set noeviction" in evicts
+            assert forgets == line
+            assert reported(caplog, limits="5/month", store=url, strict=True) == []
+            assert reported(caplog, limits=MONTH, store=url) == []  # connects to no server before the first request
+        finally:
+            for name, value in before.items():
+                client.config_set(name, value)
+
+
+def test_check_of_a_store_names_what_it_may_lose(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, redis_server: RedisServer
+) -> None:
+    path = tmp_path / "limits.toml"
+    for limit, warned in ((MONTH, True), ("5/month", False)):
+        path.write_text(f'limits = "{limit}"\nstore = "{redis_server.url}"\n', "utf-8")
+        main(["check", str(path), "--store"])
+        assert ("needs a store that keeps it: " in capsys.readouterr().out) == warned
