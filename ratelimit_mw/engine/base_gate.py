@@ -250,7 +250,7 @@ class BaseGate:
         return open_url(store, timeout) if unchecked is None else unchecked
 
     def _use_store(self, store: Store | AsyncStore) -> None:
-        """Set the store of this gate, and check it."""
+        """Set the store of this gate and what counts in it, and check it."""
         self._store = self._lasting.store = store
         self._declared = declared(store)
         self._needs_fallback = self._declared.can_fail
@@ -273,10 +273,13 @@ class BaseGate:
             if not self._is_inner and self._integration.probes_store:
                 board = board_of(self._declared, self.settings)
                 LIVE.use(board, digest(self.settings), is_async=self._awaits_callables)
+        self._check_store()
+
+    def _check_store(self) -> None:
+        """Warn of what the store cannot keep, or raise `ConfigError`."""
         if self._declared.is_cluster and not (self.settings.key_secret or self._is_nested):
             warn_or_fail([_UNEVEN_LOAD], strict=self.settings.strict)
-
-        probes = self.settings.strict and self._integration.probes_store and before is None
+        probes = self.settings.strict and self._integration.probes_store and self._before is None
         if probes:
             self._probe()
         if not self._is_nested:

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.once, pytest.mark.one_redis]
 def reported(caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        Gate(Settings(**options), face=WSGI)
+        Gate(Settings(**options), integration=WSGI)
     return [line for line in caplog.messages if "needs a store that keeps it" in line]
 
 
