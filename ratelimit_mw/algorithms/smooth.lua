@@ -150,6 +150,7 @@ if decide.smooth then
       room = function(_, max_delay, clock, ...)
         local all = capacity(clock, ...)
         local over = (max_delay - max_delay % clock) / clock * scaled_drain
+        if edge then over = max(0, over - surcharge(full)) end
         return all - 1 + (over - over % unit_time) / unit_time
       end,
       used = function(key, now, ...)

@@ -160,7 +160,11 @@ class Smooth(DelayableLimit, frozen=True, kw_only=True):
 
     def room(self, cost: int, max_delay: int | None) -> int:  # the next request pays the cost
         """See `takeover.Counting.room`."""
-        return self.capacity - 1 + self.delay_ticks(max_delay) // self.ticks[2]
+        *_, unit_time, _, full = self.ticks
+        over = self.delay_ticks(max_delay)
+        if self.warm_up:  # the units that count are taken from a cold limit, so they cost more
+            over = max(0, over - self._surcharge(full))
+        return self.capacity - 1 + over // unit_time
 
     def holding(self, now: int, units: int) -> SmoothState | None:
         """See `takeover.Counting.holding`."""
