@@ -26,8 +26,8 @@ INTERVAL: Final = 1.0  # seconds between reads
 SETTLED: Final = 0.25  # seconds after the end of a second, in which processes report it
 _LATE: Final = 12  # slots that are read again, because a process may report late
 _SHOWN_REFUSALS: Final = 60
-_SPANS: Final = (60, 600)  # seconds of which the most refused clients are always read
-_ASKED_FOR: Final = 10.0  # seconds for which another span is read after somebody asked for it
+_SPANS: Final = (60, 600)  # seconds, in each span the most refused clients are always read
+_ASKED_FOR: Final = 10.0  # seconds for which another span is read after a viewer chose it
 _NOT_READ: Final = "the store did not answer, so the page shows what was read before: %s"
 
 History = Mapping[int, Mapping[str, Counts]]
@@ -88,7 +88,7 @@ class Reader:
     def snapshot(self, span: int = _SPANS[-1]) -> Snapshot:
         """Return what was read in the last second. Reads now if that is due, or waits for the first read.
 
-        `span`: seconds of which the most refused clients are wanted.
+        `span`: seconds in which the wanted clients were refused.
         """
         if span not in _SPANS:
             if span not in self._asked:

@@ -84,7 +84,7 @@ def _refusing(rule: str, clients: Sequence[Mapping[str, Any]], seconds: Rows, mi
     since = _since(seconds, minutes)
     when = f"since {_moment(since, now)}" if since is not None else "for a day or longer"
     text = f"{rule} refuses {round(100 * refused / total)} % of its requests {when}."
-    more, who = _who([one for one in clients if one["rule"] == rule])
+    more, who = _clients_refused([one for one in clients if one["rule"] == rule])
     steps: list[Mapping[str, Any]] = [{"do": "change", "rule": rule}]
     if who is not None:
         steps.append({"do": "block", "who": who})
@@ -119,7 +119,7 @@ def _first_refusal(rows: Rows) -> float | None:
     return next((at for at, admitted, refused in rows if refused and refused >= SOME * (admitted + refused)), None)
 
 
-def _who(clients: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, str] | None]:
+def _clients_refused(clients: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, str] | None]:
     """Return a sentence about the clients that are refused most, and the one, or the network, to block."""
     rates = {one["key"]: _rate(one) for one in clients}
     rates = {key: rate for key, rate in rates.items() if rate > 0}

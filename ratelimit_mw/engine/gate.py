@@ -70,7 +70,7 @@ class Gate(Flow):
     def take(self, way: Way, charges: Sequence[Charge], raw: Any = None) -> Verdict | None:
         """Return the verdict on the charges that `RuleSet.short_way` found; None if nothing limits the request.
 
-        `raw`: the request of which a refusal is reported, see `request_line`.
+        `raw`: the request, if its refusal is to be reported, see `request_line`.
         """
         if self._refresher is not None and self._refresher.clock() >= self._refresher.due:
             self._refresher.look_in_thread()

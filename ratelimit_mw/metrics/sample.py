@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 
 
 class ClientSample:
-    """Collects a sample. `below`: the present bound; 0 while nobody collects it, so that no client is below."""
+    """Collects a sample. `below`: the present bound; 0 while no page collects it, so that no client is below."""
 
     def __init__(self) -> None:
         self.below = 0
@@ -66,7 +66,7 @@ class ClientSample:
             counts[not verdict.allowed] += 1
 
     def add_shadowed(self, keys: Iterable[str]) -> None:
-        """Count a request for each rule of which a shadow limit would have refused it. `keys`: of the charges."""
+        """Count a request for each rule whose shadow limit would have refused it. `keys`: of the charges."""
         if self.below:
             with self._lock:
                 self._shadowed.update({key.rpartition("}:")[2] for key in keys})

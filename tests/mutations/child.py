@@ -13,6 +13,7 @@ from mutations.listing import ROOT
 from ratelimit_mw import Charge, MemoryStore
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.algorithms.ban import Ban
+from ratelimit_mw.algorithms.calendar_window import CalendarWindow
 from ratelimit_mw.stores.redis import RedisStore
 
 _LONGEST = 600  # seconds, on a busy machine
@@ -48,7 +49,8 @@ class First:
 def broken() -> str:
     """Return why the package does not run, or "". A mutation must not be found by that alone."""
     try:
-        limits = [kind(10, 10, ban=10) if kind is Ban else kind(10, 10) for kind in SCRIPTED.values()]
+        others = {"ban": Ban(10, 10, ban=10), "calendar_window": CalendarWindow(10, "day")}
+        limits = [others.get(name) or kind(10, 10) for name, kind in SCRIPTED.items()]
         for store in (MemoryStore(), RedisStore(fakeredis.FakeRedis(), timeout=5)):
             for limit in limits:
                 (decision,) = store.take([Charge("k", limit)])
