@@ -142,8 +142,8 @@ if decide.sliding_window_counter then
         local c = { (now - now % clock) / clock, math.min(units, 2 * quota), [buckets + 2] = 0 }
         return (write(c, clock, length, buckets))
       end,
-      continued = function(key, _, old, numbers, clock, length, _, buckets)
-        local same = numbers[1] == clock and numbers[2] == length and numbers[4] == buckets
+      continued = function(key, _, old, numbers, clock, length, _, buckets, strict)
+        local same = numbers[1] == clock and numbers[2] == length and numbers[4] == buckets and numbers[5] == strict
         if old == "sliding_window_counter" and same then return get("GET", key) end
       end,
     }

@@ -207,7 +207,9 @@ class SlidingWindowCounter(Limit, frozen=True, kw_only=True):
 
     def continued(self, old: Limit, state: SubWindowState, now: int) -> SubWindowState | None:
         """See `takeover.Counting.continued`."""
-        same = isinstance(old, SlidingWindowCounter) and (old.steps, old.buckets) == (self.steps, self.buckets)
+        if not isinstance(old, SlidingWindowCounter):
+            return None
+        same = (old.steps, old.buckets, old.strict) == (self.steps, self.buckets, self.strict)
         return state if same else None
 
     def _slide(self, state: SubWindowState | None, step: int) -> tuple[int, int, tuple[int, ...], int]:

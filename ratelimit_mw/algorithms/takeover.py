@@ -117,7 +117,7 @@ class TakingOver(Limit, frozen=True, kw_only=True):
         if old.notation == plain.notation:
             old = plain  # also if they differ in what the notation leaves out
         elif not cast("Counting", old).used(inner, now):
-            state, old, inner = None, plain, None  # the store forgets the state, as it may at any time
+            old, inner = plain, None  # as if the store had forgotten the state, which it may have at any time
         if self.max_settle_units < MAX_EXACT_INT:  # all stores cut the units of such limits
             delta = max(-2 * self.quota, min(delta, 2 * self.quota))
         new = old.settle(inner, now, delta, at)

@@ -100,6 +100,7 @@ limits_of_any = st.one_of(*of_each_algorithm.values())
 
 
 @pytest.mark.promise(4)
+@example(SlidingWindowCounter(1, 1), SlidingWindowCounter(1, 1, strict=True), "used", 1, 0, False)
 @example(FixedWindow(1, 1), Smooth(1, 1, warmup=4e-6, cold_factor=2, max_delay=1.0), "used", 1, 0, False)
 @given(limits_of_any, limits_of_any, st.sampled_from(MODES), st.integers(1, 100), st.integers(0, 10**8), st.booleans())
 def test_a_client_that_waits_as_told_is_admitted(

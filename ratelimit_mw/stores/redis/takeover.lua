@@ -189,14 +189,14 @@ if takes_over then
     if not settle then return end
     settle[charged] = function(key, now, delta, at, ...)
       local old, old_numbers, old_head = open(key)
-      local own_head, is_forgotten = write_state(HEAD, position, ...), false
+      local own_head, is_idle = write_state(HEAD, position, ...), false
       if old and old_head ~= own_head and counting[old].used(key, now, unpack(old_numbers)) == 0 then
-        old, texts[key], held[key], is_forgotten = nil, false, 0, true
+        old, texts[key], held[key], is_idle = nil, false, 0, true
       end
       if not old then old, old_numbers, old_head = name, { ... }, own_head end
       local state, expires = settle[old](key, now, delta, at, unpack(old_numbers))
       if held then held[key] = nil end
-      if is_forgotten and state == nil then state = false end
+      if is_idle and not state then return nil end -- the state that no longer counts stays
       return with_head(key, old_head, state), expires
     end
   end
