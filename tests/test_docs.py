@@ -53,6 +53,7 @@ SHELL = {
     'python3 -m pip install "ratelimit-mw[serve,redis]"': "tests/tutorials/test_install.py, with one extra",
     "python -m ratelimit_mw serve limits.toml --bind 127.0.0.1:8900": "tests/proxies",
     "python -m ratelimit_mw serve limits.toml --bind 127.0.0.1:8900 --grpc 127.0.0.1:8901": "tests/proxies",
+    "ratelimit-mw dashboard limits.toml --write        # http://127.0.0.1:8099": "tests/dashboard/test_mounted.py",
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
     "python -m ratelimit_mw replay limits.toml access.log access.log.1.gz --suggest --html report.html": "tests/replay",
     "python -m ratelimit_mw tail limits.toml --rule login": "tests/stores/test_admin.py",

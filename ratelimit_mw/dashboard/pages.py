@@ -17,7 +17,7 @@ _TYPES: Final = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.(html|css|js|svg)")
+_NAME: Final = re.compile(r"[\w-][\w.-]*", re.ASCII)  # within the folder
 _UPLOT: Final = ("uPlot.iife.min.js", "uPlot.min.css")
 _CLOSED: Final = "frame-ancestors 'none'; base-uri 'none'"
 _PAGE: Final = (
@@ -70,11 +70,11 @@ def error_answer(status: int, text: str, fields: Sequence[tuple[str, str]] = ())
 def asset(name: str) -> Answer | None:
     """Return a file of the page; None if there is none of this name."""
     name = name or "index.html"
-    kind = _NAME.fullmatch(name)
-    if kind is None or name == "login.html":
+    kind = _TYPES.get(name.rpartition(".")[2])
+    if kind is None or not _NAME.fullmatch(name) or name == "login.html":
         return None
     found = _read("ratelimit_mw.replay", "uplot", name) if name in _UPLOT else _read("ratelimit_mw.dashboard", name)
-    return None if found is None else Answer(200, found, _TYPES[kind[1]], policy=_PAGE)
+    return None if found is None else Answer(200, found, kind, policy=_PAGE)
 
 
 def login_page(status: int, message: str, fields: Sequence[tuple[str, str]] = ()) -> Answer:

@@ -13,6 +13,7 @@ from msgspec import DecodeError, Struct, json
 from ratelimit_mw.admin.override_set import OverrideSet, Record
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
+from ratelimit_mw.core.forks import after_fork_in_child
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.engine.live import ProcessInfo, board_of
 from ratelimit_mw.rules.override_entries import Override
@@ -72,7 +73,8 @@ class Reader:
         self.reads = 0
         self._target: Final = target
         self._clock, self._monotonic = clock, monotonic
-        self._lock: Final = Lock()
+        self._use_new_lock()
+        after_fork_in_child(self._use_new_lock)
         self._opened: Final = ExitStack()
         self._store: Store | None = None  # None if it cannot be opened, as a store in memory
         self._board: BaseStore | None = None
@@ -84,6 +86,9 @@ class Reader:
         self._version: str | None = None
         self._changes: tuple[Sequence[Override], Sequence[Record]] = [], []
         self._asked: dict[int, float] = {}
+
+    def _use_new_lock(self) -> None:
+        self._lock = Lock()
 
     def snapshot(self, span: int = _SPANS[-1]) -> Snapshot:
         """Return what was read in the last second. Reads now if that is due, or waits for the first read.

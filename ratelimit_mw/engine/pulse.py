@@ -5,7 +5,6 @@ The function returns whether to call it again.
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -51,9 +50,9 @@ class ThreadPulse:
                 warn_throttled(self._name, _NO_THREAD, error, code="RL-235")
 
     def _run(self) -> None:
-        goes_on = True
+        goes_on, pause = True, threading.Event()  # gevent patches it, as `_starting`
         while goes_on:
-            time.sleep(self._wait())
+            pause.wait(self._wait())
             goes_on = self._call()
         self.is_running = False
 

@@ -141,7 +141,7 @@ def wsgi(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterabl
 
 def outside(settled: int) -> list[tuple[str, str]]:
     """Return response headers about the step, to be added outside of the middleware."""
-    asked = ",".join(verb for verb, _ in table.store.calls)
+    asked = ",".join(verb for verb, _ in table.store.calls if verb != "peek")
     worker = [("X-Worker", str(os.getpid()))] if COUNTED else []
     return [("X-Asked", asked), ("X-Settled", str(settled)), *worker]
 

@@ -12,6 +12,7 @@ from redis import Redis
 from ratelimit_mw import GCRA, Charge, FixedWindow, MemoryStore, SlidingWindowCounter, TokenBucket, admin
 from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.engine.offenders import ThreadReporter
+from ratelimit_mw.engine.pulse import ThreadPulse
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.redis import RedisStore
 from redis_servers import RedisServer
@@ -70,7 +71,7 @@ def test_top_lists_clients_with_one_percent_of_the_refusals(
     limit, memory = FixedWindow(1, 3600), MemoryStore()
     charge = Charge("{a}:default", limit)
     decisions = [memory.take([charge]), memory.take([charge])][1]
-    monkeypatch.setattr(ThreadReporter, "_start", lambda _: None)  # the test calls flush()
+    monkeypatch.setattr(ThreadPulse, "start", lambda _: None)  # the test calls flush()
     settings = Settings(limits="1/hour", store=redis_server.url, store_timeout=60, plain_keys=True)
     held = 0
     with closing(RedisStore(redis_server.url, timeout=60)) as store:
