@@ -54,6 +54,9 @@ SHELL = {
     "python -m ratelimit_mw serve limits.toml --bind 127.0.0.1:8900": "tests/proxies",
     "python -m ratelimit_mw serve limits.toml --bind 127.0.0.1:8900 --grpc 127.0.0.1:8901": "tests/proxies",
     "ratelimit-mw dashboard limits.toml --write        # http://127.0.0.1:8099": "tests/dashboard/test_mounted.py",
+    'curl -H "Authorization: Bearer $RATELIMIT_MW_DASHBOARD_SECRET" "http://127.0.0.1:8099/data.json?seconds=60"': (
+        "tests/dashboard/test_access.py"
+    ),
     "python -m ratelimit_mw schema > ratelimit.schema.json": "test_schema.py",
     "python -m ratelimit_mw replay limits.toml access.log access.log.1.gz --suggest --html report.html": "tests/replay",
     "python -m ratelimit_mw tail limits.toml --rule login": "tests/stores/test_admin.py",
