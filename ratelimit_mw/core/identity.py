@@ -64,7 +64,6 @@ def rule_spellings(rule: str) -> set[str]:
 
 
 @cache
-@cache
 def key_tagger(secret: str, *, plain: bool) -> Callable[[str], str]:
     """Return the function that makes the tag of a bucket key from an encoded identity: `{hash}`.
 

@@ -122,6 +122,7 @@ def test_decisions_and_headers_are_those_of_the_model(opened: Opener) -> None:
         ("1/day in Europe/Berlin", datetime(2026, 10, 25, 12, tzinfo=BERLIN), 25 * 3600, 12 * 3600),
         ("1/hour in Europe/Berlin", datetime(2026, 10, 25, 2, 59, tzinfo=BERLIN, fold=0), 3600, 60),
         ("1/hour in Europe/Berlin", datetime(2026, 10, 25, 2, 59, tzinfo=BERLIN, fold=1), 3600, 60),
+        ("1/hour in America/New_York", datetime(2026, 7, 1, 12, 30, tzinfo=UTC), 3600, 1800),
         # 2:00 becomes 1:30
         ("1/hour in Australia/Lord_Howe", datetime(2026, 4, 4, 14, 59, tzinfo=UTC), 3600, 60),
         ("1/hour in Australia/Lord_Howe", datetime(2026, 4, 4, 15, 1, tzinfo=UTC), 1800, 1740),

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from ratelimit_mw.core.memo import Budget
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.override_entries import EVERYONE, Override, encode_overrides
-from ratelimit_mw.rules.overrides import ActiveOverrides, Index
+from ratelimit_mw.rules.overrides import ActiveOverrides, Index, _Recent
 from ratelimit_mw.rules.plan import Plan, make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
@@ -287,3 +288,16 @@ def test_the_loop_runs_between_the_steps() -> None:
         return count
 
     assert asyncio.run(turns()) == 3
+
+
+def test_what_was_computed_before_a_change_is_not_remembered_after_it() -> None:
+    """Another thread takes over changed overrides while a value is computed."""
+    overrides = active()
+
+    def changed(client: str) -> str:
+        overrides.take_over(index_of((None, EVERYONE, "off")), 0.0)
+        return f"before, for {client}"
+
+    recent = _Recent(overrides, changed, Budget(10))
+    assert recent[CLIENT] == f"before, for {CLIENT}"
+    assert CLIENT not in recent
