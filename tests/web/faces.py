@@ -194,10 +194,14 @@ async def _hello(request: Request) -> Response:
 
 
 def _done(path: str, outcome: Any) -> int:
-    """Act on a path, and return the status: `/status/401` returns 401, `/settle/9/7` settles with 9 and then with 7."""
+    """Act on a path, and return the status: `/status/401` returns 401, `/settle/9/7` settles with 9 and then with 7.
+
+    `/settle/in=3,out=4` settles with 3 in the limit named `in`, and 4 in `out`.
+    """
     kind, *numbers = path.strip("/").split("/")
     for number in numbers if kind == "settle" else ():
-        outcome.settle(int(number))
+        named = dict(part.split("=") for part in number.split(",") if "=" in part)
+        outcome.settle({name: int(units) for name, units in named.items()} or int(number))
     return int(numbers[0]) if kind == "status" else 200
 
 
