@@ -100,12 +100,7 @@ class _BaseLimiter:
         return DecoratorOptions(limit_list, key, cost, self._encode_key)
 
     def _encode_key(self, key: Key) -> str:
-        parts = (key,) if isinstance(key, str) else key
-        if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
-            raise ConfigError(
-                f"key: got {key!r}, expected a non-empty string, or a non-empty tuple of them", code="RL-045"
-            )
-        return bucket_key(encode([("key", part) for part in parts]), self._name)
+        return bucket_key(encode([("key", part) for part in check_key(key)]), self._name)
 
 
 class Limiter(_BaseLimiter):
@@ -353,6 +348,14 @@ def _opened(store: object, timeout: float, open_url: Callable[[str, float], obje
     reject_limits("store", url, "a URL; limits go into each call: hit(limits, key)")
     warn_of_multiple_workers(url)
     return open_url(url, timeout)
+
+
+def check_key(key: Key) -> tuple[str, ...]:
+    """Return the parts of a key. Raises `ConfigError` if it is invalid."""
+    parts = (key,) if isinstance(key, str) else key
+    if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
+        raise ConfigError(f"key: got {key!r}, expected a non-empty string, or a non-empty tuple of them", code="RL-045")
+    return parts
 
 
 def as_limits(limits: Limits) -> list[Limit]:

@@ -159,6 +159,20 @@ class RateLimitState(Struct, gc=False):
         elif not self.in_app:
             self.settle_at_actual_cost()
 
+    def charge(self, limits: Any, *, key: str | tuple[str, ...], cost: int = 1, raises: bool = True) -> Any:
+        """Charge `cost` units of the app's own limits for `key`, all or nothing, and return the verdict.
+
+        Under ASGI, `await` it; in the thread of a sync endpoint, and under WSGI, it returns the verdict itself.
+        `limits`, `key`: as in `Limiter.hit`; without a `key_secret`, the buckets are the same. A `max_delay` delays the
+        call. If the store fails, `on_store_error` of the settings decides. `cost=0` looks only.
+
+        Raises `RateLimited` if the charge is refused, unless `raises` is False. The middleware answers the request as
+        one that it refused itself, if the app lets this error pass; not after the response has begun. What the request
+        was charged before stays charged. Raises `ConfigError` for invalid limits, keys and costs.
+        """
+        gate = self.gate or self.verdicts_by_gate[0][0]
+        return gate.charge(limits, key, cost, raises=raises)
+
     def _check_names(self, names: Iterable[str]) -> None:
         """Raise `ConfigError` for names of no limit that is settled.
 

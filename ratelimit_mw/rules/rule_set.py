@@ -104,7 +104,8 @@ class RuleSet:
     @property
     def settled_names(self) -> set[str]:
         """The names of all limits that are settled and known before the first request, and of those on endpoints."""
-        known = [limit for limit_set in self.all_limit_sets for limit in limit_set.known_limits]
+        limit_sets = [*self.limit_sets, *self._table.messages.limit_sets]
+        known = [limit for limit_set in limit_sets for limit in limit_set.known_limits]
         return self._endpoint_names | {limit.policy.name for limit in known if limit.policy.settles}
 
     @property
@@ -305,6 +306,11 @@ class RuleSet:
         return self._table.match(
             method, forms, request, applicable_rules(endpoint_rules, method, request) if endpoint_rules else ()
         )
+
+    def find_client(self, request: Request) -> None:
+        """Set `request.client` from the socket's peer to the address that the trusted proxies report."""
+        if self._finder is not None:
+            request.client = self._client(self._finder, request)
 
     def _client(self, finder: ClientIPResolver, request: Request) -> str | None:
         """Return the client's address.

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import Struct
 
 from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.entrance import enter_wsgi
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.reload import reloader
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.response import HeaderStyle
+from ratelimit_mw.http.response import HeaderList, HeaderStyle
 from ratelimit_mw.http.views import WsgiRequest
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.settings import Settings, SettingsValue
@@ -103,10 +103,12 @@ class RateLimitMiddleware:
             start_response = partial(start_with_headers, state, setup.style, start_response)
         try:
             return self.app(environ, start_response)
+        except RateLimited as error:
+            return self._refuse(error, setup, environ, start_response)
         finally:
             state.app_returned()
 
-    def _decide(
+    def _decide(  # noqa: C901  # a helper would be called for each request
         self,
         setup: Setup,
         verdict: Verdict | None,
@@ -138,12 +140,31 @@ class RateLimitMiddleware:
         if setup.adds_headers and not state.headers_claimed:
             state.headers_claimed = True
             start_response = partial(start_with_headers, state, setup.style, start_response)
-        if request.on_end is not None and (tracker := track_response(request, state)) is not None:
-            return call_tracked(self.app, environ, start_response, tracker)
         try:
+            if request.on_end is not None and (tracker := track_response(request, state)) is not None:
+                return call_tracked(self.app, environ, start_response, tracker)
             return self.app(environ, start_response)
+        except RateLimited as error:
+            return self._refuse(error, setup, environ, start_response)
         finally:
             state.app_returned()
+
+    def _refuse(
+        self, error: RateLimited, setup: Setup, environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        """Send the refusal of a charge of the app. If a part of the response is sent, the server raises the error."""
+        gate, state = setup.gate, environ["ratelimit_mw"]
+        state.record(error.verdict, gate)
+        request = WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, state)
+        gate.rule_set.find_client(request)
+        response = gate.default_refusal(request, error.verdict)
+
+        error_info: Any = type(error), error, error.__traceback__
+
+        def start_again(status: str, fields: HeaderList, _: Any = None) -> Any:
+            return start_response(status, fields, error_info)
+
+        return send_refusal(request, error.verdict, response, gate.refusal_handler, start_again)
 
     def close(self) -> None:
         """Close the store if the middleware opened it. WSGI has no shutdown event: call this from a server hook."""

@@ -135,7 +135,7 @@ AFTER = (
             ),
             Step(path="/settle/in=70", state=(("out", 50, 3600), ("in", 870, 3600), ("calls", 7, 60)), settled=1),
             Step(path="/settle/in=3/out=9", state=(("out", 0, 3600), ("in", 800, 3600), ("calls", 6, 60)), settled=1),
-            no(3600, "out", path="/settle/5", state=(("out", 41, 3600), ("in", 797, 3600), ("calls", 6, 60))),
+            no(3600, "out", path="/settle/5", state=(("out", 41, 3600), ("in", 897, 3600), ("calls", 6, 60))),
         ),
     ),
     Scenario(

@@ -69,6 +69,6 @@ def test_an_invalid_cost_keeps_the_estimate_and_the_others_are_settled(caplog: p
     state, store = decided(rules=[{**TOKENS, "limits": [*TOKENS["limits"], {"limit": "50/hour", "name": "output"}]}])
     state.settle({"input": 2.5, "output": -1})
     assert settled(store) == [2]
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records if "settle" in record.getMessage()] == [
         "ratelimit_mw: settle: got int, expected a finite number, 0 or more: the estimate stays charged"
     ]
