@@ -16,7 +16,6 @@ from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.limiter import Key, Limits, as_limits, check_key
 from ratelimit_mw.rules.override_entries import warn_invalid_override
 from ratelimit_mw.rules.plan import Match, Plan
-from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.compiled import LimitSet
 from ratelimit_mw.settings.limits import LimitSpec
 
@@ -36,7 +35,7 @@ async def charge(gate: Any, limits: Limits, key: Key, cost: int, *, raises: bool
 
 async def _decide(gate: Any, limits: Limits, key: Key, cost: int) -> Verdict:
     given = limits if isinstance(limits, (str, Limit)) else tuple(limits)
-    match: Match = gate.compiled[_compile, gate.settings, given]
+    match: Match = gate.compiled[_compile, gate, given]
     if gate.settings.enabled is False:
         return _ADMITTED
     await gate.refresh()
@@ -46,7 +45,7 @@ async def _decide(gate: Any, limits: Limits, key: Key, cost: int) -> Verdict:
         return _BLOCKED if override.action == "block" else _ADMITTED
     if override is not None:
         try:
-            match = gate.compiled[_compile, gate.settings, override.limits or given, override.limits is None]
+            match = gate.compiled[_compile, gate, override.limits or given, override.limits is None]
         except ConfigError as error:
             warn_invalid_override(override.id, error)
     compiled = match.fixed_limits or ()
@@ -55,7 +54,7 @@ async def _decide(gate: Any, limits: Limits, key: Key, cost: int) -> Verdict:
     return _ADMITTED if verdict is None else verdict
 
 
-def _compile(settings: Settings, limits: str | Limit | Sequence[str | Limit], in_shadow: bool = False) -> Match:  # noqa: FBT001, FBT002  # a part of the cache's key
+def _compile(gate: Any, limits: str | Limit | Sequence[str | Limit], in_shadow: bool = False) -> Match:  # noqa: FBT001, FBT002  # a part of the cache's key
     """Return the limits of a charge, compiled. Raises `ConfigError` for invalid limits, and for slots."""
     found = as_limits(limits)
     if any(limit.is_concurrency for limit in found):
@@ -64,5 +63,5 @@ def _compile(settings: Settings, limits: str | Limit | Sequence[str | Limit], in
         )
     specs = [LimitSpec(limit=limit, key="ip", cost=1, shadow=in_shadow, settle=False) for limit in found]
     # a charge names its limits itself, so another charge's limits must not be taken over
-    fresh = replace(settings, on_change="fresh")
+    fresh = replace(gate.settings, on_change="fresh")
     return Match([LimitSet(specs, NAME, fresh, bucket_name=_BUCKET_NAME)], NAME, NAME)

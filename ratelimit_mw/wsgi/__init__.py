@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.reload import reloader
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.response import HeaderList, HeaderStyle
+from ratelimit_mw.http.response import HeaderStyle
 from ratelimit_mw.http.views import WsgiRequest
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.settings import Settings, SettingsValue
@@ -152,19 +152,13 @@ class RateLimitMiddleware:
     def _refuse(
         self, error: RateLimited, setup: Setup, environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
-        """Send the refusal of a charge of the app. If a part of the response is sent, the server raises the error."""
+        """Send the refusal of a charge of the app. If the response has begun, the server raises an error."""
         gate, state = setup.gate, environ["ratelimit_mw"]
         state.record(error.verdict, gate)
         request = WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, state)
         gate.rule_set.find_client(request)
         response = gate.default_refusal(request, error.verdict)
-
-        error_info: Any = type(error), error, error.__traceback__
-
-        def start_again(status: str, fields: HeaderList, _: Any = None) -> Any:
-            return start_response(status, fields, error_info)
-
-        return send_refusal(request, error.verdict, response, gate.refusal_handler, start_again)
+        return send_refusal(request, error.verdict, response, gate.refusal_handler, start_response)
 
     def close(self) -> None:
         """Close the store if the middleware opened it. WSGI has no shutdown event: call this from a server hook."""

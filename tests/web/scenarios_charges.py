@@ -1,13 +1,6 @@
 """Scenarios: charges that the app makes in its handlers, `5/hour` for the key in the path."""
 
-from typing import Any
-
 from web.scenario import Scenario, Step, no
-
-
-def shown(request: Any, verdict: Any) -> tuple[int, dict[str, str], str]:
-    """Answer a refusal with the client and the wait."""
-    return 418, {}, f"{request.client} {verdict.retry_after:g}"
 
 
 CHARGES = (
@@ -20,8 +13,14 @@ CHARGES = (
             Step(path="/charge/search/2", client="192.0.2.2", state=(("default", 8, 60),), asked=2),
             Step(path="/charge/other/5", state=(("default", 6, 60),), asked=2),
             no(None, "charge", path="/charge/other/6", state=(("charge", 0, 3600), ("default", 5, 60)), asked=2),
-            Step(path="/charge/search/0", state=(("default", 4, 60),), asked=1),
-            no(3599, "charge", path="/charge/search/1", wait=1, state=(("charge", 0, 3599), ("default", 3, 59)), asked=2),
+            no(
+                3599,
+                "charge",
+                path="/charge/search/1",
+                wait=1,
+                state=(("charge", 0, 3599), ("default", 4, 59)),
+                asked=2,
+            ),
         ),
     ),
     Scenario(
