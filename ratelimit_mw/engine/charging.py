@@ -13,7 +13,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.identity import encode
 from ratelimit_mw.core.limit import Limit, check_int
 from ratelimit_mw.core.verdict import RateLimited, Verdict
-from ratelimit_mw.engine.limiter import Key, Limits, as_limits, check_key
+from ratelimit_mw.engine.limits_of_calls import Key, Limits, as_limits, check_key
 from ratelimit_mw.rules.override_entries import warn_invalid_override
 from ratelimit_mw.rules.plan import Match, Plan
 from ratelimit_mw.settings.compiled import LimitSet

@@ -14,7 +14,7 @@ from ratelimit_mw.core.verdict import Source, Verdict, verdict_of
 from ratelimit_mw.engine.base_gate import ASGI, WSGI, Integration
 from ratelimit_mw.engine.charging import charge
 from ratelimit_mw.engine.flow import Flow
-from ratelimit_mw.engine.limiter import Key, Limits
+from ratelimit_mw.engine.limits_of_calls import Key, Limits
 from ratelimit_mw.engine.offenders import LoopReporter, ThreadReporter
 from ratelimit_mw.engine.refresh import Refresher
 from ratelimit_mw.engine.runtime import AsyncioRuntime, Sleep, ThreadRuntime, async_sleep

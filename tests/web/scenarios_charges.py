@@ -2,7 +2,6 @@
 
 from web.scenario import Scenario, Step, no
 
-
 CHARGES = (
     Scenario(
         name="a charge in a handler is refused as by the middleware, and takes nothing then",
