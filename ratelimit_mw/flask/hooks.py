@@ -206,7 +206,7 @@ class Hooks:
         return response
 
     def refused(self, error: RateLimited) -> Any:
-        """Return the response to a request that a charge of the app refused. Flask's error handler for `RateLimited`."""
+        """Return the response to a charge that was refused. Flask's error handler for `RateLimited`."""
         state: RateLimitState = g.ratelimit
         flask_request: Any = _current_request()
         our_request = FlaskLoginRequest(flask_request.environ, flask_request.remote_addr, state)
