@@ -22,7 +22,7 @@ def test_a_block_takes_its_estimate_and_then_its_true_cost(actual: float | None,
 @pytest.mark.parametrize(("actual", "left"), [(None, 100), (7, 93)])
 def test_a_block_that_raises_is_refunded_unless_its_cost_is_known(actual: int | None, left: int) -> None:
     limiter = Limiter(RecordingStore())
-    with pytest.raises(ValueError, match="x"), limiter.reserve(HOUR, "me", 40) as reservation:
+    with pytest.raises(ValueError, match="x"), limiter.reserve(HOUR, "me", 40) as reservation:  # noqa: PT012  # sets it
         reservation.actual = actual
         raise ValueError("x")
     assert limiter.peek(HOUR, "me").remaining == left
@@ -56,7 +56,7 @@ def test_a_refused_reservation_raises_and_takes_nothing() -> None:
 
 def test_invalid_costs_and_slots_are_rejected() -> None:
     limiter = Limiter(RecordingStore())
-    with limiter.reserve(HOUR, "me") as reservation, pytest.raises(ConfigError, match="RL-084"):
+    with limiter.reserve(HOUR, "me") as reservation, pytest.raises(ConfigError, match="actual: got -1"):
         reservation.actual = -1
-    with pytest.raises(ConfigError, match="RL-083"):
+    with pytest.raises(ConfigError, match="whose slots need"):
         limiter.reserve(Concurrency(2), "me")

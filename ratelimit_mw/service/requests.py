@@ -68,9 +68,9 @@ class Requests:
                 buckets.append([])
             else:
                 match, plan = planned
-                plan = _with_cost(plan, cost)  # noqa: PLW2901  # the same plan with its cost
+                plan = _with_cost(plan, cost)  # the same plan with its cost
                 if cost:
-                    plan = await self._overdraw(plan)  # noqa: PLW2901  # without what is taken already
+                    plan = await self._overdraw(plan)  # without what is taken already
                 looks += [*map(request_bucket, plan.charges)] if cost == 0 and zero_looks else []
                 found.append((request, match, plan))
                 buckets.append([stored_bucket(charge) for charge in plan.charges])

@@ -72,5 +72,5 @@ def test_nothing_is_charged_if_the_middleware_is_off() -> None:
 
 def test_slots_cannot_be_charged() -> None:
     state, _ = state_of()
-    with pytest.raises(ConfigError, match="RL-083"):
+    with pytest.raises(ConfigError, match="whose slots a charge cannot release"):
         state.charge(Concurrency(2), key="a")

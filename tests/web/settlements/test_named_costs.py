@@ -36,9 +36,7 @@ def test_a_name_of_no_settled_limit_is_an_error_and_settles_nothing(name: str) -
     state, store = decided()
     with pytest.raises(ConfigError) as caught:
         state.settle({"input": 9, name: 3})
-    assert str(caught.value) == (
-        f"settle: got {name!r}, expected the names of limits that are settled: default, input [RL-082]"
-    )
+    assert str(caught.value) == (f"settle: got {name!r}, expected the names of limits that are settled: default, input")
     assert settled(store) == []
 
 
