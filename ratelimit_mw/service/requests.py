@@ -85,7 +85,7 @@ class Requests:
             looked = await self._gate.look(match, replace(plan, charges=asked))
             taken = [index for index, one in enumerate(plan.charges) if request_bucket(one) not in looks]
             if not taken or looked is None or not looked.allowed:
-                return looked, buckets
+                return _without_the_unit(looked), buckets
             plan = plan.subset(taken)
         return await self._gate.decide(match, plan, request, no_sleep), buckets
 
@@ -153,6 +153,17 @@ def _with_cost(plan: Plan, cost: int | None) -> Plan:
         return plan
     charges = [one if one.role == "penalty" else replace(one, cost=cost) for one in plan.charges]
     return replace(plan, charges=charges)
+
+
+def _without_the_unit(looked: Verdict | None) -> Verdict | None:
+    """Return the verdict on a look at one unit, as if the unit was not asked for: it was not taken."""
+    if looked is None or not looked.allowed:
+        return looked
+    decisions = [
+        replace(one, remaining=one.remaining + charge.cost)
+        for charge, one in zip(looked.charges, looked.decisions, strict=False)
+    ]
+    return replace(looked, decisions=decisions)
 
 
 def _by_name(fields: HeaderList) -> dict[str, str]:

@@ -228,7 +228,7 @@ def test_a_hits_addend_of_0_asks_for_one_and_takes_nothing() -> None:
     sent = [request(ASK, own=0), request(ASK, own=0), request(ASK, own=99), request(ASK, own=0), request(ASK, own=1)]
     got = answers(app, *sent, request(ASK, own=0))
     assert [answer.overall_code for answer in got] == [OK, OK, OK, OK, OK, OVER_LIMIT]
-    assert [answer.statuses[0].limit_remaining for answer in (got[1], got[3])] == [99, 0]
+    assert [answer.statuses[0].limit_remaining for answer in (got[1], got[3])] == [100, 1]
 
 
 def test_a_report_overdraws_by_at_most_one_quota_and_other_requests_are_refused() -> None:
