@@ -162,7 +162,7 @@ class RateLimitMiddleware:
         if not self._is_async and not hasattr(request, "scope"):  # Django sets multiprocess under ASGI
             self._processes.examine(request.META)
         if self._is_async:
-            self.gate.runtime.loop = asyncio.get_running_loop()  # for charges in the threads of sync views
+            self._setup.gate.runtime.loop = asyncio.get_running_loop()  # for charges in the threads of sync views
         if self._reloader is not None:
             self._reloader.start()
         self._has_started = self._processes.done or self._is_async
