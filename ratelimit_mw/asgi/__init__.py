@@ -1,5 +1,6 @@
 """Rate limiting middleware for ASGI apps: Starlette, FastAPI, Litestar, Quart and others."""
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Any, ClassVar, Final, Unpack
 
@@ -15,6 +16,7 @@ from ratelimit_mw.asgi.send import (
     Receive,
     Scope,
     Send,
+    close_message,
     fail_startup,
     send_refusal,
     send_response,
@@ -27,7 +29,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.runtime import in_event_loop
 from ratelimit_mw.core.signatures import ADD_THE_CLASS, check_app
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.entrance import enter_asgi
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.reload import Reloader, reloader
@@ -159,6 +161,7 @@ class RateLimitMiddleware:
             return
         try:
             _check_asyncio()
+            self._gate.runtime.loop = asyncio.get_running_loop()  # for charges in the threads of sync endpoints
             settings = self._gate.settings
             check_routes(self._checked_app, settings)
             if settings.exempting(page_paths(self._checked_app)) is not settings:  # mounted since this was made
@@ -207,6 +210,8 @@ class RateLimitMiddleware:
             scope[STATE_KEY] = state
         try:
             await self.app(scope, receive, send)
+        except RateLimited as error:
+            await self._refuse(error, setup, state, scope, receive, send)
         finally:
             in_app, state.in_app = state.in_app, False  # app_returned(), inlined
             if in_app and state.extras is not None:
@@ -242,7 +247,7 @@ class RateLimitMiddleware:
         finally:
             watcher.end()
 
-    async def _decide(
+    async def _decide(  # a helper would be called for each request
         self,
         setup: Setup,
         refused: Refused | None,
@@ -282,8 +287,26 @@ class RateLimitMiddleware:
             receive, send = await with_messages(request, gate, state, receive, send)
         try:
             await app(_scope_with_state(scope, state), receive, send)
+        except RateLimited as error:
+            await self._refuse(error, setup, state, scope, receive, send)
         finally:
             state.app_returned()
+
+    async def _refuse(
+        self, error: RateLimited, setup: Setup, state: RateLimitState, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Send the refusal of a charge of the app. If the response has begun, the server or this raises an error."""
+        tracker = state.tracker
+        if tracker is not None and tracker.response.status is not None:
+            raise error
+        state.record(error.verdict, setup.gate)
+        if scope["type"] == "websocket":  # the app may have accepted it
+            status = setup.gate.default_refusal(AsgiRequest(scope, None, state), error.verdict).status
+            await send(close_message(status))
+            return
+        request = self.request_type(scope, peer_of(scope), state)
+        setup.gate.rule_set.find_client(request)
+        await send_refusal(request, error.verdict, setup.gate, receive, send)
 
     async def _handle_other_scope(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:

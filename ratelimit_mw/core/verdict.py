@@ -176,13 +176,17 @@ def verdict_of(
     return Verdict(allowed, charges, decisions, rule, source, policies)
 
 
-def refunds_for(verdict: Verdict) -> Sequence[Charge]:
-    """Return the charges that refund everything an admitting verdict took."""
+def refunds_for(verdict: Verdict, actual: int = 0) -> Sequence[Charge]:
+    """Return the charges that correct what an admitting verdict took to `actual` units; by default a full refund."""
     pairs = list(zip(verdict.charges, verdict.decisions, strict=False))  # no decisions after a store error
     # if one shadow refuses, no shadow was charged
     shadows = all(one.allowed for charge, one in pairs if charge.role == "shadow")
-    charged_pairs = [pair for pair in pairs if pair[0].cost and (pair[0].role == "limit" or shadows)]
-    return [replace(charge, cost=-charge.cost, at=one.at) for charge, one in charged_pairs if charge.role != "penalty"]
+    charged_pairs = [pair for pair in pairs if pair[0].cost != actual and (pair[0].role == "limit" or shadows)]
+    return [
+        replace(charge, cost=actual - charge.cost, at=one.at)
+        for charge, one in charged_pairs
+        if charge.role != "penalty"
+    ]
 
 
 class RateLimited(RateLimitError):

@@ -17,7 +17,7 @@ from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.django.endpoint_limits import MIDDLEWARE_LOADED, SETTING_NAME, limits_by_level, report_limits
 from ratelimit_mw.django.request import (
     AsyncDjangoRequest,
@@ -162,6 +162,8 @@ class RateLimitMiddleware:
         """Examine the server, and start reloads, at the first request."""
         if not self._is_async and not hasattr(request, "scope"):  # Django sets multiprocess under ASGI
             self._processes.examine(request.META)
+        if self._is_async:
+            self._setup.gate.runtime.loop = asyncio.get_running_loop()  # for charges in the threads of sync views
         if self._reloader is not None:
             self._reloader.start()
         self._has_started = self._processes.done or self._is_async
@@ -215,6 +217,19 @@ class RateLimitMiddleware:
             end_on_close(request, response, context.tracker)
             context.tracker = None  # the response has it now
         return response
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """Return the response to a request that a charge of the app refused; None for other errors.
+
+        Django calls it in a thread without an event loop, also under ASGI.
+        """
+        if not isinstance(error, RateLimited):
+            return None
+        context = self._context(request)
+        django_request = DjangoRequest(request, context.state)
+        context.setup.gate.rule_set.find_client(django_request)
+        run(self._conclude(error.verdict, django_request, context, wait_in_thread))
+        return None if context.refusal is None else to_django(request, context.refusal)
 
     def _decide_in_thread(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         context = self._context(request)
@@ -275,7 +290,8 @@ class RateLimitMiddleware:
                     context.verdict = await self._admit(django_request, context.setup)
             context.refusal = django_request.answer
             if context.verdict is not None:
-                await self._conclude(context.verdict, django_request, context)
+                waits = await_result if self._is_async else wait_in_thread
+                await self._conclude(context.verdict, django_request, context, waits)
         return None if context.refusal is None else to_django(request, context.refusal)
 
     async def _admit(self, django_request: DjangoRequest, setup: Setup) -> Verdict | None:
@@ -285,13 +301,14 @@ class RateLimitMiddleware:
         verdict: Verdict | None = await setup.gate.admit(django_request, endpoint_rules)
         return verdict
 
-    async def _conclude(self, verdict: Verdict, django_request: DjangoRequest, context: RequestContext) -> None:
-        """Record a verdict, and prepare the response to a refused request."""
+    async def _conclude(
+        self, verdict: Verdict, django_request: DjangoRequest, context: RequestContext, waits: Any
+    ) -> None:
+        """Record a verdict, and prepare the response to a refused request. `waits`: waits for `on_refused`."""
         gate = context.setup.gate
         context.state.record(verdict, gate)
         if not verdict.allowed:
             default = gate.default_refusal(django_request, verdict)
-            waits = await_result if self._is_async else wait_in_thread
             context.refusal = await custom_refusal(gate.refusal_handler, django_request, verdict, default, waits)
         elif django_request.on_end is not None:
             loop = asyncio.get_running_loop() if self._is_async else None

@@ -6,14 +6,18 @@ tasks and processes. A caller that waits need not be woken, and need not query t
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Final
+from math import ceil, isfinite
+from typing import Final, TypeVar
 
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import Charge, Limit, check_seconds
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Limit, check_seconds
+from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import run
-from ratelimit_mw.core.verdict import RateLimited, Verdict, verdict_of
+from ratelimit_mw.core.verdict import RateLimited, Verdict, refunds_for, verdict_of
 from ratelimit_mw.engine.runtime import Runtime, refund
 from ratelimit_mw.engine.slots import HeldSlots, slot_charges
+
+_NOT_SETTLED: Final = "a reservation may not have been corrected (%s); if so, the estimate stays charged"
 
 
 def with_timeout_as_max_delay(limits: Sequence[Limit], timeout: float | None) -> list[Limit]:
@@ -56,7 +60,10 @@ async def _sleep_until_due(runtime: Runtime, verdict: Verdict, held_slots: HeldS
         raise
 
 
-class Turn(AbstractAsyncContextManager[Verdict]):
+T = TypeVar("T")
+
+
+class Turn(AbstractAsyncContextManager[T]):
     """An `async with` block that starts when its units are due. A block can be entered once.
 
     `take`: takes the units.
@@ -64,11 +71,11 @@ class Turn(AbstractAsyncContextManager[Verdict]):
 
     name = "turn"  # the name of the method that returns it, for the error
 
-    def __init__(self, take: Callable[[], Awaitable[Verdict]]) -> None:
+    def __init__(self, take: Callable[[], Awaitable[T]]) -> None:
         self._take: Final = take
         self._entered = False
 
-    async def __aenter__(self) -> Verdict:
+    async def __aenter__(self) -> T:
         """Start the block. Raises `RateLimited` if the units are refused, and `RuntimeError` on a second entry."""
         if self._entered:
             raise RuntimeError(f"{self.name}: this context manager was entered before; create one for each `with`")
@@ -79,7 +86,7 @@ class Turn(AbstractAsyncContextManager[Verdict]):
         """End the block. Its units stay taken."""
 
 
-class SlotHolder(Turn):
+class SlotHolder(Turn[Verdict]):
     """A block that takes its units when it starts, and releases the slots among them when it ends."""
 
     name = "slot"
@@ -109,14 +116,60 @@ class SlotHolder(Turn):
         return verdict
 
 
-class ThreadContext(AbstractContextManager[Verdict]):
+class Reservation(Turn["Reservation"]):
+    """A block that takes an estimate when it starts, and corrects it to `actual` when it ends; see `Limiter.reserve`.
+
+    `verdict`: that on the estimate, inside the block.
+    """
+
+    name = "reserve"
+    verdict: Verdict
+
+    def __init__(self, runtime: Runtime, charges: Sequence[Charge]) -> None:
+        super().__init__(self._take_estimate)
+        self._runtime: Final = runtime
+        self._charges: Final = charges
+        self._actual: int | None = None
+
+    @property
+    def actual(self) -> int | None:
+        """The true cost, in units; None keeps the estimate. Raises `ConfigError` for other values; rounds up."""
+        return self._actual
+
+    @actual.setter
+    def actual(self, value: float | None) -> None:
+        if isinstance(value, float) and isfinite(value):
+            value = ceil(value)
+        if value is not None and (type(value) is not int or not 0 <= value < MAX_EXACT_INT):
+            raise ConfigError(f"actual: got {value!r:.100}, expected a finite number, 0 or more", code="RL-079")
+        self._actual = value
+
+    async def __aexit__(self, *error: object) -> None:
+        """End the block, and correct its units."""
+        actual = 0 if self._actual is None and any(error) else self._actual
+        if actual is not None:
+            await self._runtime.finish(self._correct(refunds_for(self.verdict, actual)))
+
+    async def _take_estimate(self) -> "Reservation":
+        self.verdict = await acquire(self._runtime, self._charges)
+        return self
+
+    async def _correct(self, charges: Sequence[Charge]) -> None:
+        try:
+            if charges:
+                await self._runtime.settle(self._runtime.store, charges)
+        except Exception as error:  # noqa: BLE001  # the block has done its work
+            warn_throttled("reserve", _NOT_SETTLED, type(error).__name__, code="RL-257")
+
+
+class ThreadContext(AbstractContextManager[T]):
     """The same block as a `with` block in a thread."""
 
-    def __init__(self, block: Turn) -> None:
+    def __init__(self, block: Turn[T]) -> None:
         self._block: Final = block
 
-    def __enter__(self) -> Verdict:
+    def __enter__(self) -> T:
         return run(self._block.__aenter__())
 
-    def __exit__(self, *_: object) -> None:
-        run(self._block.__aexit__())
+    def __exit__(self, *error: object) -> None:
+        run(self._block.__aexit__(*error))

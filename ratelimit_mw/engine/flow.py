@@ -1,7 +1,7 @@
 """Decides a request: match, plan, take, wait, conclude. Written once, for threads and for asyncio."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from inspect import isawaitable
@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, ClassVar, Final
 
 from ratelimit_mw.core.events import DecisionEvent, StoreEvent
-from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.core.verdict import Source, Verdict
@@ -62,11 +62,22 @@ class Flow(BaseGate, ABC):
             await self._look(self._refresher)
         return self.rule_set.overrides.generation
 
-    async def decide(self, match: Match, plan: Plan, request: Request, sleep: Sleep | None = None) -> Verdict | None:
+    async def look(self, match: Match, plan: Plan) -> Verdict | None:
+        """Return what `decide` would return now, and take nothing. Does not wait, and reports nothing."""
+        if not plan.charges:
+            return conclude(match, plan, ()) if plan.denied_source else None
+        try:
+            return conclude(match, plan, await self.runtime.peek(plan.charges))
+        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
+            return self._without_store(match, plan, error, self._fallback.peek)
+
+    async def decide(
+        self, match: Match, plan: Plan, request: Request | None, sleep: Sleep | None = None
+    ) -> Verdict | None:
         """Return the verdict on a plan, after its delay; None if the plan has no charges.
 
         Does not raise if the store fails. `sleep`: delays the request. An exception that it raises ends the delay, and
-        passes through to the caller.
+        passes through to the caller. `request`: None for a charge of the app.
         """
         sleep = sleep or self.runtime.sleep
         started = perf_counter() if self._on_decision is not None else 0.0
@@ -149,7 +160,7 @@ class Flow(BaseGate, ABC):
             return self._without_store(match, plan, error)
         return verdict
 
-    async def _take_in_queue(self, match: Match, plan: Plan, request: Request, sleep: Sleep) -> Verdict | None:
+    async def _take_in_queue(self, match: Match, plan: Plan, request: Request | None, sleep: Sleep) -> Verdict | None:
         """Decide a request that may wait for a slot. It queues behind the requests that wait already.
 
         A request whose task is canceled, or whose `sleep` raises, leaves the queue.
@@ -202,16 +213,22 @@ class Flow(BaseGate, ABC):
                 results[call] = FAILED
         return results
 
-    def _capacity_keys(self, plan: Plan, request: Request) -> Sequence[str]:
+    def _capacity_keys(self, plan: Plan, request: Request | None) -> Sequence[str]:
         """Return the keys by which delayed and waiting requests are counted.
 
         Returns the keys of the plan that are not shared by all clients, or else the client's address.
         """
-        return client_identities(plan) or [self._address_key.identity(request, "", {}) or ""]
+        keys = client_identities(plan)
+        return keys if keys or request is None else [self._address_key.identity(request, "", {}) or ""]
 
-    def _register_slots(self, match: Match, verdict: Verdict | None, request: Request) -> HeldSlots | None:
+    def _register_slots(self, match: Match, verdict: Verdict | None, request: Request | None) -> HeldSlots | None:
         """Renew the slots of a request until its response has ended, then release them. Return None without slots."""
-        if verdict is None or not verdict.allowed or not (slots := slot_charges(verdict.charges, verdict.decisions)):
+        if (
+            request is None
+            or verdict is None
+            or not verdict.allowed
+            or not (slots := slot_charges(verdict.charges, verdict.decisions))
+        ):
             return None
         wake = None
         if match.has_queue:
@@ -232,15 +249,21 @@ class Flow(BaseGate, ABC):
         if verdict.source == "store":
             self._fallback.observe(verdict.charges, verdict.decisions)
 
-    def _without_store(self, match: Match, plan: Plan, error: Exception) -> Verdict:
+    def _without_store(
+        self,
+        match: Match,
+        plan: Plan,
+        error: Exception,
+        ask: Callable[[Sequence[Charge]], Sequence[Decision]] | None = None,
+    ) -> Verdict:
+        """Return the verdict of `on_store_error`. `ask`: the method of the fallback store; by default `take`."""
         if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix
             warn_throttled("store", "failed (%s); on_store_error decides", error_summary(error), code="RL-201")
         if self._on_store_event is not None:
             self._on_store_event(StoreEvent("failed", error_summary(error)))
         source, remaining_plan = plan_on_store_error(plan)
-        return conclude(
-            match, remaining_plan, self._fallback.take(remaining_plan.charges) if remaining_plan.charges else (), source
-        )
+        ask = ask or self._fallback.take
+        return conclude(match, remaining_plan, ask(remaining_plan.charges) if remaining_plan.charges else (), source)
 
     def _settle_now(self, source: Source, charges: Sequence[Charge]) -> None:
         """Settle in a store that does not have to be awaited. Logs a failure."""

@@ -9,10 +9,12 @@ from msgspec.structs import replace
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.runtime import drain, run
+from ratelimit_mw.core.runtime import drain, in_event_loop, run
 from ratelimit_mw.core.verdict import Source, Verdict, verdict_of
 from ratelimit_mw.engine.base_gate import ASGI, WSGI, Integration
+from ratelimit_mw.engine.charging import charge
 from ratelimit_mw.engine.flow import Flow
+from ratelimit_mw.engine.limits_of_calls import Key, Limits
 from ratelimit_mw.engine.live import LIVE
 from ratelimit_mw.engine.offenders import LoopReporter, ThreadReporter
 from ratelimit_mw.engine.refresh import Refresher
@@ -91,6 +93,10 @@ class Gate(Flow):
             self.report_refusal(verdict, raw)
         return verdict
 
+    def charge(self, limits: Limits, key: Key, cost: int, *, raises: bool) -> Verdict:
+        """See `RateLimitState.charge`."""
+        return run(charge(self, limits, key, cost, raises=raises))
+
     async def _look(self, refresher: Refresher) -> None:
         refresher.look_in_thread()
 
@@ -158,6 +164,11 @@ class AsyncGate(Flow):
             self.runtime.loop = before.runtime.loop
         self._succeed_nested()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that used the store last, else the one of the middleware's start, if it is known."""
+        return self._declared.loop or self.runtime.loop
+
     def compile_for_endpoint(
         self,
         endpoint_limits: tuple[EndpointLimit, ...],
@@ -205,6 +216,15 @@ class AsyncGate(Flow):
             self.report_refusal(verdict, raw)
         return verdict
 
+    def charge(self, limits: Limits, key: Key, cost: int, *, raises: bool) -> Any:
+        """See `RateLimitState.charge`."""
+        work = charge(self, limits, key, cost, raises=raises)
+        if in_event_loop():
+            return work
+        if self.loop is None or not self.loop.is_running():
+            return run(work)  # the memory store needs no loop
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
     async def _look(self, refresher: Refresher) -> None:
         first_look = refresher.look_in_loop()
         if first_look is not None:
@@ -218,7 +238,7 @@ class AsyncGate(Flow):
         try:
             queue = self._settlement_queues.get()
         except RuntimeError:  # a thread without a loop, e.g. the thread of a sync endpoint
-            loop = loop or self._declared.loop or self.runtime.loop
+            loop = loop or self.loop
             if loop is None or loop.is_closed():
                 warn_throttled("settle", MAY_BE_LOST, "no event loop is running", code="RL-206")
             else:

@@ -1,13 +1,13 @@
 """Limiter and AsyncLimiter: rate limits without a web request, for jobs, clients and tests."""
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
-from ratelimit_mw.algorithms.notation import parse, reject_limits
+from ratelimit_mw.algorithms.notation import reject_limits
 from ratelimit_mw.checks.decorators import USE_LIMIT, check_parentheses
 from ratelimit_mw.checks.workers import warn_of_multiple_workers
 from ratelimit_mw.core.errors import ConfigError, error_location
@@ -16,14 +16,13 @@ from ratelimit_mw.core.limit import MOST_RECENT, Charge, Limit, check_name, chec
 from ratelimit_mw.core.runtime import run
 from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import Verdict, verdict_of
-from ratelimit_mw.engine.acquire import SlotHolder, ThreadContext, Turn, acquire, with_timeout_as_max_delay
+from ratelimit_mw.engine.acquire import Reservation, SlotHolder, ThreadContext, Turn, acquire, with_timeout_as_max_delay
 from ratelimit_mw.engine.decorator import DecoratorOptions, P, R, wrap, wrap_async
+from ratelimit_mw.engine.limits_of_calls import Key, Limits, as_limits, check_key
 from ratelimit_mw.engine.runtime import AsyncioRuntime, ThreadRuntime
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.url import open_async_store, open_store
 
-Limits = str | Limit | Iterable[str | Limit]  # notation, a Limit, or a sequence of either
-Key = str | tuple[str, ...]
 KeyOf = Key | Callable[..., Key] | None  # for a decorated function; a callable computes it from a call's arguments
 CostOf = int | Callable[..., int]
 Wait = bool | float  # True: for as long as it takes; a number: at most so many seconds
@@ -75,6 +74,12 @@ class _BaseLimiter:
         encoded_key, at = self._encode_key(key), MOST_RECENT if delta < 0 else None
         return [Charge(encoded_key, limit, delta, at=at) for limit in as_limits(limits)]
 
+    def _units_to_reserve(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
+        charges = self._charges(limits, key, cost)
+        if any(charge.limit.is_concurrency for charge in charges):
+            raise ConfigError("limits: got a Concurrency, whose slots need slot() to be renewed", code="RL-078")
+        return charges
+
     def _slot_charges(self, limits: Limits, key: Key, cost: int) -> list[Charge]:
         charges = self._charges(limits, key, cost)
         if not any(charge.limit.is_concurrency for charge in charges):
@@ -100,12 +105,7 @@ class _BaseLimiter:
         return DecoratorOptions(limit_list, key, cost, self._encode_key)
 
     def _encode_key(self, key: Key) -> str:
-        parts = (key,) if isinstance(key, str) else key
-        if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
-            raise ConfigError(
-                f"key: got {key!r}, expected a non-empty string, or a non-empty tuple of them", code="RL-045"
-            )
-        return bucket_key(encode([("key", part) for part in parts]), self._name)
+        return bucket_key(encode([("key", part) for part in check_key(key)]), self._name)
 
 
 class Limiter(_BaseLimiter):
@@ -195,6 +195,15 @@ class Limiter(_BaseLimiter):
         return ThreadContext(
             Turn(lambda: acquire(self._runtime, self._reservation_charges(limits, key, cost, timeout)))
         )
+
+    def reserve(self, limits: Limits, key: Key, cost: int = 1) -> AbstractContextManager[Reservation]:
+        """Return a context manager that takes an estimate: `with limiter.reserve("9/hour", "me", 5) as reservation:`.
+
+        Entering it takes `cost` units as `acquire` does, and raises `RateLimited` if they are refused. At its end the
+        units are corrected to `reservation.actual`, as by `settle`. Without it, the estimate stays taken if the block
+        ends, and is refunded if the block raises. If the process dies, the estimate stays taken.
+        """
+        return ThreadContext(Reservation(self._runtime, self._units_to_reserve(limits, key, cost)))
 
     def settle(self, limits: Limits, key: Key, delta: int) -> None:
         """Correct what `key` took of these limits by `delta` units.
@@ -316,6 +325,10 @@ class AsyncLimiter(_BaseLimiter):
         """See `Limiter.turn`: `async with limiter.turn("10/second using gcra", "github"): ...`."""
         return Turn(lambda: acquire(self._runtime, self._reservation_charges(limits, key, cost, timeout)))
 
+    def reserve(self, limits: Limits, key: Key, cost: int = 1) -> AbstractAsyncContextManager[Reservation]:
+        """See `Limiter.reserve`. Canceling the task counts as an error of the block."""
+        return Reservation(self._runtime, self._units_to_reserve(limits, key, cost))
+
     async def settle(self, limits: Limits, key: Key, delta: int) -> None:
         """See `Limiter.settle`."""
         await self.store.asettle(self._settlements(limits, key, delta))
@@ -353,37 +366,3 @@ def _opened(store: object, timeout: float, open_url: Callable[[str, float], obje
     reject_limits("store", url, "a URL; limits go into each call: hit(limits, key)")
     warn_of_multiple_workers(url)
     return open_url(url, timeout)
-
-
-def as_limits(limits: Limits) -> list[Limit]:
-    """Return the limits of notation, a Limit, or a sequence of either. Raises `ConfigError` if there are none."""
-    if isinstance(limits, str):
-        return _reject_duplicates(list(parse(limits)))
-    if isinstance(limits, Limit):
-        return [limits]
-    if not isinstance(limits, Iterable):
-        raise ConfigError(
-            f"limits: got {limits!r}, expected text such as '100/minute', a Limit or a list of these", code="RL-009"
-        )
-    result: list[Limit] = []
-    for index, item in enumerate(limits):
-        try:
-            result += as_limits(item) if isinstance(item, (str, Limit)) else parse(item)
-        except ConfigError as error:
-            raise error.with_prefix(f"limits[{index}]") from None
-    if not result:
-        raise ConfigError("limits: got none, expected at least one", code="RL-002")
-    with error_location("limits"):
-        return _reject_duplicates(result)
-
-
-def _reject_duplicates(limits: list[Limit]) -> list[Limit]:
-    """Return the limits. Raises `ConfigError` if two share a bucket, because each hit would count twice."""
-    if len(limits) > 1 and len({limit.bucket for limit in limits}) < len(limits):
-        buckets = [limit.bucket for limit in limits]
-        duplicate = next(limit for limit in limits if buckets.count(limit.bucket) > 1)
-        raise ConfigError(
-            f"{duplicate.notation} appears twice, and would count each hit twice; give one of them a name",
-            code="RL-018",
-        )
-    return limits

@@ -87,7 +87,7 @@ class ResponseTracker:
         state.ensure_extras().tracker = ref(self)
         if state.in_app:
             state.in_app = False  # the end of the response settles the request, not the end of the app
-            if state.actual_cost is not None:
+            if state.is_settled:
                 self.settle_at_end()
 
     def add(self, on_end: Iterable[OnEnd]) -> None:
@@ -162,27 +162,29 @@ def _settle_later(tracker: ResponseTracker, results: dict[SettleCall, Any]) -> N
 
 def _settle(tracker: ResponseTracker, results: dict[SettleCall, Any]) -> None:
     actual = {call: _actual(call, result) for call, result in results.items()}
-    actual_cost: int | None = tracker.state.actual_cost
+    state: RateLimitState = tracker.state
 
     def actual_of(policy: Policy) -> int | None:
+        actual_cost = state.actual_cost_of(policy)
         settle_policy: SettlePolicy | None = policy.settle_policy
         if settle_policy is not None:
             if not settle_policy.keeps_charge(tracker.response):
                 return 0
             if actual_cost is None and settle_policy.call is not None:
-                return actual.get(settle_policy.call)
+                result = actual.get(settle_policy.call)
+                return result.get(policy.name) if isinstance(result, dict) else result
         return actual_cost  # the app's settle() overrides the callable
 
-    tracker.state.settle_each(actual_of, tracker.loop)
+    state.settle_each(actual_of, tracker.loop)
 
 
 def _settle_callables(tracker: ResponseTracker) -> Iterable[SettleCall]:
-    """Return the callables to run: none if the app called `settle()`, or if the status is not counted."""
-    if tracker.state.actual_cost is not None:
-        return ()
-    charged = [verdict for _, verdict in tracker.state.verdicts_by_gate if verdict.allowed]
-    settle_policies = [policy.settle_policy for verdict in charged for policy in verdict.policies if policy.settles]
-    applicable = [one for one in settle_policies if one is not None and one.keeps_charge(tracker.response)]
+    """Return the callables to run: not those whose limits the app has settled, or whose status is not counted."""
+    state: RateLimitState = tracker.state
+    charged = [verdict for _, verdict in state.verdicts_by_gate if verdict.allowed]
+    policies = [policy for verdict in charged for policy in verdict.policies if policy.settles]
+    left = [policy.settle_policy for policy in policies if state.actual_cost_of(policy) is None]
+    applicable = [one for one in left if one is not None and one.keeps_charge(tracker.response)]
     return dict.fromkeys(one.call for one in applicable if one.call is not None)
 
 
@@ -191,8 +193,11 @@ def _failed(call: SettleCall, error: Exception) -> object:
     return FAILED
 
 
-def _actual(call: SettleCall, result: object) -> int | None:
-    """Return the result of a callable as a cost; None if it is invalid."""
+def _actual(call: SettleCall, result: object) -> int | dict[str, int] | None:
+    """Return the result of a callable as a cost, or as costs by the name of a limit. None if it is invalid."""
+    if isinstance(result, Mapping):
+        costs = {name: _actual(call, value) for name, value in result.items()}
+        return {name: cost for name, cost in costs.items() if isinstance(cost, int)}
     result = whole_units(result)
     if type(result) is int and result >= 0:
         return min(result, MAX_EXACT_INT - 1)

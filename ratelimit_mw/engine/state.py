@@ -1,12 +1,13 @@
 """The rate limit state of a request, for the app and for inner middleware."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from weakref import ReferenceType
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, RequestBucket, request_bucket
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Verdict
@@ -23,7 +24,8 @@ class Extras(Struct, gc=False):
 
     `message`: the state of a websocket's last message, if messages are limited. `tracker`: a weak reference to what
     tracks the response to its end, if a rule needs that. `actual_cost`: the true cost that the app passed to
-    `settle()`. `corrected`: what settlements have changed in each bucket so far.
+    `settle()` for all limits. `actual_costs`: the same by the name of a limit. `corrected`: what settlements have
+    changed in each bucket so far.
 
     Neither class may have a strong reference to a request or a tracker: the garbage collector does not look into
     classes with `gc=False`, so it could not free a cycle with one of these.
@@ -32,6 +34,7 @@ class Extras(Struct, gc=False):
     message: "RateLimitState | None" = None
     tracker: "ReferenceType[Any] | None" = None
     actual_cost: int | None = None
+    actual_costs: Mapping[str, int] = {}
     corrected: dict[RequestBucket, Corrected] = field(default_factory=dict)
 
 
@@ -69,9 +72,14 @@ class RateLimitState(Struct, gc=False):
         return None if reference is None else reference()
 
     @property
-    def actual_cost(self) -> int | None:
-        """The true cost that the app passed to `settle()`; None if it did not call it."""
-        return None if self.extras is None else self.extras.actual_cost
+    def is_settled(self) -> bool:
+        """Whether the app called `settle()`."""
+        return self.extras is not None and (self.extras.actual_cost is not None or bool(self.extras.actual_costs))
+
+    def actual_cost_of(self, policy: Policy) -> int | None:
+        """Return the true cost of a limit that the app passed to `settle()`; None if it passed none for this limit."""
+        extras = self.extras
+        return None if extras is None else extras.actual_costs.get(policy.name, extras.actual_cost)
 
     @property
     def admitted_charges(self) -> Sequence[Charge]:
@@ -119,32 +127,73 @@ class RateLimitState(Struct, gc=False):
             return self.entries
         return [] if self.verdict is None else [(self.gate, self.verdict)]
 
-    def settle(self, actual: float) -> None:
+    def settle(self, actual: float | Mapping[str, float]) -> None:
         """Replace the estimated cost of this request by its true cost, in units; fractions are rounded up.
 
-        The difference is charged or refunded in every limit that the request was charged to, except those with `settle
-        = false`. The correction is sent when the app has returned or, if a rule tracks the response, when the response
-        has ended. Until then each call replaces the one before. Later calls are sent at once: a higher value charges
-        units, and the first lower value refunds units of the estimate. Units that have expired are not refunded. Units
-        that do not fit become debt, at most one quota. Never raises. An invalid value is logged. If the value is
-        invalid or the store fails, the estimate stays charged.
+        `actual`: the cost in every limit that the request was charged to, except those with `settle = false`; or, by
+        the name of a limit, the cost in this limit: a limit without a name here keeps what was passed before, else the
+        estimate.
+
+        The difference is charged or refunded. The correction is sent when the app has returned or, if a rule tracks the
+        response, when the response has ended. Until then each call replaces the one before. Later calls are sent at
+        once: a higher value charges units, and the first lower value refunds units of the estimate. Units that have
+        expired are not refunded. Units that do not fit become debt, at most one quota. An invalid value is logged. If
+        the value is invalid or the store fails, the estimate stays charged. Raises `ConfigError` for a name that no
+        limit of the settings and of the request has.
         """
-        units = whole_units(actual)
-        if type(units) is not int or units < 0:
-            warn_throttled(
-                "settle",
-                "got %s, expected a finite number, 0 or more: the estimate stays charged",
-                type(actual).__name__,
-                code="RL-222",
-            )
+        by_name = actual if isinstance(actual, Mapping) else None
+        if by_name is not None:
+            self._check_names(by_name)
+        costs = {name: _valid_cost(value) for name, value in ({"": actual} if by_name is None else by_name).items()}
+        valid = {name: cost for name, cost in costs.items() if cost is not None}
+        if not valid:
             return
         extras = self.ensure_extras()
-        extras.actual_cost = min(units, MAX_EXACT_INT - 1)
+        if by_name is None:
+            extras.actual_cost, extras.actual_costs = valid[""], {}
+        else:
+            extras.actual_costs = {**extras.actual_costs, **valid}
         tracker = self.tracker
         if tracker is not None:
             tracker.settle_at_end()
         elif not self.in_app:
             self.settle_at_actual_cost()
+
+    def charge(self, limits: Any, *, key: str | tuple[str, ...], cost: int = 1, raises: bool = True) -> Any:
+        """Charge `cost` units of the app's own limits for `key`, all or nothing, and return the verdict.
+
+        Under ASGI, `await` it; in the thread of a sync endpoint, and under WSGI, it returns the verdict itself.
+        `limits`, `key`: as in `Limiter.hit`; without a `key_secret`, the buckets are the same. A `max_delay` delays the
+        call. If the store fails, `on_store_error` of the settings decides. `cost=0` looks only.
+
+        Raises `RateLimited` if the charge is refused, unless `raises` is False. The middleware answers the request as
+        one that it refused itself, if the app lets this error pass; not after the response has begun. What the request
+        was charged before stays charged. Raises `ConfigError` for invalid limits, keys and costs.
+        """
+        gate = self.gate or self.verdicts_by_gate[0][0]
+        return gate.charge(limits, key, cost, raises=raises)
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        """Raise `ConfigError` for names of no limit that is settled.
+
+        Names of limits that do not apply to this request are valid: a tier or an override may have chosen other limits.
+        """
+        settled = {policy.name for _, one in self.verdicts_by_gate for policy in one.policies if policy.settles}
+        unknown = [name for name in names if name not in settled]
+        if not unknown:
+            return
+        gates = [self.gate, *(gate for gate, _ in self.verdicts_by_gate)]
+        for gate in gates:
+            if gate is not None:
+                settled |= gate.rule_set.settled_names
+                if gate.rule_set.has_dynamic_limits:  # which may have any names
+                    return
+        if unknown := [name for name in unknown if name not in settled]:
+            raise ConfigError(
+                f"settle: got {unknown[0]!r:.100}, expected the names of limits that are settled: "
+                f"{', '.join(sorted(settled)) or 'there are none'}",
+                code="RL-077",
+            )
 
     def app_returned(self) -> None:
         """Settle at the cost that the app passed to `settle()`, now that it has returned.
@@ -165,9 +214,8 @@ class RateLimitState(Struct, gc=False):
 
     def settle_at_actual_cost(self) -> None:
         """Settle each limit at the cost that the app passed to `settle()`. Without such a call, nothing happens."""
-        actual_cost = self.actual_cost
-        if actual_cost is not None:
-            self.settle_each(lambda _: actual_cost)
+        if self.is_settled:
+            self.settle_each(self.actual_cost_of)
 
     def settle_each(self, actual_of: Callable[[Policy], int | None], loop: Any = None) -> None:
         """Settle each limit at the cost that `actual_of` returns for its policy. See `engine.settlement.settlements`.
@@ -179,6 +227,20 @@ class RateLimitState(Struct, gc=False):
             due = settlements(self.verdicts_by_gate, actual_of, extras.corrected)
         for gate, source, charges in due:
             gate.settle(source, charges, loop)
+
+
+def _valid_cost(value: object) -> int | None:
+    """Return a cost that the app passed to `settle()`. If it is invalid, log it and return None."""
+    units = whole_units(value)
+    if type(units) is int and units >= 0:
+        return min(units, MAX_EXACT_INT - 1)
+    warn_throttled(
+        "settle",
+        "got %s, expected a finite number, 0 or more: the estimate stays charged",
+        type(value).__name__,
+        code="RL-222",
+    )
+    return None
 
 
 def _merged(outer: Verdict, inner: Verdict) -> Verdict:

@@ -6,6 +6,7 @@ from typing import Any, Final, Unpack
 from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.core.verdict import RateLimited
 from ratelimit_mw.flask.commands import ratelimit_command
 from ratelimit_mw.flask.endpoint_limits import CONFIG, exempt, limit, register_app, warn_unless_limits_app
 from ratelimit_mw.flask.first_request import FirstRequestCheck
@@ -73,6 +74,7 @@ class RateLimiter:
             app.before_request(hooks.before)
             app.after_request(hooks.after)
             got_request_exception.connect(hooks.failed, app)
+            app.register_error_handler(RateLimited, hooks.refused)  # an app's own replaces it
         app.extensions["ratelimit_mw"] = hooks
         app.cli.add_command(ratelimit_command)
         register_app(app, self)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.entrance import enter_wsgi
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.reload import reloader
@@ -205,6 +205,20 @@ class Hooks:
                 "error handler", _HANDLER_ADMITS, response.status_code, decision.refusal.status_code, code="RL-243"
             )
         return response
+
+    def refused(self, error: RateLimited) -> Any:
+        """Return the response to a charge that was refused. Flask's error handler for `RateLimited`."""
+        state: RateLimitState = g.ratelimit
+        flask_request: Any = _current_request()
+        our_request = FlaskLoginRequest(flask_request.environ, flask_request.remote_addr, state)
+        self.gate.rule_set.find_client(our_request)
+        state.record(error.verdict, self.gate)
+        decision, before = self._refusal_decision(our_request, error.verdict), getattr(flask_request, _ATTRIBUTE)
+        decision.shown_state, decision.tracker = before.shown_state, before.tracker
+        setattr(flask_request, _ATTRIBUTE, decision)
+        if decision.fields is not None:
+            return current_app.handle_user_exception(_error(decision))
+        return decision.refusal
 
     def finished(self, *_: object, response: Response, **__: object) -> None:
         """Report the end when the server closes the response. Functions that ran after `after` may have replaced it."""

@@ -78,6 +78,8 @@ class RuleSet:
         for rule in self._table.rules:
             self.names[rule.name] += len(rule.limit_set.fixed_limits or (rule,))
         self.limit_sets: Final = [app, *(rule.limit_set for rule in self._table.rules), default]
+        self._endpoint_names: Final[set[str]] = set()  # of limits that are settled
+        self._has_dynamic_endpoints = False
         self._warned = False  # whether UNDERSCORE_FINDING was logged
         self._is_reloaded = False
         self._proxy_check: ProxyHeaderCheck | None = ProxyHeaderCheck(finder)
@@ -105,6 +107,18 @@ class RuleSet:
         """All limits that are known before the first request."""
         limit_sets = [*self.limit_sets, *self._table.messages.limit_sets]
         return [limit.policy.limit for limit_set in limit_sets for limit in limit_set.known_limits]
+
+    @property
+    def settled_names(self) -> set[str]:
+        """The names of all limits that are settled and known before the first request, and of those on endpoints."""
+        limit_sets = [*self.limit_sets, *self._table.messages.limit_sets]
+        known = [limit for limit_set in limit_sets for limit in limit_set.known_limits]
+        return self._endpoint_names | {limit.policy.name for limit in known if limit.policy.settles}
+
+    @property
+    def has_dynamic_limits(self) -> bool:
+        """Whether a callable returns limits, whose names are unknown."""
+        return self._has_dynamic_endpoints or any(map(_is_dynamic, self.limit_sets))
 
     @property
     def all_limit_sets(self) -> list[LimitSet]:
@@ -205,6 +219,9 @@ class RuleSet:
                 )
                 # a repeated limit is one limit; different limits get separate buckets
                 rules.append(repeated or (make_rule(base_bucket + "+" * len(overlapping)) if overlapping else compiled))
+        known = [limit for rule in rules for limit in rule.limit_set.known_limits]
+        self._endpoint_names.update(limit.policy.name for limit in known if limit.policy.settles)
+        self._has_dynamic_endpoints |= any(_is_dynamic(rule.limit_set) for rule in rules)
         return tuple(rules)
 
     def report_endpoint(self, endpoint_rules: EndpointRules) -> EndpointRules:
@@ -312,6 +329,11 @@ class RuleSet:
         """Return the limits of each rule that may apply to a client, whatever the path and method."""
         return self._table.client_matches(request)
 
+    def find_client(self, request: Request) -> None:
+        """Set `request.client` from the socket's peer to the address that the trusted proxies report."""
+        if self._finder is not None:
+            request.client = self._client(self._finder, request)
+
     def _client(self, finder: ClientIPResolver, request: Request) -> str | None:
         """Return the client's address.
 
@@ -326,6 +348,11 @@ class RuleSet:
         return finder.client_in(
             request.client, lambda name: unambiguous_values(name, request.header_lines(name), joined)
         )
+
+
+def _is_dynamic(limit_set: LimitSet) -> bool:
+    """Return whether a callable returns these limits."""
+    return limit_set.fixed_limits is None and limit_set.tier is None
 
 
 def _announced_method(request: Request) -> str | None:

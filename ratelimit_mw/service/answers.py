@@ -15,6 +15,7 @@ _TITLES: Final = {
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    409: "Conflict",
     413: "Content Too Large",
     414: "URI Too Long",
     431: "Request Header Fields Too Large",

@@ -21,6 +21,7 @@ from ratelimit_mw.service.calls import HitCall, RequestParts, SettleCall, read_c
 from ratelimit_mw.service.forwarded import Forwarded, ProxyRequests, Rebuild, for_envoy, for_nginx, without_body
 from ratelimit_mw.service.hits import Hits
 from ratelimit_mw.service.requests import Requests
+from ratelimit_mw.service.reservations import CommitCall, EndCall, Reservations, ReserveCall
 from ratelimit_mw.settings import Settings
 
 _MAX_BODY: Final = 65_536  # bytes of a JSON call; even the largest sensible call has only some hundred headers
@@ -54,7 +55,7 @@ class Endpoints(NamedTuple):
     def of(cls, gate: AsyncGate, secret: str) -> Self:
         """Return the endpoints over a gate. `secret`: the text that callers must send."""
         access, hits, requests = Access(gate.settings, secret), Hits(gate), Requests(gate)
-        proxies = ProxyRequests(access)
+        proxies, reservations = ProxyRequests(access), Reservations(hits)
         rebuild: dict[str, tuple[Rebuild, Render | None]] = {
             "/v1/forward": (proxies.from_headers("forward"), None),
             "/v1/nginx": (proxies.from_headers("nginx"), for_nginx),
@@ -62,6 +63,9 @@ class Endpoints(NamedTuple):
         calls: dict[str, Call] = {
             "/v1/check": lambda body: requests.check_call(read_call(body, RequestParts)),
             "/v1/hit": lambda body: hits.hit_call(read_call(body, HitCall)),
+            "/v1/reserve": lambda body: reservations.reserve_call(read_call(body, ReserveCall)),
+            "/v1/commit": lambda body: reservations.commit_call(read_call(body, CommitCall)),
+            "/v1/cancel": lambda body: reservations.cancel_call(read_call(body, EndCall)),
             "/v1/settle": lambda body: hits.settle_call(read_call(body, SettleCall)),
             "/v1/peek": lambda body: _by_kind(read_either(body), hits.peek_call, requests.peek_call),
             "/v1/reset": lambda body: _by_kind(read_either(body), hits.reset_call, requests.reset_call),

@@ -10,7 +10,7 @@ from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY, Concurrency
 from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import error_location
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Limit
-from ratelimit_mw.engine.limiter import Key
+from ratelimit_mw.engine.limits_of_calls import Key
 from ratelimit_mw.http.networks import parse_address
 from ratelimit_mw.http.scopes import scope_from_parts
 from ratelimit_mw.service.answers import Rejected
@@ -107,7 +107,7 @@ def read_either(body: bytes) -> "HitCall | RequestParts":
     return read_call(body, RequestParts) if "path" in fields else read_call(body, HitCall)
 
 
-def limits_of(call: HitCall | SettleCall) -> Sequence[str | Limit]:
+def limits_of(call: Any) -> Sequence[str | Limit]:
     """Return the limits of a call as a `Limiter` takes them. Raises `ConfigError` for invalid ones."""
     if isinstance(call.limits, str):
         with error_location("limits"):

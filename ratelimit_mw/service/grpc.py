@@ -83,7 +83,7 @@ class RateLimitService:
                 requests.append((_request(descriptor.entries), cost))
             except Rejected as error:
                 return _rejected(error, len(call.descriptors))
-        verdict, buckets = await decider.decide(requests)
+        verdict, buckets = await decider.decide(requests, zero_looks=True)
         return await self._response(decider, requests[0][0], verdict, buckets)
 
     async def _response(

@@ -8,11 +8,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import ConfigError, error_location
-from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.core.verdict import Verdict, verdict_of
 from ratelimit_mw.engine.gate import AsyncGate
-from ratelimit_mw.engine.limiter import AsyncLimiter, Key
+from ratelimit_mw.engine.limiter import AsyncLimiter
+from ratelimit_mw.engine.limits_of_calls import Key
 from ratelimit_mw.engine.slots import slot_charges
 from ratelimit_mw.rules.override_entries import Override, warn_invalid_override
 from ratelimit_mw.service.answers import STORE_RETRY, Rejected, numbers
@@ -45,18 +46,30 @@ class Hits(AsyncLimiter):
             if override.action in ("exempt", "off", "block"):
                 return numbers(Verdict(override.action != "block", (), ()))
             charges = self._overridden(override, charges, call.key)
-        try:
-            verdict = verdict_of(charges, await self._gate.runtime.take(charges))
-        except ConfigError:
-            raise
-        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the call
-            verdict = self._on_store_error(charges, error)
+        verdict = await self.taken(charges)
         answer = numbers(verdict)
         slots = slot_charges(verdict.charges, verdict.decisions) if verdict.allowed else []
         if slots:
             names = ".".join(f"{slot.at}x{slot.cost}" for slot in slots)
             answer["slot"] = f"{_LOCAL if verdict.source == 'local' else ''}{names}"
         return answer
+
+    async def taken(self, charges: Sequence[Charge]) -> Verdict:
+        """Take charges, and return the verdict. If the store fails, `on_store_error` decides."""
+        try:
+            return verdict_of(charges, await self.decided(charges))
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the call
+            return self._on_store_error(charges, error)
+
+    async def decided(self, charges: Sequence[Charge]) -> Sequence[Decision]:
+        """Take charges, and return the store's decisions."""
+        return await self._gate.runtime.take(charges)
+
+    async def corrected(self, charges: Sequence[Charge]) -> None:
+        """Settle charges in the store."""
+        await self._gate.runtime.settle(self._gate.store_for("store"), charges)
 
     async def peek_call(self, call: HitCall) -> dict[str, Any]:
         """Return what is left; with a cost, what a hit would return."""

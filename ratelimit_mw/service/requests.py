@@ -6,8 +6,10 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from ratelimit_mw.core.limit import request_bucket
+from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.gate import AsyncGate
+from ratelimit_mw.engine.settlement import MAY_BE_LOST
 from ratelimit_mw.http.on_refused import custom_refusal
 from ratelimit_mw.http.response import HeaderList, Response, headers
 from ratelimit_mw.http.views import AsgiRequest, TargetRequest
@@ -48,20 +50,29 @@ class Requests:
             return Response(_OK, headers(verdict, gate.settings.headers), b"")
         return await custom_refusal(gate.refusal_handler, request, verdict, gate.default_refusal(request, verdict))
 
-    async def decide(self, requests: Sequence[RequestWithCost]) -> tuple[Verdict | None, list[list[StoredBucket]]]:
+    async def decide(
+        self, requests: Sequence[RequestWithCost], *, zero_looks: bool = False
+    ) -> tuple[Verdict | None, list[list[StoredBucket]]]:
         """Return the verdict on some requests, which are decided in one step, and the buckets of each.
 
-        The verdict is None if no limit applies. A bucket that several requests have in common is charged once.
+        The verdict is None if no limit applies. A bucket that several requests have in common is charged once. A limit
+        with `overdraw` takes a given cost in any case. With `zero_looks`, a request of cost 0 takes nothing, and is
+        refused if one of cost 1 would be.
         """
         found: list[tuple[AsgiRequest, Match, Plan]] = []
         buckets: list[list[StoredBucket]] = []
+        looks: list[Any] = []  # the buckets that are only looked at
         for request, cost in requests:
             planned = await self._plan(request)
             if planned is None:
                 buckets.append([])
             else:
                 match, plan = planned
-                found.append((request, match, _with_cost(plan, cost)))
+                plan = _with_cost(plan, cost)  # the same plan with its cost
+                if cost:
+                    plan = await self._overdraw(plan)  # without what is taken already
+                looks += [*map(request_bucket, plan.charges)] if cost == 0 and zero_looks else []
+                found.append((request, match, plan))
                 buckets.append([stored_bucket(charge) for charge in plan.charges])
         if not found:
             return None, buckets
@@ -69,7 +80,26 @@ class Requests:
         request, match, plan = (denied or found)[0]
         if len(found) > 1 and not denied:
             plan = _joined([each_plan for _, _, each_plan in found])
+        if looks and not denied:
+            asked = [replace(one, cost=1) if request_bucket(one) in looks else one for one in plan.charges]
+            looked = await self._gate.look(match, replace(plan, charges=asked))
+            taken = [index for index, one in enumerate(plan.charges) if request_bucket(one) not in looks]
+            if not taken or looked is None or not looked.allowed:
+                return _without_the_unit(looked), buckets
+            plan = plan.subset(taken)
         return await self._gate.decide(match, plan, request, no_sleep), buckets
+
+    async def _overdraw(self, plan: Plan) -> Plan:
+        """Take what limits with `overdraw` charge, even if it does not fit. Returns the plan without these charges."""
+        indices = [index for index, limit in enumerate(plan.compiled_limits) if limit.spec.overdraw]
+        if not indices or plan.denied_source is not None:
+            return plan
+        gate = self._gate
+        try:
+            await gate.runtime.settle(gate.store_for("store"), plan.subset(indices).charges)
+        except Exception as error:  # noqa: BLE001  # a faulty store must not fail the call
+            warn_throttled("settle", MAY_BE_LOST, type(error).__name__, code="RL-206")
+        return plan.subset([index for index in range(len(plan.charges)) if index not in indices])
 
     async def peek_call(self, call: RequestParts) -> dict[str, Any]:
         """Return what is left of each limit that applies, and what a check would answer. Changes nothing."""
@@ -123,6 +153,17 @@ def _with_cost(plan: Plan, cost: int | None) -> Plan:
         return plan
     charges = [one if one.role == "penalty" else replace(one, cost=cost) for one in plan.charges]
     return replace(plan, charges=charges)
+
+
+def _without_the_unit(looked: Verdict | None) -> Verdict | None:
+    """Return the verdict on a look at one unit, as if the unit was not asked for: it was not taken."""
+    if looked is None or not looked.allowed:
+        return looked
+    decisions = [
+        replace(one, remaining=one.remaining + charge.cost)
+        for charge, one in zip(looked.charges, looked.decisions, strict=False)
+    ]
+    return replace(looked, decisions=decisions)
 
 
 def _by_name(fields: HeaderList) -> dict[str, str]:

@@ -39,10 +39,14 @@ class LimitOptions(TypedDict, total=False):
     settle: Annotated[
         bool, "`false`: never settled, because the limit counts something other than the cost, such as requests"
     ]
+    overdraw: Annotated[
+        bool,
+        "in the decision service: a cost that the caller gives is always taken, with a debt of at most one quota",
+    ]
 
 
 class LimitSpec(Struct, frozen=True, kw_only=True):
-    """One limit of a rule with its own options: key, cost, shadow, max_delay, lease, settle."""
+    """One limit of a rule with its own options: key, cost, shadow, max_delay, lease, settle, overdraw."""
 
     limit: Limit
     key: KeySpec | None = None
@@ -52,6 +56,7 @@ class LimitSpec(Struct, frozen=True, kw_only=True):
     lease: int = 0
     lease_time: float = DEFAULT_LEASE_TIME
     settle: bool = True
+    overdraw: bool = False
 
 
 _CHECKS: Final = checks_of(LimitSpec, LimitOptions)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ratelimit_mw.core.signatures import check_app
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.entrance import enter_wsgi
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.reload import reloader
@@ -105,10 +105,12 @@ class RateLimitMiddleware:
             start_response = partial(start_with_headers, state, setup.style, start_response)
         try:
             return self.app(environ, start_response)
+        except RateLimited as error:
+            return self._refuse(error, setup, environ, start_response)
         finally:
             state.app_returned()
 
-    def _decide(
+    def _decide(  # noqa: C901, PLR0911  # a helper would be called for each request
         self,
         setup: Setup,
         verdict: Verdict | None,
@@ -141,12 +143,25 @@ class RateLimitMiddleware:
         if setup.adds_headers and not state.headers_claimed:
             state.headers_claimed = True
             start_response = partial(start_with_headers, state, setup.style, start_response)
-        if request.on_end is not None and (tracker := track_response(request, state)) is not None:
-            return call_tracked(self.app, environ, start_response, tracker)
         try:
+            if request.on_end is not None and (tracker := track_response(request, state)) is not None:
+                return call_tracked(self.app, environ, start_response, tracker)
             return self.app(environ, start_response)
+        except RateLimited as error:
+            return self._refuse(error, setup, environ, start_response)
         finally:
             state.app_returned()
+
+    def _refuse(
+        self, error: RateLimited, setup: Setup, environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        """Send the refusal of a charge of the app. If the response has begun, the server raises an error."""
+        gate, state = setup.gate, environ["ratelimit_mw"]
+        state.record(error.verdict, gate)
+        request = WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, state)
+        gate.rule_set.find_client(request)
+        response = gate.default_refusal(request, error.verdict)
+        return send_refusal(request, error.verdict, response, gate.refusal_handler, start_response)
 
     def close(self) -> None:
         """Close the store if the middleware opened it. WSGI has no shutdown event: call this from a server hook."""

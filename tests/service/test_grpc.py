@@ -217,3 +217,41 @@ def test_calls_need_a_trusted_proxy_and_the_secret(tmp_path: Path) -> None:
     assert answer.overall_code == OK
     (answer,) = answers(made(limits="1/day"), request(BOB), address=f"unix:{tmp_path}/grpc.sock")
     assert answer.overall_code == OK
+
+
+TOKENS: Any = {"limits": [{"limit": "100/hour using fixed_window", "overdraw": True}], "key": "header:generic-key"}
+ASK = [("generic_key", "tokens")]
+
+
+def test_a_hits_addend_of_0_asks_for_one_and_takes_nothing() -> None:
+    app = made(**TOKENS)
+    sent = [request(ASK, own=0), request(ASK, own=0), request(ASK, own=99), request(ASK, own=0), request(ASK, own=1)]
+    got = answers(app, *sent, request(ASK, own=0))
+    assert [answer.overall_code for answer in got] == [OK, OK, OK, OK, OK, OVER_LIMIT]
+    assert [answer.statuses[0].limit_remaining for answer in (got[1], got[3])] == [100, 1]
+
+
+def test_a_report_overdraws_by_at_most_one_quota_and_other_requests_are_refused() -> None:
+    app = made(**TOKENS)
+    got = answers(app, request(ASK, own=99), request(ASK, own=500), request(ASK, own=500), request(ASK))
+    assert [answer.overall_code for answer in got] == [OK, OK, OK, OVER_LIMIT]
+    peek = app.requests._gate.store_for("store")._maps.values()  # the counts of the window
+    assert [state.count for one in peek for state in one.current.values()] == [200]
+
+
+def test_asking_and_taking_in_one_call_takes_nothing_if_either_is_refused() -> None:
+    rules = [
+        {"name": "calls", "path": "/calls", "limits": "2/hour"},
+        {"name": "tokens", "path": "/tokens", "limits": "1/hour"},
+    ]
+    app = made(limits=[], rules=rules)
+    calls, tokens = [("path", "/calls")], [("path", "/tokens")]
+
+    def both() -> bytes:
+        mixed = MESSAGES["RateLimitRequest"].FromString(request(calls, tokens))
+        mixed.descriptors[1].hits_addend.value = 0
+        sent: bytes = mixed.SerializeToString()
+        return sent
+
+    got = answers(app, both(), request(tokens), both(), request(calls), request(calls))
+    assert [answer.overall_code for answer in got] == [OK, OK, OVER_LIMIT, OK, OVER_LIMIT]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import re_path
 from fastapi import APIRouter, Depends, FastAPI
 from flask import Flask, g
@@ -69,6 +69,7 @@ def bare_asgi(settings: Mapping[str, Any]) -> Any:
         shown = _shown(scope.get("state", {}).get("ratelimit")).items()
         fields = [(b"content-type", b"text/plain"), *((name.encode(), value.encode()) for name, value in shown)]
         done = _done(path, scope.get("state", {}).get("ratelimit"))
+        await _await(charged(path, scope.get("state", {}).get("ratelimit")))
         status = done if method in (*METHODS, "HEAD") else 405
         await send({"type": "http.response.start", "status": status, "headers": fields})
         for part in () if method == "HEAD" else PARTS if path == "/stream" else (b"hello",):
@@ -113,6 +114,7 @@ def bare_wsgi(settings: Mapping[str, Any]) -> Any:
         method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO")
         if path == "/error":
             raise AppError
+        charged(path or "", environ.get("ratelimit_mw"))
         done = _done(path or "", environ.get("ratelimit_mw"))
         status = f"{done} Done" if method in (*METHODS, "HEAD") else "405 Method Not Allowed"
         start_response(status, [("Content-Type", "text/plain"), *_shown(environ.get("ratelimit_mw")).items()])
@@ -126,7 +128,8 @@ def bare_wsgi(settings: Mapping[str, Any]) -> Any:
 def django(settings: Mapping[str, Any]) -> Any:
     """A Django project under WSGI."""
 
-    def hello(request: HttpRequest) -> Any:
+    def hello(request: Any) -> Any:
+        charged(request.path, request.ratelimit)
         return _hello_from_django(request, _parts)
 
     return wsgi_site([re_path("", hello)], settings)
@@ -135,7 +138,8 @@ def django(settings: Mapping[str, Any]) -> Any:
 def adjango(settings: Mapping[str, Any]) -> Any:
     """A Django project under ASGI, with an async view."""
 
-    async def hello(request: HttpRequest) -> Any:
+    async def hello(request: Any) -> Any:
+        await _await(charged(request.path, request.ratelimit))
         return _hello_from_django(request, _later_parts)
 
     return asgi_site([re_path("", hello)], settings)
@@ -167,6 +171,7 @@ def wsgi_parts(step: Step) -> dict[str, Any]:
 def _hello_from_flask(rest: str, outcome: Any) -> FlaskResponse:
     if rest == "error":
         raise AppError
+    charged(rest, outcome)
     done = _done(rest, outcome)
     return FlaskResponse(_parts() if rest == "stream" else "hello", done, headers=_shown(outcome))
 
@@ -186,6 +191,7 @@ def _hello_from_django(request: Any, parts: Any) -> HttpResponse | StreamingHttp
 async def _hello(request: Request) -> Response:
     if request.scope["path"] == "/error":
         raise AppError
+    await _await(charged(request.scope["path"], getattr(request.state, "ratelimit", None)))
     headers = _shown(getattr(request.state, "ratelimit", None))
     if request.scope["path"] == "/stream":
         return StreamingResponse(_later_parts(), headers=headers)
@@ -194,11 +200,29 @@ async def _hello(request: Request) -> Response:
 
 
 def _done(path: str, outcome: Any) -> int:
-    """Act on a path, and return the status: `/status/401` returns 401, `/settle/9/7` settles with 9 and then with 7."""
+    """Act on a path, and return the status: `/status/401` returns 401, `/settle/9/7` settles with 9 and then with 7.
+
+    `/settle/in=3,out=4` settles with 3 in the limit named `in`, and 4 in `out`.
+    """
     kind, *numbers = path.strip("/").split("/")
     for number in numbers if kind == "settle" else ():
-        outcome.settle(int(number))
+        named = dict(part.split("=") for part in number.split(",") if "=" in part)
+        outcome.settle({name: int(units) for name, units in named.items()} or int(number))
     return int(numbers[0]) if kind == "status" else 200
+
+
+def charged(path: str, outcome: Any) -> Any:
+    """Charge what a path such as `/charge/search/3` says: 3 of 5 units an hour for the key `search`. None for others.
+
+    Under ASGI the result has to be awaited.
+    """
+    kind, *parts = path.strip("/").split("/")
+    return outcome.charge("5/hour", key=parts[0], cost=int(parts[1])) if kind == "charge" else None
+
+
+async def _await(work: Any) -> None:
+    if work is not None:
+        await work
 
 
 def _parts() -> Iterator[bytes]:

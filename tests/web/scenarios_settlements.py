@@ -15,6 +15,12 @@ def cost_of(request: Any, response: Any) -> Any:
     return int(said) if said.isdecimal() else float(said) if "." in said else said
 
 
+def tokens_of(request: Any, response: Any) -> dict[str, int]:
+    """Return the same true cost for each request, which counts where the app passed none."""
+    assert (request.path[:8], response.ending) == ("/settle/", "ended")
+    return {"in": 1, "out": 50}
+
+
 TOKENS: dict[str, Any] = {
     "name": "llm",
     "path": "/cost/{tokens}",
@@ -104,6 +110,32 @@ AFTER = (
             Step(path="/settle/73/50", state=(("app", 6, 60), ("own", 73, 3600)), settled=1),
             Step(path="/settle/50", state=(("own", 23, 3600), ("app", 5, 60)), settled=1),
             no(3600, "own", path="/settle/1", state=(("own", 0, 3600), ("app", 5, 60))),
+        ),
+    ),
+    Scenario(
+        name="each limit is settled at its own cost by its name, and one without a name keeps its estimate",
+        settings={
+            "limits": "9/hour",
+            "rules": [
+                {
+                    "name": "llm",
+                    "path": "/settle/{rest:path}",
+                    "limits": [
+                        {"limit": "1000/hour using fixed_window", "name": "in", "cost": 100},
+                        {"limit": "500/hour using fixed_window", "name": "out", "cost": 50},
+                        {"limit": "9/minute", "name": "calls", "cost": 1, "settle": False},
+                    ],
+                    "settle": tokens_of,
+                }
+            ],
+        },
+        steps=(
+            Step(
+                path="/settle/in=30,out=400", state=(("calls", 8, 60), ("in", 900, 3600), ("out", 450, 3600)), settled=1
+            ),
+            Step(path="/settle/in=70", state=(("out", 50, 3600), ("in", 870, 3600), ("calls", 7, 60)), settled=1),
+            Step(path="/settle/in=3/out=9", state=(("out", 0, 3600), ("in", 800, 3600), ("calls", 6, 60)), settled=1),
+            no(3600, "out", path="/settle/5", state=(("out", 41, 3600), ("in", 897, 3600), ("calls", 6, 60))),
         ),
     ),
     Scenario(
