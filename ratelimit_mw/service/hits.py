@@ -46,7 +46,7 @@ class Hits(AsyncLimiter):
             if override.action in ("exempt", "off", "block"):
                 return numbers(Verdict(override.action != "block", (), ()))
             charges = self._overridden(override, charges, call.key)
-        verdict = await self.taken(charges)
+        verdict = await self.take_or_handle_error(charges)
         answer = numbers(verdict)
         slots = slot_charges(verdict.charges, verdict.decisions) if verdict.allowed else []
         if slots:
@@ -54,7 +54,7 @@ class Hits(AsyncLimiter):
             answer["slot"] = f"{_LOCAL if verdict.source == 'local' else ''}{names}"
         return answer
 
-    async def taken(self, charges: Sequence[Charge]) -> Verdict:
+    async def take_or_handle_error(self, charges: Sequence[Charge]) -> Verdict:
         """Take charges, and return the verdict. If the store fails, `on_store_error` decides."""
         try:
             return verdict_of(charges, await self.decided(charges))

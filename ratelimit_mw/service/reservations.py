@@ -75,7 +75,7 @@ class Reservations:
         if not 0 <= call.cost < MAX_EXACT_INT:
             raise Rejected(400, f"cost: got {call.cost}, expected a whole number from 0 to {MAX_EXACT_INT - 1}")
         charges = self._charges(call)
-        verdict = await self._hits.taken(charges)
+        verdict = await self._hits.take_or_handle_error(charges)
         if not verdict.allowed or not verdict.decisions or verdict.source == "local":
             return {"id": None, **numbers(verdict)}
         at = [decision.at for decision in verdict.decisions]
