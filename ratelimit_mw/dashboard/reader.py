@@ -15,6 +15,7 @@ from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.engine.live import ProcessInfo, board_of
+from ratelimit_mw.metrics.sample import ALL
 from ratelimit_mw.rules.override_entries import Override
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.contract import BaseStore, declared
@@ -54,6 +55,11 @@ class Snapshot(Struct, frozen=True):
     def last_second(self) -> int:
         """The last second that all processes have reported."""
         return int(self.at - SETTLED) - 1
+
+    @property
+    def below(self) -> int:
+        """The bound below which all clients are in the sample of all processes. See `metrics.sample`."""
+        return min((info.below for _, info in self.processes), default=ALL)
 
 
 class Reader:
