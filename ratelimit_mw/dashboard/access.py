@@ -36,7 +36,7 @@ _TRIES: Final = parse("10/minute using fixed_window")[0]  # wrong secrets of an 
 _IPV6_PREFIX: Final = 64
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 _NAME: Final = "dashboard"  # of a person who has no name
-_NO_ROLE: Final = "authorize: returned %.100r, expected None, 'viewer' or 'operator', so the request gets no answer"
+_NO_ROLE: Final = "authorize: returned %.100s, expected None, 'viewer' or 'operator', so the request gets no answer"
 
 
 class Denied(Exception):
@@ -139,7 +139,7 @@ class Access:
         if authorized is None or authorized is False:
             raise Denied(401, "authorize: returned no role for this request")
         if authorized not in _ROLES:
-            warn_throttled("dashboard authorize", _NO_ROLE, authorized, code="RL-071")
+            warn_throttled("dashboard authorize", _NO_ROLE, repr(authorized), code="RL-071")
             raise Denied(401, "authorize: returned no role for this request")
         role: Role = "operator" if authorized == "operator" else "viewer"
         return _with_cookie(request.user or _NAME, role, cookie)

@@ -119,6 +119,29 @@ def test_sums_and_series_are_those_of_all_processes(world: World) -> None:
     assert (shown["name"], shown["store"]["state"], shown["problem"]) == ("shop", "ok", None)
 
 
+def test_a_process_that_is_late_on_a_busy_host_is_not_missing(world: World) -> None:
+    world.store.add_live([report({}, NOW + 60)])
+    world.store.add_live([report({}, NOW + 50, "two")])
+    for now, processes, said in ((60.0, 2, None), (60.5, 1, "1 process does not report: 1 of 2 are here.")):
+        world.now = NOW + now
+        shown = world.data()
+        assert (shown["processes"], shown["problem"] and shown["problem"]["text"]) == (processes, said)
+
+
+def test_the_sentence_has_the_rate_of_the_last_minute_whatever_a_viewer_looks_at(world: World) -> None:
+    now = int(time.time())
+    world.now = now + 0.5
+    key = "{ip=192.0.2.7}:login"
+    attack = [report({"login": (0, 6, 0)}, now - 62 + second, "one", second + 1) for second in range(60)]
+    attack[-1] = report({"login": (0, 6, 0)}, now - 3, "one", 60, clients={key: (0, 6, 0)})
+    world.store.add_live(attack)
+    world.store.add_refused({key: 7}, [Refusal(key, "5/60s using gcra", now, 38.0, "POST", "/login")])
+    for clients in (600, 3600):
+        shown = world.data(f"seconds=300&clients={clients}")
+        assert shown["problem"]["more"] == "192.0.2.7 is refused 6.0 a second."
+    assert shown["refused_most"][0]["spark"] == [0] * 19 + [6]
+
+
 def test_the_series_has_no_gap_and_no_second_twice_while_a_process_is_replaced(world: World) -> None:
     seen: dict[int, list[int]] = {}
     for second in range(40):
