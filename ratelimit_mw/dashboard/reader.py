@@ -25,7 +25,7 @@ from ratelimit_mw.stores.url import open_existing
 
 INTERVAL: Final = 1.0  # seconds between reads
 SETTLED: Final = 0.25  # seconds after the end of a second, in which processes report it
-_LATE: Final = 12  # slots that are read again, because a process may report late
+_LATE: Final = 12  # slots that are read again, because a process may report late; and seconds, after an outage
 _SHOWN_REFUSALS: Final = 60
 _SPANS: Final = (60, 600)  # seconds of which the most refused clients are always read
 _ASKED_FOR: Final = 10.0  # seconds for which another span is read after somebody asked for it
@@ -87,6 +87,7 @@ class Reader:
         self._snapshot: Snapshot | None = None
         self._rows: dict[str, dict[int, Mapping[str, Counts]]] = {ring.name: {} for ring in RINGS}
         self._read_to: dict[str, int] = {}
+        self._holds_until = -inf  # then all processes have reported what they could not during an outage
         self._version: str | None = None
         self._changes: tuple[Sequence[Override], Sequence[Record]] = [], []
         self._asked: dict[int, float] = {}
@@ -147,6 +148,7 @@ class Reader:
             self._read_changes()
         except RateLimitError as error:
             away = before.away if before and before.away is not None else now
+            self._holds_until = now + _LATE
             warn_throttled("dashboard store", _NOT_READ, error_summary(error), code="RL-256")
         rows = {name: dict(some) for name, some in self._rows.items()}
         return Snapshot(now, away, rows, processes, most, refusals, *self._changes)
@@ -162,7 +164,8 @@ class Reader:
             rows.update(live.rows.get(ring.name, {}))
             oldest = int(now) // ring.unit - ring.size
             self._rows[ring.name] = {at: counts for at, counts in rows.items() if at > oldest}
-            self._read_to[ring.name] = int(now) // ring.unit
+            if now >= self._holds_until:
+                self._read_to[ring.name] = int(now) // ring.unit
         return [(seen, info) for seen, text in live.processes if (info := _info(text)) is not None]
 
     def _unread(self, ring: Ring, now: int) -> range:

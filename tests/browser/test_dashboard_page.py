@@ -116,6 +116,7 @@ def test_page_shows_what_the_data_says(page: Page) -> None:
         assert page.value(ROWS.format("#rule-rows"))[0].split() == [
             *("login", "5/minute;", "20/hour", "POST", "/login", "38", "92", "%", "14", "Change", "…"),
         ]
+        assert page.value(ROWS.format("#rule-rows"))[4].split()[-3:] == ["\u2013", "0", "0"]  # counted elsewhere
         clients = page.value(ROWS.format("#client-rows"))
         assert clients[0].split() == [
             *("198.51.100.20", "84", "user", "agents:", "an", "office?", "login", "576", "41", "min"),
@@ -313,7 +314,7 @@ def test_a_client_is_looked_at_reset_and_blocked(page: Page) -> None:
         look(page, served)
         click(page, "Look at 192.0.2.22")
         page.until("document.querySelectorAll('.bucket').length === 2")
-        assert text(page, ".bucket").split("\n")[:2] == ["login 5/minute", "0 of 5 left"]
+        assert text(page, ".bucket").split("\n")[:2] == ["login 5 per minute", "0 of 5 left"]
         assert served.posted == [("look", {"key": "ip=192.0.2.22", "rule": "login"})]
         click(page, "Reset them")
         page.value("document.querySelector('#asking-note').value = 'an office'")

@@ -162,6 +162,24 @@ def test_the_last_second_is_shown_once_processes_have_reported_it(world: World) 
         assert world.data("seconds=1")["series"] == [[NOW + last, 0, 0]]
 
 
+def test_the_seconds_of_an_outage_are_shown_once_processes_report_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: float) -> None:
+        raise StoreError("away")
+
+    world.data()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.reader, "_read_counts", fails)
+        world.now = NOW + 100.5
+        assert world.data()["store"]["state"] == "away"
+    world.now = NOW + 101.5  # back, before the processes know it
+    assert world.data()["store"]["state"] == "ok"
+    world.store.add_live([report({"login": (4, 0, 0)}, NOW + 70)])
+    world.now = NOW + 112.4
+    assert [NOW + 70, 4, 0] in world.data()["series"]
+
+
 def test_a_rule_is_described_as_it_is_written(world: World) -> None:
     found = rules(world.data())
     shown = {name: found["login"][name] for name in ("limits", "match", "key", "where", "mode")}
