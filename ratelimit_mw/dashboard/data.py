@@ -16,7 +16,7 @@ from ratelimit_mw.rules.override_entries import EVERYONE
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.live import BY_MINUTE, BY_SECOND, CLIENTS, KEPT_MINUTES, KEPT_SECONDS
 
-_FRESH: Final = 3  # seconds since the report of a process of which the figures count
+_FRESH: Final = 3  # seconds since the report of a process whose figures count
 HERE: Final = 10  # seconds since the report of a process that is here; on a busy host, some are late
 _MINUTE: Final = 60
 _SPARK: Final = 60  # numbers of a rule

@@ -203,3 +203,9 @@ def _class_of(view: object) -> type | None:
 
 def _limits_of_method(kind: type | None, method: str) -> tuple[EndpointLimit, ...]:
     return limits_on(getattr(kind, method.lower(), None))
+
+
+def blueprints_around(endpoint: str) -> Sequence[str]:
+    """Return the names of the blueprints of an endpoint, the nearest first, as `request.blueprints` has them."""
+    names = endpoint.split(".")[:-1]
+    return [".".join(names[:end]) for end in range(len(names), 0, -1)]

@@ -14,7 +14,7 @@ from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.engine.reload import reloader
 from ratelimit_mw.engine.response_tracking import ResponseTracker, track_response
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.flask.endpoint_limits import levels_of
+from ratelimit_mw.flask.endpoint_limits import blueprints_around, levels_of
 from ratelimit_mw.flask.first_request import findings_on_routes
 from ratelimit_mw.http.on_refused import RefusalHandler, warn_of_failed_handler
 from ratelimit_mw.http.request import Request, as_text, user_id
@@ -322,7 +322,7 @@ class Hooks:
         methods = [
             allowed for rule in app.url_map.iter_rules(endpoint) if rule.rule == route for allowed in rule.methods or ()
         ]
-        blueprints = [app.blueprints[name] for name in _blueprints_around(endpoint) if name in app.blueprints]
+        blueprints = [app.blueprints[name] for name in blueprints_around(endpoint) if name in app.blueprints]
         levels = levels_of(view, endpoint, route, methods, method, blueprints)
         return self.gate.rule_set.compile_endpoint_limits(*levels[0], *levels[1:]) if levels else ()
 
@@ -347,12 +347,6 @@ def _error(decision: _RequestDecision) -> HTTPException:
     error = default_exceptions[decision.refusal.status_code](limit, decision.refusal)
     vars(error)["verdict"] = verdict
     return error
-
-
-def _blueprints_around(endpoint: str) -> Sequence[str]:
-    """Return the names of the blueprints of an endpoint, the nearest first, as `request.blueprints` has them."""
-    names = endpoint.split(".")[:-1]
-    return [".".join(names[:end]) for end in range(len(names), 0, -1)]
 
 
 def _is_handled(status: int) -> bool:
