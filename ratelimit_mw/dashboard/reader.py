@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from math import inf
-from threading import Lock
 from typing import Final
 
 from msgspec import DecodeError, Struct, json
@@ -13,7 +12,6 @@ from msgspec import DecodeError, Struct, json
 from ratelimit_mw.admin.override_set import OverrideSet, Record
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
-from ratelimit_mw.core.forks import after_fork_in_child
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.engine.live import ProcessInfo, board_of
 from ratelimit_mw.metrics.sample import ALL
@@ -21,6 +19,7 @@ from ratelimit_mw.rules.override_entries import Override
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.contract import BaseStore, declared
 from ratelimit_mw.stores.inventory import NumberedRefusal
+from ratelimit_mw.stores.lifecycle import fork_safe_lock
 from ratelimit_mw.stores.live import BY_MINUTE, BY_SECOND, RINGS, Counts, Ring, Wanted
 from ratelimit_mw.stores.url import open_existing
 
@@ -79,8 +78,7 @@ class Reader:
         self.reads = 0
         self._target: Final = target
         self._clock, self._monotonic = clock, monotonic
-        self._use_new_lock()
-        after_fork_in_child(self._use_new_lock)
+        self._lock: Final = fork_safe_lock()
         self._opened: Final = ExitStack()
         self._store: Store | None = None  # None if it cannot be opened, as a store in memory
         self._board: BaseStore | None = None
@@ -93,9 +91,6 @@ class Reader:
         self._version: str | None = None
         self._changes: tuple[Sequence[Override], Sequence[Record]] = [], []
         self._asked: dict[int, float] = {}
-
-    def _use_new_lock(self) -> None:
-        self._lock = Lock()
 
     def snapshot(self, span: int = _SPANS[-1]) -> Snapshot:
         """Return what was read in the last second. Reads now if that is due, or waits for the first read.

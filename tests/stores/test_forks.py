@@ -280,9 +280,8 @@ def test_only_known_modules_create_locks() -> None:
         for path in (
             forks.__file__,
             PACKAGE / "metrics" / "registry.py",  # replaced in `_start_child`, after a fork
-            PACKAGE / "metrics" / "sample.py",  # replaced after a fork, as the next two
+            PACKAGE / "metrics" / "sample.py",  # replaced after a fork, as the next one
             PACKAGE / "engine" / "live.py",
-            PACKAGE / "dashboard" / "reader.py",
             PACKAGE / "stores" / "sqlite" / "database.py",  # held during a fork, so that no call is under way
         )
     }
