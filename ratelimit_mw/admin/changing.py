@@ -20,6 +20,7 @@ from ratelimit_mw.admin.override_arguments import (
     signature,
     who_of,
 )
+from ratelimit_mw.admin.override_reach import check_reach
 from ratelimit_mw.admin.override_set import Change, Edit, new_change, opened_set
 from ratelimit_mw.admin.target import SettingsSource, Target
 from ratelimit_mw.core.errors import ConfigError
@@ -71,7 +72,10 @@ def set_override(
         raise ConfigError("override: everyone needs limits and a rule, and no client", code="RL-064")
     who = EVERYONE if everyone else who_of(ip, user, headers, key)
     until = time.time() + checked_duration(duration)
-    override = Override(token_hex(4), checked_rule(target, rule), who, action, limits, until, note, by)
+    rule = checked_rule(target, rule)
+    if not everyone:
+        check_reach(target, rule, who, action)
+    override = Override(token_hex(4), rule, who, action, limits, until, note, by)
     what = f"limits {limits} for" if action == "limits" else action
     of_rule = "" if rule is None else f" in {rule}"
     with opened_set(target) as kept:

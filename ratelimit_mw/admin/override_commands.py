@@ -18,6 +18,7 @@ from ratelimit_mw.admin.changing import (
     undo,
 )
 from ratelimit_mw.admin.output import confirmed, json_text, local_time, rest_until, table, write_line, write_note
+from ratelimit_mw.admin.override_reach import wider_network
 from ratelimit_mw.admin.override_set import Change
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError
@@ -130,6 +131,8 @@ def _set(args: argparse.Namespace, target: Target) -> int:
     what: dict[str, Any] = {"rule": args.rule, "limits": args.limits, "exempt": args.exempt, "block": args.block}
     override = set_override(target, **_client(args), **what, duration=_duration(args), note=args.note, by=args.by)
     _show([override], as_json=args.json)
+    if not args.json and (note := wider_network(target, override)) is not None:
+        write_note(note)
     _mention_end(args)
     _mention_delay(args, target)
     return 0
