@@ -14,6 +14,7 @@ from ratelimit_mw.rules.overrides import ActiveOverrides, Index
 from ratelimit_mw.rules.plan import Plan, make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet
 from web.plain_request import PlainRequest
 
 CLIENT = "192.0.2.1"
@@ -177,6 +178,18 @@ def test_the_names_of_a_rule() -> None:
     assert rule_set.rule_names == ["app", "login", "default", "preflight", "messages"]
     names = {limit_set.bucket_name: limit_set.rule_names for limit_set in rule_set.all_limit_sets}
     assert (names["login"], names["login/preflight"], names["login/messages"]) == (frozenset(["login"]),) * 3
+
+
+def test_the_name_of_a_rule_is_not_that_of_a_limit_on_an_endpoint() -> None:
+    settings = Settings(limits="1/hour")
+    names = {
+        name: LimitSet([], "login", settings, bucket_name=name).rule_names for name in ("login", "@login", "@login()+")
+    }
+    assert names == {
+        "login": {"login"},
+        "@login": {"@login"},
+        "@login()+": {"@login", "@login()", "@login()+"},
+    }
 
 
 def test_other_limits_keep_the_cost_of_the_rule() -> None:
