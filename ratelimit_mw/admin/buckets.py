@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ratelimit_mw.admin.target import DescribedRequest, Step, Target
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.core.limit import Charge, Decision
+from ratelimit_mw.core.limit import Charge, Decision, Role
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable
@@ -66,6 +66,7 @@ class RequestBuckets(Struct, frozen=True):
     """The buckets that a request would charge.
 
     `charges`: one for each bucket, with the cost of the request. `names`: the names of their limits in headers.
+    `roles`: those with which the request charges them.
     `reason`: why there are no buckets; empty if there are any. `missing`: a message for each limit whose bucket cannot
     be found. `keys`: the key of each limit, and what the request has for it; empty if the buckets are not those of a
     request. `results`: those of the callables. `elsewhere`: the names of limits that count in a store of their own.
@@ -74,6 +75,7 @@ class RequestBuckets(Struct, frozen=True):
 
     charges: Sequence[Charge]
     names: Sequence[str]
+    roles: Sequence[Role] = ()
     reason: str = ""
     missing: Sequence[str] = ()
     keys: Sequence[tuple[Key, str]] = ()
@@ -132,7 +134,7 @@ def _find_buckets(
     for step in steps:
         match = step.rules.match(step.request, step.endpoint_rules)
         if match is not None and match.denied:
-            return RequestBuckets((), (), "the client is on the blocklist, which needs no store")
+            return RequestBuckets((), (), (), "the client is on the blocklist, which needs no store")
         if match is not None and step.store not in (None, target.settings.store):
             elsewhere += [rule.name for rule in step.endpoint_rules]
         elif match is not None:
@@ -140,7 +142,7 @@ def _find_buckets(
             both = [match] if messages is None else [match, messages]
             results = _results([call for one in both for call in one.callables], step.request)
             matches += [(one, step, results) for one in both]
-    found: dict[tuple[str, str], tuple[Charge, str, tuple[Key, str]]] = {}
+    found: dict[tuple[str, str], tuple[Charge, str, Role, tuple[Key, str]]] = {}
     missing: dict[str, str] = {}
     all_results: dict[RequestCallable, Any] = {}
     applied: dict[str, Override] = {}
@@ -159,15 +161,16 @@ def _find_buckets(
                 if compiled.policy.name in missing:
                     continue
                 identity = compiled.identity(request, route, results) or "no client in particular"
-                parts = _as_limit(charge), compiled.policy.name, (compiled.key, identity)
+                parts = _as_limit(charge), compiled.policy.name, charge.role, (compiled.key, identity)
                 found.setdefault((charge.key, charge.limit.bucket), parts)
         if is_blocked and len(override_sets) == 1:
             break  # no later step decides the request
-    charges, names, keys = zip(*found.values(), strict=True) if found else ((), (), ())
+    charges, names, roles, keys = zip(*found.values(), strict=True) if found else ((), (), (), ())
     reason = _BLOCKED if is_blocked else _NO_LIMIT if matches or not steps else _NOT_LIMITED
     return RequestBuckets(
         charges,
         names,
+        roles,
         "" if found else reason,
         _missing_messages(missing),
         keys,

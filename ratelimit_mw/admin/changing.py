@@ -20,6 +20,7 @@ from ratelimit_mw.admin.override_arguments import (
     signature,
     who_of,
 )
+from ratelimit_mw.admin.override_reach import check_reach
 from ratelimit_mw.admin.override_set import Change, Edit, new_change, opened_set
 from ratelimit_mw.admin.target import SettingsSource, Target
 from ratelimit_mw.core.errors import ConfigError
@@ -71,7 +72,10 @@ def set_override(
         raise ConfigError("override: everyone needs limits and a rule, and no client", code="RL-064")
     who = EVERYONE if everyone else who_of(ip, user, headers, key)
     until = time.time() + checked_duration(duration)
-    override = Override(token_hex(4), checked_rule(target, rule), who, action, limits, until, note, by)
+    rule = checked_rule(target, rule)
+    if not everyone:
+        check_reach(target, rule, who, action)
+    override = Override(token_hex(4), rule, who, action, limits, until, note, by)
     what = f"limits {limits} for" if action == "limits" else action
     of_rule = "" if rule is None else f" in {rule}"
     with opened_set(target) as kept:
@@ -133,16 +137,29 @@ def switch(
     """
     if state not in get_args(State):
         raise ConfigError(f"switch: got {state!r}, expected off, shadow or on", code="RL-064")
-    target, (note, by) = Target.of(settings), signature(note, by)
-    rule = checked_rule(target, rule)
+    return switched(Target.of(settings), state, rule, duration, note, by)[0]
+
+
+def switched(
+    target: Target, state: State, rule: str | None, duration: float, note: str, by: str
+) -> tuple[Overrides, Overrides]:
+    """Do what `switch` does. Return the switches that are in force then, and those that have ended or been replaced."""
+    rule, (note, by) = checked_rule(target, rule), signature(note, by)
     what = f"switch {state}" if rule is None else f"switch {state} {rule}"
     edit: Edit = _switching_on(rule)
     if state != "on":
         what = f"{what} for {shown_duration(checked_duration(duration))}"
         edit = _replacing(Override(token_hex(4), rule, EVERYONE, state, None, time.time() + duration, note, by))
+    ended: Sequence[Override] = ()
+
+    def edit_and_keep(entries: Sequence[Override]) -> tuple[Sequence[Override], Sequence[Override]]:
+        nonlocal ended
+        added, ended = edit(entries)
+        return added, ended
+
     with opened_set(target) as kept:
-        entries = kept.edit(new_change(what, note, by), edit)
-    return Overrides([one for one in entries if one.who == EVERYONE])
+        entries = kept.edit(new_change(what, note, by), edit_and_keep)
+    return Overrides([one for one in entries if one.who == EVERYONE]), Overrides(ended)
 
 
 def changes(settings: SettingsSource | Target) -> Changes:

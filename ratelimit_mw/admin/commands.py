@@ -20,6 +20,7 @@ from ratelimit_mw.admin.output import (
     REFUSAL_HEADING,
     CommandParser,
     bucket_row,
+    confirmed,
     json_text,
     refusal_row,
     table,
@@ -29,6 +30,7 @@ from ratelimit_mw.admin.override_commands import Run, add_override_commands, app
 from ratelimit_mw.admin.target import DescribedRequest, Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
 from ratelimit_mw.core.identity import rule_spellings
+from ratelimit_mw.core.limit import Role
 from ratelimit_mw.core.log import printable
 from ratelimit_mw.core.progress import ProgressBar
 from ratelimit_mw.http.callables import import_from_working_folder
@@ -226,7 +228,8 @@ def _buckets_of_key(target: Target, store: Store, args: argparse.Namespace) -> R
         _mention_rules(args.rule, target, listing.rules, "the buckets of this key")
     words = "key and rule" if args.rule is not None else "key"
     names = [split_key(charge.key)[1] for charge in charges]
-    return RequestBuckets(charges, names, f"the store has no bucket of this {words}")
+    roles: list[Role] = ["limit"] * len(names)  # a key does not say whether its rule is in shadow
+    return RequestBuckets(charges, names, roles, f"the store has no bucket of this {words}")
 
 
 def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
@@ -237,12 +240,8 @@ def _mention_endpoints(args: argparse.Namespace, target: Target) -> None:
 
 def _confirmed(found: RequestBuckets, buckets: list[Bucket]) -> bool:
     """Ask the user whether to forget these buckets. Raises `ConfigError` without a terminal."""
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            "reset: cannot ask for confirmation without a terminal; to forget the buckets, add --yes", code="RL-051"
-        )
-    _show(found, Buckets(buckets), as_json=False)
-    return input("Forget what is counted there? [y/N] ").strip().lower() in ("y", "yes")
+    show = partial(_show, found, Buckets(buckets), as_json=False)
+    return confirmed("reset", "to forget the buckets", show, "Forget what is counted there?")
 
 
 def _show(found: RequestBuckets, answer: Buckets, *, as_json: bool) -> None:
@@ -255,7 +254,7 @@ def _show(found: RequestBuckets, answer: Buckets, *, as_json: bool) -> None:
     else:
         # the units that `smooth` has left depend on its rate, not on its quota
         totals = ["" if charge.limit.borrows else f" of {charge.limit.most}" for charge in found.charges]
-        _write(table(map(bucket_row, answer.buckets, found.names, totals)))
+        _write(table(map(bucket_row, answer.buckets, found.names, totals, found.roles)))
 
 
 def _keys(args: argparse.Namespace, target: Target) -> int:

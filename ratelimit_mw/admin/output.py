@@ -4,13 +4,16 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 from msgspec import to_builtins
 
 from ratelimit_mw.admin.buckets import Bucket, split_key
+from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.limit import Role
 from ratelimit_mw.core.log import printable
 from ratelimit_mw.core.validation import did_you_mean
 from ratelimit_mw.stores.inventory import Refusal
@@ -26,6 +29,10 @@ class CommandParser(argparse.ArgumentParser):
         """Print the message and exit."""
         word, _, choices = message.partition("invalid choice: '")[2].partition("' (choose from ")
         hint = did_you_mean(word, choices.rstrip(")").replace("'", "").split(", ")) if choices else ""
+        if word in ("off", "shadow", "on"):
+            hint = f", did you mean 'switch {word}'?"
+        elif word in ("set", "list", "clear"):
+            hint = f", did you mean 'override {word}'?"
         super().error(f"{message}{hint}")
 
 
@@ -38,6 +45,16 @@ def write_line(line: str) -> None:
 def write_note(line: str) -> None:
     """Write a line to stderr, for a person who reads the output."""
     print(line, file=sys.stderr)
+
+
+def confirmed(command: str, effect: str, show: Callable[[], object], question: str) -> bool:
+    """Show what a command would change, and ask whether to do it. Raises `ConfigError` without a terminal."""
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{command}: cannot ask for confirmation without a terminal; {effect}, add --yes", code="RL-051"
+        )
+    show()
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 def json_text(value: Any) -> str:
@@ -81,9 +98,12 @@ BUCKET_HEADING: Final = ("rule", "limit", "left", "key")
 REFUSAL_HEADING: Final = f"{'time':<20}  rule  limit  retry  key"
 
 
-def bucket_row(bucket: Bucket, name: str = "", of: str = "") -> Sequence[str]:
+def bucket_row(bucket: Bucket, name: str = "", of: str = "", role: Role = "limit") -> Sequence[str]:
     """Return the columns for a bucket. `name`: shown in place of its rule. `of`: follows the units that are left."""
     wait = "" if not bucket.retry_after else f", {retry(bucket.retry_after)}"
+    if wait and role == "shadow":
+        refuses = "never admit" if bucket.retry_after == math.inf else f"refuse for {duration(bucket.retry_after)}"
+        wait = f", would {refuses} (shadow: admits)"
     return name or bucket.rule, bucket.limit, f"{bucket.remaining}{of} left{wait}", bucket.key
 
 
@@ -103,6 +123,13 @@ def duration(seconds: float) -> str:
     whole = math.ceil(seconds)
     size, unit = next(((size, unit) for size, unit in _UNITS if whole >= size), _UNITS[-1])
     return f"{-(-whole // size)} {unit}"
+
+
+def rest_until(at: float) -> str:
+    """Return how long an instant is away, rounded up: `in 90 min`. A unit is used from two of it on."""
+    whole = max(0, math.ceil(at - time.time()))
+    size, unit = next(((size, unit) for size, unit in _UNITS if whole >= 2 * size), _UNITS[-1])
+    return f"in {-(-whole // size)} {unit}"
 
 
 def local_time(at: float) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from ratelimit_mw.admin.target import Target, header_of
 from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError, error_location
-from ratelimit_mw.core.identity import encode_part
+from ratelimit_mw.core.identity import encode_part, rule_spellings, stored_rule
 from ratelimit_mw.http.client_ip import check_no_underscore
 from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.networks import parse_network
@@ -70,22 +70,28 @@ def action_of(limits: str | None, *, exempt: bool, block: bool) -> Action:
 
 
 def checked_rule(target: Target, rule: str | None) -> str | None:
-    """Return the name of a rule, or of a limit on an endpoint.
+    """Return the name of a rule, or of a limit on an endpoint: that one begins with `@`, however it is written.
 
     Without the framework's app, the names of limits on endpoints are unknown: a name that begins with `@` is theirs.
     """
     if rule is None:
         return None
-    names = target.rules.rule_names
-    find_rules = target.find_endpoint_rules
-    if find_rules is None:
-        known, hint = {*names, *([rule] if isinstance(rule, str) and rule.startswith("@") else [])}, _OF_ENDPOINT
-    else:
-        limit_sets = [one.limit_set for one in find_rules() if not one.is_exempt]
-        known, hint = {*names, *(name for one in limit_sets for name in one.rule_names)}, ""
-        names = list(dict.fromkeys([*names, *(one.bucket_name for one in limit_sets)]))
-    if rule in known:
+    names, hint = target.rules.rule_names, ""
+    if rule in names:
         return rule
+    if target.find_endpoint_rules is None:
+        hint = _OF_ENDPOINT
+        if isinstance(rule, str) and rule.startswith("@"):
+            return stored_rule(rule)
+    else:
+        limit_sets = [one.limit_set for one in target.find_endpoint_rules() if not one.is_exempt]
+        for one in limit_sets:
+            if rule in rule_spellings(one.bucket_name):  # `@search` and `search` also name the limit `@search()`
+                return stored_rule(rule if rule.startswith("@") else f"@{rule}")
+        for one in limit_sets:
+            if rule == one.name:  # as in headers
+                return stored_rule(one.bucket_name)
+        names = list(dict.fromkeys([*names, *(one.bucket_name for one in limit_sets)]))
     shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} others" * (len(names) > _MAX_NAMES))
     raise ConfigError(f"--rule: got {rule!r:.100}, expected one of {shown}{hint}", code="RL-065")
 

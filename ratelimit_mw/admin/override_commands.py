@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ratelimit_mw.admin.changing import (
@@ -13,10 +14,11 @@ from ratelimit_mw.admin.changing import (
     clear_override,
     overrides,
     set_override,
-    switch,
+    switched,
     undo,
 )
-from ratelimit_mw.admin.output import json_text, local_time, table, write_line, write_note
+from ratelimit_mw.admin.output import confirmed, json_text, local_time, rest_until, table, write_line, write_note
+from ratelimit_mw.admin.override_reach import wider_network
 from ratelimit_mw.admin.override_set import Change
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError
@@ -28,6 +30,8 @@ Add = Callable[[Any, str, str, Run], Any]  # adds a command to a parser's comman
 _DURATION: Final = re.compile(r"([0-9]{1,9})(s|m|min|h|d)")
 _SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _STATES: Final = ("off", "shadow", "on")
+_NOTHING_DONE: Final = 1  # exit code
+_EFFECT: Final = "to clear all overrides and switches"
 _ABOUT: Final = "give one client other limits, exempt or block it, for a time"
 _NEVER: Final = "the settings have refresh = 0, so no process looks at overrides and switches: they have no effect"
 _LIFTED: Final = {"off": "off for everyone", "shadow": "shadow for everyone", "block": "blocked"}
@@ -51,6 +55,7 @@ def add_override_commands(commands: Any, add: Add) -> None:
     parser.add_argument("--id", help="of an override or a switch, as `override list` shows it")
     _add_client(parser)
     parser.add_argument("--all", action="store_true", help="all overrides and switches")
+    parser.add_argument("--yes", action="store_true", help="do not ask before --all")
     _add_signature(parser)
 
     parser = add(commands, "switch", "switch a rule, or all, off or to shadow for everyone, or on again", _switch)
@@ -74,7 +79,7 @@ def _add_client(parser: Any) -> None:
 
 
 def _add_duration(parser: Any) -> None:
-    parser.add_argument("--for", dest="duration", type=_duration, default=DAY, metavar="1h", help="s, m, h or d; 1d")
+    parser.add_argument("--for", dest="duration", metavar="1h", help="s, m, h or d; 1d")
 
 
 def _add_signature(parser: Any) -> None:
@@ -82,11 +87,16 @@ def _add_signature(parser: Any) -> None:
     parser.add_argument("--by", default="", help="who makes the change; default: user@host")
 
 
-def _duration(text: str) -> float:
-    found = _DURATION.fullmatch(text)
+def _duration(args: argparse.Namespace) -> float:
+    """Return the seconds of `--for`. Not argparse's error, whose usage would hide it."""
+    if args.duration is None:
+        return DAY
+    found = _DURATION.fullmatch(args.duration)
     seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
     if not 0 < seconds <= MAX_DURATION:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a time such as 30s, 15m, 2h or 1d, up to 366d")
+        raise ConfigError(
+            f"--for: got {args.duration!r:.100}, expected a time such as 30s, 15m, 2h or 1d, up to 366d", code="RL-064"
+        )
     return float(seconds)
 
 
@@ -119,14 +129,20 @@ def _set(args: argparse.Namespace, target: Target) -> int:
     _check_one("override set", [option for option, is_given in actions.items() if is_given], list(actions))
     _check_one("override set", _clients_given(args), ["--ip", "--user", "--header", "--key"])
     what: dict[str, Any] = {"rule": args.rule, "limits": args.limits, "exempt": args.exempt, "block": args.block}
-    override = set_override(target, **_client(args), **what, duration=args.duration, note=args.note, by=args.by)
+    override = set_override(target, **_client(args), **what, duration=_duration(args), note=args.note, by=args.by)
     _show([override], as_json=args.json)
+    if not args.json and (note := wider_network(target, override)) is not None:
+        write_note(note)
+    _mention_end(args)
     _mention_delay(args, target)
     return 0
 
 
 def _list(args: argparse.Namespace, target: Target) -> int:
-    _show(overrides(target).overrides, as_json=args.json)
+    found = overrides(target).overrides
+    _show(found, as_json=args.json)
+    if not (args.json or found):
+        write_note("there are no overrides and no switches")
     _mention_never(args, target)
     return 0
 
@@ -134,22 +150,42 @@ def _list(args: argparse.Namespace, target: Target) -> int:
 def _clear(args: argparse.Namespace, target: Target) -> int:
     given = ["--id"] * (args.id is not None) + _clients_given(args) + ["--all"] * args.all
     _check_one("override clear", given, ["--id", "--ip", "--user", "--header", "--key", "--all"])
+    if args.all and not args.yes and not _confirms_clearing(target):
+        return _NOTHING_DONE
     cleared = clear_override(
         target, id=args.id, **_client(args), everything=args.all, note=args.note, by=args.by
     ).overrides
     _show(cleared, as_json=args.json)
     if not args.json:
         write_note(f"{len(cleared)} cleared" if cleared else "nothing cleared: `override list` shows what there is")
-    if cleared:
-        _mention_delay(args, target)
+    if not cleared:
+        return _NOTHING_DONE
+    _mention_delay(args, target)
     return 0
 
 
+def _confirms_clearing(target: Target) -> bool:
+    """Show what `--all` clears, and ask for it. Entries without the right MAC, which it clears too, are not shown."""
+    try:
+        found = overrides(target).overrides
+    except ConfigError as error:
+        show = partial(write_note, str(error))
+        return confirmed("override clear", _EFFECT, show, "Clear everything?")
+    show = partial(_show, found, as_json=False)
+    return not found or confirmed("override clear", _EFFECT, show, "Clear these overrides and switches?")
+
+
 def _switch(args: argparse.Namespace, target: Target) -> int:
-    switches = switch(target, args.state, rule=args.rule, duration=args.duration, note=args.note, by=args.by).overrides
-    _show(switches, as_json=args.json)
-    if not (args.json or switches):
+    in_force, ended = switched(target, args.state, args.rule, _duration(args), args.note, args.by)
+    _show(in_force.overrides, as_json=args.json)
+    if not (args.json or in_force.overrides):
         write_line("all rules are on")
+    if args.state == "on" and not ended.overrides:
+        if not args.json:
+            write_note("nothing ended: no switch was in force" + ("" if args.rule is None else " for this rule alone"))
+        return _NOTHING_DONE
+    if args.state != "on":
+        _mention_end(args)
     _mention_delay(args, target)
     return 0
 
@@ -177,7 +213,8 @@ def _show(found: Sequence[Override], *, as_json: bool) -> None:
 
 def _override_row(one: Override) -> Sequence[str]:
     rule = "all rules" if one.rule is None else one.rule
-    return one.id, one.who, rule, one.limits or one.action, f"until {local_time(one.until)}", one.by, one.note
+    until = f"until {local_time(one.until)} ({rest_until(one.until)})"
+    return one.id, one.who, rule, one.limits or one.action, until, one.by, one.note
 
 
 def _change_row(one: Change) -> Sequence[str]:
@@ -189,15 +226,21 @@ def applied_lines(applied: Iterable[Override]) -> Iterable[str]:
     for one in applied:
         action = one.limits or _LIFTED.get(one.action, one.action)
         clients = [] if one.who == EVERYONE else [one.who]
-        details = [*clients, *([] if one.rule is None else [f"rule {one.rule}"]), *filter(None, [one.note])]
-        end = f" ({'; '.join(details)})" if details else ""
-        yield f"override {one.id}: {action} until {local_time(one.until)}{end}"
+        rule = [] if one.rule is None else [f"rule {one.rule}"]
+        details = "; ".join([rest_until(one.until), *clients, *rule, *filter(None, [one.note])])
+        yield f"override {one.id}: {action} until {local_time(one.until)} ({details})"
+
+
+def _mention_end(args: argparse.Namespace) -> None:
+    """If a person reads the output, print when a change without `--for` ends."""
+    if args.duration is None and not args.json:
+        write_note("without --for, it ends after a day")
 
 
 def _mention_delay(args: argparse.Namespace, target: Target) -> None:
     """If a person reads the output, print when the app's processes follow."""
     if not args.json and target.settings.refresh:
-        write_note(f"processes follow within refresh, {target.settings.refresh:g} s")
+        write_note(f"each process follows after its next request, within refresh, {target.settings.refresh:g} s")
     _mention_never(args, target)
 
 

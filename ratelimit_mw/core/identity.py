@@ -63,6 +63,11 @@ def rule_spellings(rule: str) -> set[str]:
     return {rule, name, name[1:], short, short[1:]}
 
 
+def stored_rule(rule: str) -> str:
+    """Return the name by which overrides refer to the rule of a key: `@search()` is `@search`."""
+    return rule.removesuffix("()") if rule.startswith("@") else rule
+
+
 @cache
 def key_tagger(secret: str, *, plain: bool) -> Callable[[str], str]:
     """Return the function that makes the tag of a bucket key from an encoded identity: `{hash}`.

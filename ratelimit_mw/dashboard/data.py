@@ -172,7 +172,9 @@ def _rules(
     found = []
     for name in names:
         described = shown.get(name) or ShownRule(name, None, "", "", "", "on")
-        switch = switches.get(name) or switches.get(None)
+        of_all = switches.get(None)
+        is_off = of_all is not None and of_all.action == "off"  # comes before the switch of a rule
+        switch = of_all if is_off else switches.get(name) or of_all
         limits = described.limits if switch is None or switch.limits is None else switch.limits
         mode = switch.action if switch is not None and switch.action in ("off", "shadow") else described.mode
         index = 2 if mode == "shadow" else 1

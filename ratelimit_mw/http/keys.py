@@ -133,6 +133,10 @@ class Key:
         """Whether it may read the authenticated user."""
         return any("user" in kinds for kinds in self._kinds)
 
+    def reads(self, kind: str) -> bool:
+        """Return whether a part of it is of a kind, such as `user` or `header:x-api-key`."""
+        return any(kind in kinds for kinds in self._kinds)
+
     @property
     def reads_route(self) -> bool:
         """Whether it may read the route."""

@@ -2,7 +2,9 @@
 
 Policy: for each rule, the override with the narrowest description of the client decides, then the switch: a key in the
 store before a part of the key such as the user, before an address, before a network, before limits for everyone; an
-override of the rule before one of all rules. A switch to `off` or `shadow` lifts no block.
+override of the rule before one of all rules. Of addresses and networks, a block that decides comes before all else, as
+a client chooses its user or header more easily than its address. A switch to `off` or `shadow` lifts no block, and
+`off` for all rules comes before the switch of one rule.
 """
 
 from collections import Counter
@@ -273,7 +275,7 @@ class ActiveOverrides:
         for limit_set, group in groupby(limits, lambda limit: limit.limit_set):
             own = list(group)
             entry, limit = self._entry_of(own, address, request, route, results)
-            switched = _first([[one for one in index.everyone if one.limits is None]], limit_set)
+            switched = self._switch_of(limit_set)
             switch = None if switched is None else switched.action
             if entry is None and switch is None:
                 chosen += own
@@ -298,8 +300,14 @@ class ActiveOverrides:
         index, address = self._index, shortest(request.client)
         found = [] if limits or address is None else [_first(index.of_address(address), None)]
         for rule, group in groupby(limits, lambda limit: limit.limit_set):
-            found += [self._entry_of(list(group), address, request, route, results)[0], _first([index.everyone], rule)]
+            found += [self._entry_of(list(group), address, request, route, results)[0], self._switch_of(rule)]
         return [one for one in found if one is not None and (limits or one.action == "block")]
+
+    def _switch_of(self, limit_set: LimitSet) -> Override | None:
+        """Return the switch of a rule: `off` for all rules, else that of the rule, else that for all rules."""
+        switches = [one for one in self._index.everyone if one.limits is None]
+        off_for_all = [one for one in switches if one.rule is None and one.action == "off"]
+        return _first([off_for_all, switches], limit_set)
 
     def switch_of_all(self) -> Action | None:
         """Return the action of the switch for all rules."""
@@ -321,6 +329,9 @@ class ActiveOverrides:
         `own`: the limits of the rule. A block of an address concerns each request from it, whatever the key.
         """
         index, rule = self._index, own[0].limit_set
+        of_address = None if address is None else _first(index.of_address(address), rule)
+        if of_address is not None and of_address.action == "block":
+            return of_address, own[0]
         parts_of = [(limit, limit.identity(request, route, results) or "") for limit in own]
         for limit, identity in parts_of:
             if identity and index.by_key and (entry := _first([index.by_key.get(limit.tag_of(identity), ())], rule)):
@@ -329,12 +340,10 @@ class ActiveOverrides:
             others = [index.by_who.get(part, ()) for part in identity.split("+") if not part.startswith(ADDRESS)]
             if (entry := _first(others, rule)) is not None:
                 return entry, limit
-        if address is not None and (entry := _first(index.of_address(address), rule)) is not None:
+        if of_address is not None:
             for limit, identity in parts_of:
                 if any(part.startswith(ADDRESS) for part in identity.split("+")):
-                    return entry, limit
-            if entry.action == "block":
-                return entry, own[0]
+                    return of_address, limit
         return _first([[one for one in index.everyone if one.limits is not None]], rule), own[0]
 
 

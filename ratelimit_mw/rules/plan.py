@@ -151,11 +151,13 @@ def make_plan(
     route = request.route or match.route
     context = _UserReadOnce(request) if match.may_read_user else request
     compiled_limits = original_limits = match.limits_for(context, route, results)
+    refuses = not match.limit_sets[0].settings.shadow
     if compiled_limits is None:
-        is_open = match.limit_sets[0].settings.shadow or overrides.switch_of_all() is not None
+        if overrides.limits_for((), context, route, results, refuses=refuses) is None:
+            return _DENIED
+        is_open = not refuses or overrides.switch_of_all() is not None
         return Plan((), (), ()) if is_open else _UNKNOWN_LIMITS
     if overrides.concerns_request(compiled_limits, context, route, results):
-        refuses = not match.limit_sets[0].settings.shadow
         compiled_limits = overrides.limits_for(compiled_limits, context, route, results, refuses=refuses)
         if compiled_limits is None:
             return _DENIED

@@ -146,7 +146,7 @@ class LimitSet:
 
     `name`: the name in headers. `rule`: None for limits of the global settings. `bucket_name`: the name in bucket
     keys, if it differs from `name`. `concurrent`: the number of concurrency slots; 0 without such a limit.
-    `rule_names`: the names by which an override may refer to these limits.
+    `rule_names`: the names by which an override may refer to these limits; those of an endpoint begin with `@`.
 
     `callables`: all callables of the limits. `may_delay`: whether a request may be delayed. `settles`: whether a charge
     may be settled after the response. `has_slots`: whether a request may hold slots until its response has ended.
@@ -167,7 +167,9 @@ class LimitSet:
         self.bucket_name: Final = bucket_name or name
         # a slash precedes what the limits of a rule count in addition, such as messages
         own_name, bucket_rule = name.partition("/")[0], self.bucket_name.partition("/")[0]
-        self.rule_names: Final = frozenset((own_name, *rule_spellings(bucket_rule)))
+        is_of_endpoint = bucket_rule.startswith("@")  # a rule of the settings may have its name without the @
+        spellings = {one for one in rule_spellings(bucket_rule) if one.startswith("@")}
+        self.rule_names: Final = frozenset(spellings if is_of_endpoint else (own_name, bucket_rule))
         self.settings: Final = settings
         self.rule: Final = rule
         self._key: Final[KeySpec] = settings.for_rule(rule, "key")

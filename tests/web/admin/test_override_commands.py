@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,8 @@ pytestmark = pytest.mark.once
 SEARCH = "2/hour using fixed_window"
 CLIENT = "192.0.2.7"
 NOW = 4_102_444_800.0  # the year 2100, so that what is set has not ended by the clock of the app
-FOLLOW = "processes follow within refresh, 1 s"
+FOLLOW = "each process follows after its next request, within refresh, 1 s"
+NO_END = "without --for, it ends after a day"
 NO_APP = (
     "limits that are attached to endpoints are not in a settings file: `keys` lists their buckets, `reset --key` "
     "forgets them, and `--app MODULE:APP`, `flask ratelimit` and `manage.py ratelimit` find them"
@@ -166,6 +168,7 @@ def _known_ids_and_times(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in ("changing", "override_set"):
         monkeypatch.setattr(f"ratelimit_mw.admin.{module}.token_hex", lambda _: f"id{next(numbers)}")
         monkeypatch.setattr(f"ratelimit_mw.admin.{module}.time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr("ratelimit_mw.admin.output.time", SimpleNamespace(time=lambda: NOW))
     monkeypatch.setenv("TZ", "XYZ-5:45")  # east of Greenwich
     time.tzset()
     yield
@@ -174,16 +177,16 @@ def _known_ids_and_times(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 BY = ("--by", "ann")
-DAY_LATER = "until 2100-01-02 05:45:00 XYZ"
-HOUR_LATER = "until 2100-01-01 06:45:00 XYZ"
+DAY_LATER = "until 2100-01-02 05:45:00 XYZ (in 24 h"
+HOUR_LATER = "until 2100-01-01 06:45:00 XYZ (in 60 min"
 
 
 def test_one_client_is_exempt_until_it_is_cleared(front: Front) -> None:
-    rule = "@search" if front.name == "file" else "search"
+    rule, written = "@search", "@search" if front.name == "file" else "search"
     assert front.get(CLIENT, 3) == [200, 200, 429]
-    answer = front.run("override", "set", "--ip", CLIENT, "--rule", rule, "--exempt", "--note", "VIP", *BY)
-    row = f"id1  ip={CLIENT}  {rule}  exempt  {DAY_LATER}  ann  VIP"
-    assert answer == (0, [row], [FOLLOW])
+    answer = front.run("override", "set", "--ip", CLIENT, "--rule", written, "--exempt", "--note", "VIP", *BY)
+    row = f"id1  ip={CLIENT}  {rule}  exempt  {DAY_LATER})  ann  VIP"
+    assert answer == (0, [row], [NO_END, FOLLOW])
     assert front.get(CLIENT, 3) == [200, 200, 200]
     assert front.get("192.0.2.8", 3) == [200, 200, 429]
     assert front.run("override", "list") == (0, [row], [])
@@ -194,15 +197,15 @@ def test_one_client_is_exempt_until_it_is_cleared(front: Front) -> None:
     if front.name == "file":  # has no limit of the endpoint
         assert (answer.code, answer.out[0].split()[0], answer.err[-1]) == (0, "default", NO_APP)
     else:
-        assert (answer.code, answer.out[0]) == (0, f"override id1: exempt {DAY_LATER} (ip={CLIENT}; rule {rule}; VIP)")
+        assert (answer.code, answer.out[0]) == (0, f"override id1: exempt {DAY_LATER}; ip={CLIENT}; rule {rule}; VIP)")
         assert json.loads(front.run("peek", "--request", "/search", "--ip", CLIENT, "--json").out[0])["overrides"] == [
             shown
         ]
     assert front.run("override", "clear", "--id", "id1", *BY) == (0, [row], ["1 cleared", FOLLOW])
     assert front.get(CLIENT) == [429]
     nothing = ["nothing cleared: `override list` shows what there is"]
-    assert front.run("override", "clear", "--ip", CLIENT) == (0, [], nothing)
-    assert front.run("override", "list") == (0, [], [])
+    assert front.run("override", "clear", "--ip", CLIENT) == (1, [], nothing)
+    assert front.run("override", "list") == (0, [], ["there are no overrides and no switches"])
 
 
 def test_one_client_has_other_limits_and_reset_forgets_what_is_counted_with_and_without_them(front: Front) -> None:
@@ -216,7 +219,7 @@ def test_one_client_has_other_limits_and_reset_forgets_what_is_counted_with_and_
     assert front.get(CLIENT, 5) == [200, 200, 200, 200, 429]
     if front.name == "file":
         return
-    line = f"override id1: 4/hour using fixed_window {HOUR_LATER} (ip={CLIENT}; rule @search)"
+    line = f"override id1: 4/hour using fixed_window {HOUR_LATER}; ip={CLIENT}; rule @search)"
     described = ("--request", "/search", "--ip", CLIENT)
     first, *_, last = front.run("peek", *described).out
     assert (first, last.split()[:6]) == (line, ["search", "4/3600s", "using", "fixed_window", "0", "of"])
@@ -224,7 +227,7 @@ def test_one_client_has_other_limits_and_reset_forgets_what_is_counted_with_and_
     forgotten = {"@search": 2, "default": 1 if front.name == "app" else 0}
     assert (done["forgotten"], done["overrides"]) == (sum(forgotten.values()), [shown])
     assert " 4 of 4 left " in front.run("peek", *described).out[-1]
-    assert front.run("override", "clear", "--all").code == 0
+    assert front.run("override", "clear", "--all", "--yes").code == 0
     assert " 2 of 2 left " in front.run("peek", *described).out[-1]
 
 
@@ -233,28 +236,33 @@ def test_a_network_is_blocked_and_everything_is_switched_off_and_on(front: Front
     assert front.run("override", "set", "--ip", "192.0.2.0/24", "--block", *BY).code == 0
     assert front.get(CLIENT) + front.get("198.51.100.1") == [403, 200]
     assert front.run("peek", "--request", "/search", "--ip", CLIENT).out == [
-        f"override id1: blocked {DAY_LATER} (ip=192.0.2.0/24)",
+        f"override id1: blocked {DAY_LATER}; ip=192.0.2.0/24)",
         "an override blocks the client",
     ]
     assert front.run("override", "clear", "--ip", "192.0.2.0/24").code == 0
     assert front.get(CLIENT, 2) == [200, 429]
 
     switched = front.run("switch", "off", "--for", "1h", "--note", "fire", *BY)
-    assert switched == (0, [f"id4  everyone  all rules  off  {HOUR_LATER}  ann  fire"], [FOLLOW])
+    assert switched == (0, [f"id4  everyone  all rules  off  {HOUR_LATER})  ann  fire"], [FOLLOW])
     assert front.get(CLIENT, 3) == [200, 200, 200]
     assert front.run("peek", "--request", "/search", "--ip", CLIENT).out == [
-        f"override id4: off for everyone {HOUR_LATER} (fire)",
+        f"override id4: off for everyone {HOUR_LATER}; fire)",
         "no limit applies to this request",
     ]
     assert front.run("switch", "on", *BY) == (0, ["all rules are on"], [FOLLOW])
+    nothing = ["nothing ended: no switch was in force"]
+    assert front.run("switch", "on", *BY) == (1, ["all rules are on"], nothing)
     assert front.get(CLIENT) == [429]
 
 
 def test_a_rule_is_in_shadow_and_a_change_is_undone(front: Front) -> None:
     assert front.get(CLIENT, 3) == [200, 200, 429]
-    row = f"id1  everyone  @search  shadow  {DAY_LATER}  ann"
-    assert front.run("switch", "shadow", "--rule", "@search", *BY) == (0, [row], [FOLLOW])
+    row = f"id1  everyone  @search  shadow  {DAY_LATER})  ann"
+    assert front.run("switch", "shadow", "--rule", "@search", *BY) == (0, [row], [NO_END, FOLLOW])
     assert front.get(CLIENT) == [200]
+    if front.name != "file":
+        shown = front.run("peek", "--request", "/search", "--ip", CLIENT).out[-1]
+        assert re.search(r" 0 of 2 left, would refuse for \d+ min \(shadow: admits\)  ", shown)
     at = "2100-01-01 05:45:00 XYZ"
     assert front.run("changes") == (0, [f"id2  {at}  ann  switch shadow @search for 1d"], [])
     undone = front.run("changes", "--undo", "id2", "--note", "calm", "--by", "bo")
@@ -269,6 +277,33 @@ def test_a_rule_is_in_shadow_and_a_change_is_undone(front: Front) -> None:
     ]
 
 
+def test_both_names_of_an_endpoints_limit_mean_one_switch(front: Front) -> None:
+    assert front.get(CLIENT, 3) == [200, 200, 429]
+    front.run("switch", "shadow", "--rule", "@search" if front.name == "file" else "search")
+    assert front.get(CLIENT) == [200]
+    assert front.run("switch", "on", "--rule", "@search") == (0, ["all rules are on"], [FOLLOW])
+    assert front.get(CLIENT) == [429]
+
+
+def test_everything_is_cleared_after_a_question(front: Front) -> None:
+    assert front.get(CLIENT) == [200]
+    front.run("override", "set", "--ip", CLIENT, "--exempt")
+    answer = front.run("override", "clear", "--all")
+    asks = "override clear: cannot ask for confirmation without a terminal; to clear all overrides and switches, add"
+    assert (answer.code, answer.out, answer.err) == (1, [], [f"ratelimit_mw: {asks} --yes"])
+    assert front.run("override", "clear", "--all", "--yes").code == 0
+    assert front.run("override", "clear", "--all").code == 1  # nothing is left
+
+
+def test_an_address_of_a_network_that_is_one_client_is_noted(front: Front) -> None:
+    assert front.get(CLIENT) == [200]
+    wide = "limits count the network 2001:db8::/64 as one client (ipv6_prefix), and this concerns only a part of it; "
+    note = f"{wide}for all of it, use --ip 2001:db8::/64"
+    for address, notes in (("2001:db8::7", [note]), ("2001:db8::/64", []), (CLIENT, [])):
+        answer = front.run("override", "set", "--ip", address, "--block", "--for", "1h")
+        assert (answer.code, answer.err) == (0, [*notes, FOLLOW])
+
+
 CHOICE = "override set: got {}, expected one of {}"
 ACTIONS, CLIENTS = "--limits, --exempt and --block", "--ip, --user, --header and --key"
 MISTAKES = {
@@ -278,6 +313,10 @@ MISTAKES = {
     "--user bob --ip 192.0.2.7 --exempt": CHOICE.format("--ip and --user", CLIENTS),
     "--user bob --limits 5/fortnight": "--limits: '5/fortnight': unknown period 'fortnight'",
     "--ip 192.0.2 --exempt": "--ip: got '192.0.2', expected a network such as '10.0.0.0/8'",
+    "--user bob --exempt --rule default": (
+        "override: user=bob has no effect, because no key of the rule default reads 'user': 'ip'; describe the client"
+    ),
+    "--ip 192.0.2.7 --exempt --for 400d": "--for: got '400d', expected a time such as 30s, 15m, 2h or 1d, up to 366d",
     "--user bob --exempt --rule sear": "--rule: got 'sear', expected one of app, default, preflight",
 }
 

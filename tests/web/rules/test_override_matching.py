@@ -15,6 +15,7 @@ from ratelimit_mw.rules.overrides import ActiveOverrides, Index, _Recent
 from ratelimit_mw.rules.plan import Plan, make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.settings.compiled import LimitSet
 from web.plain_request import PlainRequest
 
 CLIENT = "192.0.2.1"
@@ -101,7 +102,19 @@ LIMITED = "{ip=192.0.2.1}:default 9/60s limit"
         ({"limits": []}, of(), [("default", EXACT, "block")], []),
         # which one: a key, a part, an address, a small network, a large one; then one of the rule
         ({}, of("bob"), [(None, "user=bob", "block"), (None, "key=user=bob", "exempt")], []),
-        ({}, of("bob"), [(None, EXACT, "block"), (None, "user=bob", "exempt")], []),
+        ({}, of("bob"), [(None, EXACT, "9/minute"), (None, "user=bob", "exempt")], []),
+        # a block of the address comes first; of addresses, the narrowest one decides
+        ({}, of("bob"), [(None, EXACT, "block"), (None, "user=bob", "exempt")], None),
+        ({}, of("bob"), [(None, "ip=192.0.2.0/24", "block"), (None, "user=bob", "9/minute")], None),
+        ({}, of("bob"), [(None, EXACT, "block"), (None, "key=user=bob", "exempt")], None),
+        ({}, of(), [(None, "ip=192.0.2.0/24", "block"), (None, f"key={EXACT}", "exempt")], None),
+        (
+            {"key": "header:x-api-key"}, of(**{"x-api-key": "k"}),
+            [(None, EXACT, "block"), (None, "header:x-api-key=k", "exempt")], None,
+        ),
+        ({}, of("bob"), [(None, "ip=192.0.2.0/24", "block"), (None, EXACT, "exempt"), (None, "user=bob", "9/minute")],
+         ["{user=bob}:default 9/60s limit"]),
+        ({}, of("bob"), [("login", EXACT, "block"), (None, "user=bob", "exempt")], []),
         ({}, of(), [(None, "ip=192.0.2.0/24", "block"), (None, EXACT, "exempt")], []),
         ({}, of(), [(None, "ip=192.0.0.0/16", "block"), (None, "ip=192.0.2.0/24", "exempt")], []),
         ({}, of(), [(None, EXACT, "block"), ("default", EXACT, "exempt")], []),
@@ -130,8 +143,13 @@ LIMITED = "{ip=192.0.2.1}:default 9/60s limit"
         ({"key": "all"}, of(), [(None, EVERYONE, "off")], []),
         ({"app_limits": "8/hour"}, of(), [("app", EVERYONE, "off")], [DEFAULT]),
         (
-            {"app_limits": "8/hour"}, of(), [("app", EVERYONE, "shadow"), (None, EVERYONE, "off")],
-            ["{ip=192.0.2.1}:app 8/3600s shadow"],
+            {"app_limits": "8/hour"}, of(), [("app", EVERYONE, "shadow"), (None, EVERYONE, "shadow")],
+            ["{ip=192.0.2.1}:app 8/3600s shadow", DEFAULT.replace("limit", "shadow")],
+        ),
+        ({"app_limits": "8/hour"}, of(), [("app", EVERYONE, "shadow"), (None, EVERYONE, "off")], []),
+        (
+            {"app_limits": "8/hour"}, of(), [("app", EVERYONE, "off"), (None, EVERYONE, "shadow")],
+            [DEFAULT.replace("limit", "shadow")],
         ),
         ({}, of(), [(None, EVERYONE, "off"), (None, EXACT, "block")], None),
         ({}, of(), [(None, EVERYONE, "off"), (None, EXACT, "9/minute")], []),
@@ -163,6 +181,18 @@ def test_the_names_of_a_rule() -> None:
     assert (names["login"], names["login/preflight"], names["login/messages"]) == (frozenset(["login"]),) * 3
 
 
+def test_the_name_of_a_rule_is_not_that_of_a_limit_on_an_endpoint() -> None:
+    settings = Settings(limits="1/hour")
+    names = {
+        name: LimitSet([], "login", settings, bucket_name=name).rule_names for name in ("login", "@login", "@login()+")
+    }
+    assert names == {
+        "login": {"login"},
+        "@login": {"@login"},
+        "@login()+": {"@login", "@login()", "@login()+"},
+    }
+
+
 def test_other_limits_keep_the_cost_of_the_rule() -> None:
     rules = [{"path": "/", "name": "heavy", "limits": "50/hour", "cost": 5}]
     (charge,) = planned({"rules": rules}, of(), (None, EXACT, "9/minute")).charges
@@ -180,7 +210,9 @@ def test_if_a_callable_of_limits_fails_a_switch_still_lets_requests_pass() -> No
     assert make_plan(match, of(), results).denied_source == "denied_on_error"
     assert make_plan(match, of(), results, active((None, EXACT, "exempt"))).denied_source == "denied_on_error"
     for action in ("off", "shadow"):
-        assert make_plan(match, of(), results, active((None, EVERYONE, action))) == Plan((), (), ())
+        switch = None, EVERYONE, action
+        assert make_plan(match, of(), results, active(switch)) == Plan((), (), ())
+        assert make_plan(match, of(), results, active(switch, (None, EXACT, "block"))).denied_source == "store"
 
 
 def ways(overrides: ActiveOverrides, **settings: Any) -> Callable[[str], bool]:

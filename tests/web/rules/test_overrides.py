@@ -95,6 +95,16 @@ def test_a_blocked_network_is_refused_until_it_is_cleared(site: "Site", clock: C
     assert site.ask(times=2) == [200, 429]
 
 
+def test_a_blocked_address_is_refused_whatever_else_is_set_for_its_client(site: "Site", clock: Control) -> None:
+    assert site.ask() == [200]
+    (client,) = [one.key for one in admin.keys(site.settings, rule="default").keys]
+    admin.set_override(site.settings, key=client, exempt=True)
+    admin.set_override(site.settings, ip="192.0.2.0/29", block=True)
+    site.look()
+    assert site.ask(times=2) == [403, 403]
+    assert [one.action for one in admin.peek(site.settings, "/", ip=BOB).overrides] == ["block"]
+
+
 def test_other_limits_show_in_the_headers(site: "Site", clock: Control) -> None:
     assert site.ask(times=3) == [200, 200, 429]
     admin.set_override(site.settings, ip=BOB, limits="4/minute")
