@@ -124,6 +124,7 @@ def test_a_limit_table_has_the_fields_of_its_spec_and_a_name() -> None:
         "lease",
         "lease_time",
         "settle",
+        "overdraw",
     ]
     assert {field.name for field in fields(LimitSpec)} == {*get_type_hints(LimitOptions)} - {"name"}
 
