@@ -78,9 +78,11 @@ MISTAKES: dict[str, list[str]] = {
         "rules[0].limits[1].cost: got '2', expected a whole number from 0 to 9007199254740991",
         "rules[1].path: got '/users/<id>', expected '{id}' or '{id:int}' as parameter",
         "rules[1].when: got 'is_staff', expected a callable, or call:PACKAGE.MODULE:FUNCTION",
-        "rules[1].limits: '10 per minut using token_buket': unknown algorithm 'token_buket', did you mean 'token_bucket'? "
-        "(fixed_window, sliding_window_counter, sliding_window_log, token_bucket, gcra, leaky_bucket, smooth, "
-        "calendar_window)",
+        (
+            "rules[1].limits: '10 per minut using token_buket': unknown algorithm 'token_buket', did you mean "
+            "'token_bucket'? (fixed_window, sliding_window_counter, sliding_window_log, token_bucket, gcra, "
+            "leaky_bucket, smooth, calendar_window)"
+        ),
         "on_store_error: got 'open', expected one of allow, deny, local",
         (
             "store: got the scheme 'reddis', did you mean 'redis'?; expected memory://, sqlite://, redis://, "

@@ -280,7 +280,7 @@ def test_changes_are_made_and_undone(world: World) -> None:
 
 OVERRIDES: list[tuple[Mapping[str, Any], str]] = [
     ({"who": {"ip": "192.0.2.0/24"}, "action": "block"}, "block ip=192.0.2.0/24 for 1h"),
-    ({"who": {"user": "bob"}, "action": "exempt", "rule": "login"}, "exempt user=bob in login for 1h"),
+    ({"who": {"ip": "192.0.2.9"}, "action": "exempt", "rule": "login"}, "exempt ip=192.0.2.9 in login for 1h"),
     ({"who": {"key": "ip=192.0.2.7"}, "action": "block"}, "block key=ip=192.0.2.7 for 1h"),
     (
         {"who": {"header": "X-Api-Key: abc"}, "action": "limits", "limits": "9/minute"},
