@@ -17,6 +17,7 @@ from msgspec import Struct
 from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import Charge
+from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.http.callers import checked_secret, is_local, is_loopback
 from ratelimit_mw.http.client_ip import ClientIPResolver, client_address
 from ratelimit_mw.http.request import Request
@@ -35,6 +36,7 @@ _TRIES: Final = parse("10/minute using fixed_window")[0]  # wrong secrets of an 
 _IPV6_PREFIX: Final = 64
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 _NAME: Final = "dashboard"  # of a person who has no name
+_NO_ROLE: Final = "authorize: returned %.100s, expected None, 'viewer' or 'operator', so the request gets no answer"
 
 
 class Denied(Exception):
@@ -137,8 +139,8 @@ class Access:
         if authorized is None or authorized is False:
             raise Denied(401, "authorize: returned no role for this request")
         if authorized not in _ROLES:
-            text = f"authorize: returned {authorized!r:.100}, expected None, 'viewer' or 'operator'"
-            raise Denied(401, text)
+            warn_throttled("dashboard authorize", _NO_ROLE, repr(authorized), code="RL-257")
+            raise Denied(401, "authorize: returned no role for this request")
         role: Role = "operator" if authorized == "operator" else "viewer"
         return _with_cookie(request.user or _NAME, role, cookie)
 

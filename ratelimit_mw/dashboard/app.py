@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from hmac import compare_digest
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -42,7 +41,7 @@ _OWN_PROCESS: Final = Finding(
 
 
 class Call(Struct, frozen=True):
-    """A request. `name`: the path below the mount, without the first slash. `root`: the path of the mount."""
+    """A request. `name`: the path below the mount, without the first slash. `root`: that of the mount, as in a URL."""
 
     method: str
     root: str
@@ -55,11 +54,7 @@ class Call(Struct, frozen=True):
     @property
     def cookie(self) -> str | None:
         """The value of our cookie."""
-        try:
-            found = SimpleCookie(self.request.header("cookie") or "").get(COOKIE)
-        except CookieError:
-            return None
-        return None if found is None else found.value
+        return self.request.cookies.only(COOKIE)
 
     @property
     def question(self) -> Mapping[str, str]:
@@ -120,7 +115,7 @@ class Page:
         if viewer is None:
             return self._login(call, body)
         if call.name == "logout":
-            return Answer(204, fields=[_set_cookie(call, "", 0)])
+            return json_answer({}, fields=[_set_cookie(call, "", 0)])
         try:
             if call.name == "data.json":
                 answer = json_answer(self._data(call, viewer))

@@ -11,14 +11,17 @@ from ratelimit_mw.admin.buckets import split_key as split_any_key
 from ratelimit_mw.dashboard.reader import Snapshot, rows, total
 from ratelimit_mw.dashboard.sentence import problem
 from ratelimit_mw.dashboard.shown_rules import ShownRule
+from ratelimit_mw.metrics.sample import checksum
 from ratelimit_mw.rules.override_entries import EVERYONE
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores.live import BY_MINUTE, BY_SECOND, KEPT_MINUTES, KEPT_SECONDS
+from ratelimit_mw.stores.live import BY_MINUTE, BY_SECOND, CLIENTS, KEPT_MINUTES, KEPT_SECONDS
 
-HERE: Final = 3  # seconds since the report of a process that is here
+_FRESH: Final = 3  # seconds since the report of a process of which the figures count
+HERE: Final = 10  # seconds since the report of a process that is here; on a busy host, some are late
 _MINUTE: Final = 60
 _SPARK: Final = 60  # numbers of a rule
 _SPARK_STEP: Final = 5  # seconds
+_CLIENT_STEP: Final = 15  # seconds, of a client's numbers
 _MOST_CLIENTS: Final = 50
 _MOST_CHANGES: Final = 50
 _RECENT: Final = 5  # seconds in which refusals are compared with those that are shown
@@ -54,7 +57,9 @@ def build(
     else:
         number = min(-(-seconds // _MINUTE), KEPT_MINUTES)
         asked, history, unit = minutes[-number:], by_minute, _MINUTE
+    fresh = [info for seen, info in snapshot.processes if seen >= snapshot.at - _FRESH]
     here = [info for seen, info in snapshot.processes if seen >= snapshot.at - HERE]
+    latest = _by_rule(snapshot.most_refused.get(_MINUTE, {}))
     names = dict.fromkeys([*shown, *total(by_second, past), *total(history, asked)])
     data: Data = {
         "at": snapshot.at,
@@ -65,10 +70,10 @@ def build(
         "plain_keys": settings.plain_keys,
         "remember_refused": settings.remember_refused > 0,
         "metrics": settings.metrics,
-        "store": _store(snapshot, settings, here),
+        "store": _store(snapshot, settings, fresh),
         "yesterday": _yesterday(by_minute, last // _MINUTE - KEPT_MINUTES),
-        "limited": _limited(snapshot.most_refused.get(_MINUTE, {})),
-        "waiting": _waiting(here),
+        "limited": _limited(latest),
+        "waiting": _waiting(fresh),
         "series": rows(history, asked, unit, rule),
         "rules": _rules(snapshot, shown, names, total(history, asked), past),
         "refused_most": _refused_most(snapshot, span),
@@ -81,22 +86,23 @@ def build(
         data,
         {one: rows(by_second, past, 1, one) for one in names},
         {one: rows(by_minute, minutes, _MINUTE, one) for one in names},
+        latest,
     )
     data["problem"] = None if found is None else to_builtins(found)
     return data
 
 
-def _store(snapshot: Snapshot, settings: Settings, here: Sequence[Any]) -> Data:
-    away = [since for since in (snapshot.away, *(info.away for info in here)) if since is not None]
-    calls = sum(info.calls for info in here)
+def _store(snapshot: Snapshot, settings: Settings, fresh: Sequence[Any]) -> Data:
+    away = [since for since in (snapshot.away, *(info.away for info in fresh)) if since is not None]
+    calls = sum(info.calls for info in fresh)
     kind = kind_of(settings.store)
     return {
         "state": "away" if away else "ok",
         "kind": kind,
         "since": min(away, default=None),
-        "call": sum(info.call_seconds for info in here) / calls if calls else None,
+        "call": sum(info.call_seconds for info in fresh) / calls if calls else None,
         "timeout": settings.store_timeout,
-        "without": float(sum(info.without for info in here)),
+        "without": float(sum(info.without for info in fresh)),
         "meaning": _meaning(settings, max(1, len(snapshot.processes)), kind) if away else "",
     }
 
@@ -129,17 +135,29 @@ def _yesterday(by_minute: Any, minute: int) -> Sequence[float] | None:
     return [sum(one[index] for one in counts.values()) / _MINUTE for index in (0, 1)]
 
 
-def _limited(refused: Mapping[str, int]) -> Data | None:
-    if not refused:
+def _by_rule(refused: Mapping[str, int]) -> Mapping[str, Mapping[str, int]]:
+    """Return how often each rule refused each client."""
+    found: dict[str, dict[str, int]] = {}
+    for key, number in refused.items():
+        identity, rule = split_key(key)
+        found.setdefault(rule, {})[identity] = number
+    return found
+
+
+def _limited(latest: Mapping[str, Mapping[str, int]]) -> Data | None:
+    if not latest:
         return None
-    by_rule = Counter(split_key(key)[1] for key in refused)
-    ((rule, number),) = by_rule.most_common(1)
-    return {"clients": len({split_key(key)[0] for key in refused}), "rule": rule, "of_rule": number}
+    rule = max(latest, key=lambda name: len(latest[name]))
+    return {
+        "clients": len({client for some in latest.values() for client in some}),
+        "rule": rule,
+        "of_rule": len(latest[rule]),
+    }
 
 
-def _waiting(here: Sequence[Any]) -> Sequence[Data]:
+def _waiting(fresh: Sequence[Any]) -> Sequence[Data]:
     waiting = Counter[str]()
-    for info in here:
+    for info in fresh:
         waiting.update(info.waiting)
     return [{"rule": rule, "waiting": number} for rule, number in waiting.most_common()]
 
@@ -185,8 +203,10 @@ def _refused_most(snapshot: Snapshot, span: int) -> Sequence[Data]:
     for one in snapshot.refusals:
         free_at[one.refusal.key] = one.refusal.at + one.refusal.retry_after
     counts = snapshot.most_refused.get(span, {})
+    shown = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_CLIENTS]
+    sparks = _client_sparks(snapshot, [key for key, _ in shown])
     found = []
-    for key, refused in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_CLIENTS]:
+    for key, refused in shown:
         identity, rule = split_key(key)
         free_in = free_at.get(key, snapshot.at) - snapshot.at
         found.append(
@@ -195,9 +215,21 @@ def _refused_most(snapshot: Snapshot, span: int) -> Sequence[Data]:
                 "rule": rule,
                 "refused": refused,
                 "free_in": free_in if key in free_at and free_in > 0 and isfinite(free_in) else None,
+                "spark": sparks.get(key),
             }
         )
     return found
+
+
+def _client_sparks(snapshot: Snapshot, keys: Sequence[str]) -> Mapping[str, Sequence[int]]:
+    """Return the refusals of clients in the last five minutes, of those that are in the sample."""
+    start = snapshot.last_second - KEPT_SECONDS + 1
+    sparks = {key: [0] * (KEPT_SECONDS // _CLIENT_STEP) for key in keys if checksum(key) < snapshot.below}
+    for at, counts in snapshot.rows[CLIENTS.name].items():
+        if start <= at <= snapshot.last_second:
+            for key in counts.keys() & sparks.keys():
+                sparks[key][(at - start) // _CLIENT_STEP] += counts[key][1]
+    return sparks
 
 
 def _refusals(snapshot: Snapshot) -> Sequence[Data]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from inspect import isawaitable
 from typing import Any, Final
+from urllib.parse import quote
 
 from ratelimit_mw.asgi.send import Receive, Scope, Send
 from ratelimit_mw.dashboard.app import MAX_BODY, Call, Page
@@ -52,13 +53,19 @@ def _asgi_call(scope: Scope) -> Call:
         path = path[len(root) :]
     return Call(
         scope["method"],
-        root,
+        _in_url(root.encode()),
         path.removeprefix("/"),
         scope.get("query_string", b"").decode("latin-1"),
         AsgiRequest(scope, peer_of(scope)),
         scope.get("scheme") == "https",
         path != "",
     )
+
+
+def _in_url(root: bytes) -> str:
+    """Return the path of a mount as a header may contain it: a client may choose a part of it."""
+    path = quote(root).lstrip("/")
+    return f"/{path}" if path else ""
 
 
 async def _body(receive: Receive) -> bytes | None:
@@ -108,7 +115,7 @@ class WsgiDashboard:
         root, path = environ.get("SCRIPT_NAME", "").rstrip("/"), environ.get("PATH_INFO", "")
         call = Call(
             environ["REQUEST_METHOD"],
-            root,
+            _in_url(root.encode("latin-1")),
             path.removeprefix("/"),
             environ.get("QUERY_STRING", ""),
             WsgiRequest(environ, environ.get("REMOTE_ADDR") or None),
@@ -122,7 +129,7 @@ class WsgiDashboard:
         body = b""
         if call.method == "POST":
             length = environ.get("CONTENT_LENGTH") or "0"
-            if not length.isdigit() or int(length) > MAX_BODY:
+            if not (length.isascii() and length.isdigit() and int(length[:9]) <= MAX_BODY):
                 return _TOO_LONG
             body = environ["wsgi.input"].read(int(length))
         return self.page.finish(call, begun, body)

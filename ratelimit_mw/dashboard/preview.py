@@ -14,7 +14,7 @@ from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.identity import rule_spellings
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.dashboard.reader import Snapshot, total
-from ratelimit_mw.metrics.sample import ALL, checksum
+from ratelimit_mw.metrics.sample import checksum
 from ratelimit_mw.stores.live import BY_SECOND, CLIENTS, KEPT_SECONDS
 
 _MICROSECONDS: Final = 1_000_000
@@ -54,7 +54,7 @@ def preview(snapshot: Snapshot, rule: str, state: str, limits: str) -> dict[str,
 
 def sampled(snapshot: Snapshot, rule: str) -> dict[str, list[tuple[int, int, int]]]:
     """Return the second, admitted and refused requests of each client of a rule in the sample."""
-    below = min((info.below for _, info in snapshot.processes), default=ALL)
+    below = snapshot.below
     clients: dict[str, list[tuple[int, int, int]]] = {}
     for at, counts in sorted(snapshot.rows[CLIENTS.name].items()):
         for key, (admitted, refused, _) in counts.items():

@@ -16,6 +16,7 @@ from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
 from ratelimit_mw.core.forks import after_fork_in_child
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.engine.live import ProcessInfo, board_of
+from ratelimit_mw.metrics.sample import ALL
 from ratelimit_mw.rules.override_entries import Override
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.contract import BaseStore, declared
@@ -25,7 +26,7 @@ from ratelimit_mw.stores.url import open_existing
 
 INTERVAL: Final = 1.0  # seconds between reads
 SETTLED: Final = 0.25  # seconds after the end of a second, in which processes report it
-_LATE: Final = 12  # slots that are read again, because a process may report late
+_LATE: Final = 12  # slots that are read again, because a process may report late; and seconds, after an outage
 _SHOWN_REFUSALS: Final = 60
 _SPANS: Final = (60, 600)  # seconds, in each span the most refused clients are always read
 _ASKED_FOR: Final = 10.0  # seconds for which another span is read after a viewer chose it
@@ -56,6 +57,11 @@ class Snapshot(Struct, frozen=True):
         """The last second that all processes have reported."""
         return int(self.at - SETTLED) - 1
 
+    @property
+    def below(self) -> int:
+        """The bound below which all clients are in the sample of all processes. See `metrics.sample`."""
+        return min((info.below for _, info in self.processes), default=ALL)
+
 
 class Reader:
     """Reads the store of some settings. Thread-safe. `reads`: the number of reads so far.
@@ -83,6 +89,7 @@ class Reader:
         self._snapshot: Snapshot | None = None
         self._rows: dict[str, dict[int, Mapping[str, Counts]]] = {ring.name: {} for ring in RINGS}
         self._read_to: dict[str, int] = {}
+        self._holds_until = -inf  # then all processes have reported what they could not during an outage
         self._version: str | None = None
         self._changes: tuple[Sequence[Override], Sequence[Record]] = [], []
         self._asked: dict[int, float] = {}
@@ -146,6 +153,7 @@ class Reader:
             self._read_changes()
         except RateLimitError as error:
             away = before.away if before and before.away is not None else now
+            self._holds_until = now + _LATE
             warn_throttled("dashboard store", _NOT_READ, error_summary(error), code="RL-256")
         rows = {name: dict(some) for name, some in self._rows.items()}
         return Snapshot(now, away, rows, processes, most, refusals, *self._changes)
@@ -161,7 +169,8 @@ class Reader:
             rows.update(live.rows.get(ring.name, {}))
             oldest = int(now) // ring.unit - ring.size
             self._rows[ring.name] = {at: counts for at, counts in rows.items() if at > oldest}
-            self._read_to[ring.name] = int(now) // ring.unit
+            if now >= self._holds_until:
+                self._read_to[ring.name] = int(now) // ring.unit
         return [(seen, info) for seen, text in live.processes if (info := _info(text)) is not None]
 
     def _unread(self, ring: Ring, now: int) -> range:

@@ -20,7 +20,6 @@ _DAY: Final = 86_400
 _MOST_OF: Final = 0.5  # the share of refusals from which one client, or one network, is named
 _FEWEST: Final = 3  # addresses that are named as a network
 _PREFIXES: Final = {4: 24, 6: 48}
-_SPARK_MINUTE: Final = 2  # the last numbers of a client's `spark`, which are those of a minute
 
 Rows = Sequence[Sequence[int]]  # time, admitted, refused; the oldest first, without gaps
 
@@ -37,10 +36,16 @@ class Problem(Struct, frozen=True):
     steps: Sequence[Mapping[str, Any]] = ()
 
 
-def problem(data: Mapping[str, Any], seconds: Mapping[str, Rows], minutes: Mapping[str, Rows]) -> Problem | None:
+def problem(
+    data: Mapping[str, Any],
+    seconds: Mapping[str, Rows],
+    minutes: Mapping[str, Rows],
+    clients: Mapping[str, Mapping[str, int]],
+) -> Problem | None:
     """Return the most urgent problem; None if all is calm.
 
-    `seconds`, `minutes`: the rows of each rule, of the last five minutes and of the last day.
+    `seconds`, `minutes`: the rows of each rule, of the last five minutes and of the last day. `clients`: how often
+    each rule refused each client in the last minute or two.
     """
     store, now = data["store"], data["at"]
     if store["state"] != "ok":
@@ -49,7 +54,7 @@ def problem(data: Mapping[str, Any], seconds: Mapping[str, Rows], minutes: Mappi
         return Problem("store", f"{kind[:1].upper()}{kind[1:]} has not replied{since}.", store.get("meaning") or "")
     worst = _worst_rule(data["rules"], seconds)
     if worst is not None:
-        return _refusing(worst, data["refused_most"], seconds[worst], minutes.get(worst, ()), now)
+        return _refusing(worst, clients.get(worst, {}), seconds[worst], minutes.get(worst, ()), now)
     known, processes = data.get("processes_known") or 0, data["processes"]
     if known > processes:
         some = "1 process does" if known - processes == 1 else f"{known - processes} processes do"
@@ -79,12 +84,12 @@ def _worst_rule(rules: Sequence[Mapping[str, Any]], seconds: Mapping[str, Rows])
     return max(refused, key=lambda name: refused[name]) if refused else None
 
 
-def _refusing(rule: str, clients: Sequence[Mapping[str, Any]], seconds: Rows, minutes: Rows, now: float) -> Problem:
+def _refusing(rule: str, clients: Mapping[str, int], seconds: Rows, minutes: Rows, now: float) -> Problem:
     refused, total = _counts(_settled(seconds)[-_MINUTE:])
     since = _since(seconds, minutes)
     when = f"since {_moment(since, now)}" if since is not None else "for a day or longer"
     text = f"{rule} refuses {round(100 * refused / total)} % of its requests {when}."
-    more, who = _clients_refused([one for one in clients if one["rule"] == rule])
+    more, who = _who(clients, refused / _MINUTE)
     steps: list[Mapping[str, Any]] = [{"do": "change", "rule": rule}]
     if who is not None:
         steps.append({"do": "block", "who": who})
@@ -119,13 +124,15 @@ def _first_refusal(rows: Rows) -> float | None:
     return next((at for at, admitted, refused in rows if refused and refused >= SOME * (admitted + refused)), None)
 
 
-def _clients_refused(clients: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, str] | None]:
-    """Return a sentence about the clients that are refused most, and the one, or the network, to block."""
-    rates = {one["key"]: _rate(one) for one in clients}
-    rates = {key: rate for key, rate in rates.items() if rate > 0}
-    total = sum(rates.values())
-    if not total:
+def _who(clients: Mapping[str, int], total: float) -> tuple[str, Mapping[str, str] | None]:
+    """Return a sentence about the clients that are refused most, and the one, or the network, to block.
+
+    `total`: refused requests a second, of all clients. Each client has a share of them.
+    """
+    refused = sum(clients.values())
+    if not refused:
         return "", None
+    rates = {key: total * number / refused for key, number in clients.items()}
     networks: dict[str, list[str]] = {}
     for key in rates:
         networks.setdefault(_network_of(key), []).append(key)
@@ -138,13 +145,6 @@ def _clients_refused(clients: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping
     if network and len(keys) >= _FEWEST and in_network >= _MOST_OF * total:
         return f"{len(keys)} addresses of {network} are refused {_shown(in_network)} a second.", {"ip": network}
     return f"{len(rates)} clients are refused {_shown(total)} a second.", None
-
-
-def _rate(client: Mapping[str, Any]) -> float:
-    """Return how often a client is refused a second, in the last minute if that is known, else in ten."""
-    counts: Sequence[int] = client.get("spark") or ()
-    refused: int = client["refused"]
-    return sum(counts[-_SPARK_MINUTE:]) / _MINUTE if counts else refused / (10 * _MINUTE)
 
 
 def _network_of(key: str) -> str:

@@ -154,7 +154,7 @@ def data_of_an_attack(seconds: int, rule: str | None = None, *, attack: bool = T
             rule_of("search", "30/minute burst 10 using gcra", "/api/search", "on", [1056, 98, 0]),
             rule_of("reports", "10/hour", "/api/reports/*", "shadow", [170, 0, 30], until=AT + 640),
             rule_of("default", "120/minute", "all other paths", "on", [7200, 24, 0]),
-            rule_of("healthz", None, "/healthz", "exempt", [24, 0, 0], clients=0, spark=[0] * 60),
+            rule_of("healthz", None, "/healthz", "exempt", [0, 0, 0], clients=0, spark=[0] * 60),
         ],
         "refused_most": [
             client_of("ip=198.51.100.20", "login", 576, 2460, "84 user agents: an office?"),
@@ -198,7 +198,10 @@ ANSWERS: dict[str, Answer] = {
         "buckets": [
             {"rule": "login", "name": name, "limit": limit, "key": "ip=198.51.100.20", "quota": quota, "remaining": 0}
             | {"retry_after": wait, "reset_after": wait * 2}
-            for name, limit, quota, wait in (("login", "5/minute", 5, 38.0), ("login-2", "20/hour", 20, 2460.0))
+            for name, limit, quota, wait in (
+                ("login", "5/60s using sliding_window_counter", 5, 38.0),
+                ("login-2", "20/hour", 20, 2460.0),
+            )
         ],
         "why": ["Matched rules[0] of limits.toml.", "The address was found in X-Forwarded-For, set by 10.0.0.4."],
     },

@@ -77,6 +77,7 @@ def serve(settings: Path, port: int = 0) -> AbstractContextManager[WebServer]:
     env = {"SETTINGS": str(settings), "SECRET": SECRET}
     options = ["--workers", str(WORKERS), "--no-proxy-headers", "--port", str(port)]
     options += ["--timeout-worker-healthcheck", "120"]  # seconds, to import the app on a busy machine
+    options += ["--timeout-keep-alive", "120"]  # seconds, in which a test looks at the page
     return serve_uvicorn("dashboard_asgi:app", APPS, *options, env=env)
 
 

@@ -42,17 +42,18 @@ def ask(
     peer: str = "127.0.0.1",
     host: str = "localhost",
     scheme: str = "http",
+    mount: str = MOUNT,
     **headers: Any,
 ) -> Got:
     """Return the answer to a request below the mount. `headers`: with underscores for hyphens."""
     fields = {"host": host} | {name.lower().replace("_", "-"): value for name, value in headers.items()}
     if isinstance(app, Dashboard):
-        return asyncio.run(_asgi(app, path, method, body, peer, scheme, fields))
+        return asyncio.run(_asgi(app, mount, path, method, body, peer, scheme, fields))
     assert isinstance(app, WsgiDashboard)
     parts = urlsplit(path)
     environ = {
         "REQUEST_METHOD": method,
-        "SCRIPT_NAME": MOUNT,
+        "SCRIPT_NAME": mount.encode().decode("latin-1"),
         "PATH_INFO": parts.path,
         "QUERY_STRING": parts.query,
         "REMOTE_ADDR": peer,
@@ -68,15 +69,15 @@ def ask(
 
 
 async def _asgi(
-    app: Dashboard, path: str, method: str, body: bytes, peer: str, scheme: str, fields: Mapping[str, str]
+    app: Dashboard, mount: str, path: str, method: str, body: bytes, peer: str, scheme: str, fields: Mapping[str, str]
 ) -> Got:
     parts = urlsplit(path)
     scope = {
         "type": "http",
         "method": method,
         "scheme": scheme,
-        "root_path": MOUNT,
-        "path": MOUNT + parts.path,
+        "root_path": mount,
+        "path": mount + parts.path,
         "query_string": parts.query.encode(),
         "headers": [(name.encode(), value.encode("latin-1")) for name, value in fields.items()],
         "client": (peer, 1),

@@ -78,6 +78,27 @@ def test_a_login_sets_a_cookie_that_opens(face: str) -> None:
     assert ask(made(face, settings(), secret=f"{SECRET}!"), "/data.json", Cookie=cookie).status == 401
 
 
+def test_a_cookie_opens_beside_those_of_the_app(face: str) -> None:
+    app = made(face, settings(), secret=SECRET)
+    cookie = ask(app, "/login", "POST", body=f"secret={SECRET}".encode()).headers["set-cookie"].split("; ")[0]
+    assert ask(app, "/data.json", Cookie=f'seen={{"a": 1}}; {cookie}; b[]=c d').status == 200
+
+
+@pytest.mark.parametrize(
+    ("mount", "shown"),
+    [
+        ("/t\r\nX: 1; é", "/t%0D%0AX%3A%201%3B%20%C3%A9"),
+        ("//evil.example", "/evil.example"),
+        ("", ""),
+    ],
+)
+def test_a_client_adds_no_header_with_its_part_of_the_mount(face: str, mount: str, shown: str) -> None:
+    app = made(face, settings(), secret=SECRET)
+    got = ask(app, "/login", "POST", body=f"secret={SECRET}".encode(), mount=mount)
+    assert (got.status, got.headers["location"]) == (303, f"{shown}/")
+    assert f"; Path={shown or '/'}; HttpOnly; " in got.headers["set-cookie"]
+
+
 def test_a_session_ends(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app = made(face, settings(), secret=SECRET)
     now = [1000.0]
@@ -139,6 +160,32 @@ def test_authorize_decides_by_the_request(face: str, returned: object, status: i
     app = made(face, settings(), authorize=lambda request: returned if request.header("x-staff") else None)
     assert ask(app, "/data.json", X_Staff="1").status == status
     assert ask(app, "/data.json").status == 401
+
+
+def test_what_authorize_returned_is_logged_and_not_told(
+    face: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ratelimit_mw.core.log._quiet_until", {})
+    got = ask(made(face, settings(), authorize=lambda _: "ann@example.org"), "/data.json")
+    assert got.json == {"error": "authorize: returned no role for this request"}
+    assert "returned 'ann@example.org', expected None, 'viewer' or 'operator'" in caplog.text
+
+
+def test_an_authorize_that_fails_opens_nothing(face: str) -> None:
+    def fails(_: Any) -> str:
+        raise LookupError("no such person")
+
+    with pytest.raises(LookupError):  # as in any view of the app, whose server answers 500
+        ask(made(face, settings(), authorize=fails), "/data.json")
+
+
+@pytest.mark.parametrize("length", ["\xb2", "-1", "1" * 5000, "65537"], ids=lambda text: text[:9])
+def test_a_length_that_is_no_number_or_too_long_is_refused(length: str) -> None:
+    app = made("wsgi", settings(), secret=SECRET)
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/login", "CONTENT_LENGTH": length}
+    got: list[Any] = []
+    app(environ, lambda *answer: got.extend(answer))
+    assert got[0].startswith("413 ")
 
 
 def test_authorize_may_be_async_under_asgi() -> None:

@@ -119,6 +119,29 @@ def test_sums_and_series_are_those_of_all_processes(world: World) -> None:
     assert (shown["name"], shown["store"]["state"], shown["problem"]) == ("shop", "ok", None)
 
 
+def test_a_process_that_is_late_on_a_busy_host_is_not_missing(world: World) -> None:
+    world.store.add_live([report({}, NOW + 60)])
+    world.store.add_live([report({}, NOW + 50, "two")])
+    for now, processes, said in ((60.0, 2, None), (60.5, 1, "1 process does not report: 1 of 2 are here.")):
+        world.now = NOW + now
+        shown = world.data()
+        assert (shown["processes"], shown["problem"] and shown["problem"]["text"]) == (processes, said)
+
+
+def test_the_sentence_has_the_rate_of_the_last_minute_whatever_a_viewer_looks_at(world: World) -> None:
+    now = int(time.time())
+    world.now = now + 0.5
+    key = "{ip=192.0.2.7}:login"
+    attack = [report({"login": (0, 6, 0)}, now - 62 + second, "one", second + 1) for second in range(60)]
+    attack[-1] = report({"login": (0, 6, 0)}, now - 3, "one", 60, clients={key: (0, 6, 0)})
+    world.store.add_live(attack)
+    world.store.add_refused({key: 7}, [Refusal(key, "5/60s using gcra", now, 38.0, "POST", "/login")])
+    for clients in (600, 3600):
+        shown = world.data(f"seconds=300&clients={clients}")
+        assert shown["problem"]["more"] == "192.0.2.7 is refused 6.0 a second."
+    assert shown["refused_most"][0]["spark"] == [0] * 19 + [6]
+
+
 def test_the_series_has_no_gap_and_no_second_twice_while_a_process_is_replaced(world: World) -> None:
     seen: dict[int, list[int]] = {}
     for second in range(40):
@@ -137,6 +160,24 @@ def test_the_last_second_is_shown_once_processes_have_reported_it(world: World) 
     for now, last in ((60.2, 58), (60.25, 59), (61.2, 59), (61.3, 60)):
         world.now = NOW + now
         assert world.data("seconds=1")["series"] == [[NOW + last, 0, 0]]
+
+
+def test_the_seconds_of_an_outage_are_shown_once_processes_report_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: float) -> None:
+        raise StoreError("away")
+
+    world.data()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.reader, "_read_counts", fails)
+        world.now = NOW + 100.5
+        assert world.data()["store"]["state"] == "away"
+    world.now = NOW + 101.5  # back, before the processes know it
+    assert world.data()["store"]["state"] == "ok"
+    world.store.add_live([report({"login": (4, 0, 0)}, NOW + 70)])
+    world.now = NOW + 112.4
+    assert [NOW + 70, 4, 0] in world.data()["series"]
 
 
 def test_a_rule_is_described_as_it_is_written(world: World) -> None:

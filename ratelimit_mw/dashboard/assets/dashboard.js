@@ -1,7 +1,7 @@
 // The live page: asks data.json once a second, and shows it.
 import { trafficChart } from "./charts.js";
 import { post, prepareDialogs } from "./dialogs.js";
-import { $, button, capital, clientName, clock, el, isBusy, milliseconds, moment, number, percent, plural, setChildren, setText, showRows, spark, span, svg, whoOf } from "./words.js";
+import { $, button, capital, clientName, clock, el, isBusy, limitText, milliseconds, moment, number, percent, plural, setChildren, setText, showRows, spark, span, svg, whoOf } from "./words.js";
 
 const PERIOD = 1000; // milliseconds between two questions
 const AFTER_FAILURE = 2000; // milliseconds
@@ -182,12 +182,13 @@ function showRules() {
 function ruleRow(rule) {
   const isShadow = rule.mode === "shadow";
   const [all, refused] = [rule.minute[0] + rule.minute[1], isShadow ? rule.minute[2] : rule.minute[1]];
+  const isKnown = all > 0 || ["on", "off"].includes(rule.mode); // requests of shadow and exempt rules count where else they are limited
   const left = rule.until ? `${rule.mode === "on" ? "changed" : TAGS[rule.mode]}, ${span(rule.until - data.at)} left` : TAGS[rule.mode];
   return el("tr", {},
     el("td", { class: "wide" }, el("span", { class: "rule" }, rule.rule), " ", left && el("span", { class: `tag ${rule.mode}` }, left),
       el("small", {}, el("code", {}, rule.limits ?? (rule.mode === "exempt" ? "not limited" : "")), ` ${rule.match ?? ""}`)),
-    el("td", { class: "n", "data-name": "requests/s" }, number(all / 60)),
-    el("td", { class: `n ${refused > MANY * all && !isShadow ? "bad-text" : ""}`, "data-name": isShadow ? "would refuse" : "refused", title: `${number(refused)} of ${number(all)} in 60 s` }, percent(refused, all)),
+    el("td", { class: "n", "data-name": "requests/s" }, number(isKnown ? all / 60 : null)),
+    el("td", { class: `n ${refused > MANY * all && !isShadow ? "bad-text" : ""}`, "data-name": isShadow ? "would refuse" : "refused", title: isKnown ? `${number(refused)} of ${number(all)} in 60 s` : "" }, isKnown ? percent(refused, all) : `${number(refused)}${refused ? " a min" : ""}`),
     el("td", {}, spark(rule.spark ?? [], 110, 24, rule.mode)),
     el("td", { class: "n", "data-name": "clients" }, number(rule.clients ?? null)),
     el("td", { class: "wide" }, el("div", { class: "acts" }, mayWrite() && rule.mode !== "exempt"
@@ -288,7 +289,7 @@ async function look(body) {
   }
   if (found.mistake) return $("look-found").replaceChildren(el("p", { class: "mistake" }, found.mistake));
   const buckets = found.buckets.map((one) => el("div", { class: "bucket" },
-    el("span", {}, el("b", {}, one.name ?? one.rule), ` ${one.limit}`), el("span", {}, one.quota ? `${number(one.remaining)} of ${number(one.quota)} left` : `${number(one.remaining)} left`),
+    el("span", {}, el("b", {}, one.name ?? one.rule), el("span", { title: one.limit }, ` ${limitText(one.limit)}`)), el("span", {}, one.quota ? `${number(one.remaining)} of ${number(one.quota)} left` : `${number(one.remaining)} left`),
     one.quota && svg("svg", { class: "used", role: "img", "aria-label": `${percent(one.quota - one.remaining, one.quota)} used` },
       svg("rect", { width: `${Math.max(0, 100 - (one.remaining / one.quota) * 100)}%`, height: "100%" })),
     el("span", { class: "soft" }, one.remaining > 0 || !one.retry_after ? one.reset_after > 0 ? `whole again in ${span(one.reset_after)}` : "nothing used" : `free again in ${span(one.retry_after)}`)));

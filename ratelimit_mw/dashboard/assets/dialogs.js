@@ -1,9 +1,8 @@
 // The dialogs that change something: a rule, everything, or one client.
 import { peaksChart } from "./charts.js";
-import { $, DURATIONS, el, moment, number, percent, plural, setChildren, setText, span } from "./words.js";
+import { $, DURATIONS, PERIODS, el, moment, number, percent, plural, setChildren, setText, span } from "./words.js";
 
 const QUOTA = /^(\s*)(\d+)(\s*(?:\/|per)\s*)([\w. ]*?)(?=\s+(?:burst|using|strict)\b|\s*$)/;
-const PERIODS = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };
 const PREVIEW_AFTER = 300; // milliseconds without another key
 
 export async function post(path, token, body) {

@@ -69,6 +69,11 @@ export function percent(part, whole) {
   return `${share.toFixed(share < 10 ? 1 : 0)} %`;
 }
 
+export const PERIODS = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };
+
+// "5/60s using gcra" as "5 per minute"; other texts as they are
+export const limitText = (text) => text.replace(/^(\d+)\/(\d+)s using \w+$/, (all, quota, period) => (PERIODS[period] ? `${quota} per ${PERIODS[period]}` : all));
+
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 
 const iso = (time) => new Date(time * 1000).toISOString();
