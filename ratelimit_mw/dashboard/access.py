@@ -139,7 +139,7 @@ class Access:
         if authorized is None or authorized is False:
             raise Denied(401, "authorize: returned no role for this request")
         if authorized not in _ROLES:
-            warn_throttled("dashboard authorize", _NO_ROLE, repr(authorized), code="RL-257")
+            warn_throttled("dashboard authorize", _NO_ROLE, repr(authorized), code="RL-258")
             raise Denied(401, "authorize: returned no role for this request")
         role: Role = "operator" if authorized == "operator" else "viewer"
         return _with_cookie(request.user or _NAME, role, cookie)
