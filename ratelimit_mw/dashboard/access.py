@@ -1,7 +1,8 @@
 """Decides who may see the dashboard, and who may change something.
 
 With a secret: the cookie of a login, or the secret itself, as Bearer or as the password of Basic. With `authorize`: as
-it says. With neither: callers on this host only, for a development server. For others, nothing is read from the store.
+it says. With neither: callers on this host, as viewers only, for a development server: a proxy on this host cannot be
+told from them. For others, nothing is read from the store.
 """
 
 import os
@@ -35,7 +36,12 @@ _SESSION: Final = 12 * 3600  # seconds
 _TRIES: Final = parse("10/minute using fixed_window")[0]  # wrong secrets of an address
 _IPV6_PREFIX: Final = 64
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+_OLD: Final = ("", "0.9", "1.0")  # versions of HTTP that proxies send by default, as nginx does, and browsers do not
 _NAME: Final = "dashboard"  # of a person who has no name
+_OPEN: Final = (
+    "write: true without a secret or authorize, so that behind a proxy on this host, anybody may change limits; "
+    f"set {DASHBOARD_SECRET}, `secret` or `authorize`"
+)
 _NO_ROLE: Final = "authorize: returned %.100s, expected None, 'viewer' or 'operator', so the request gets no answer"
 
 
@@ -69,7 +75,8 @@ class Viewer(Struct, frozen=True):
 class Access:
     """Checks requests. `has_secret`: whether there is a login page. Raises `ConfigError` for an invalid secret.
 
-    `secret`: None for that of the environment. `authorize`: see `Authorize`.
+    `secret`: None for that of the environment. `authorize`: see `Authorize`. `write`: whether operators may change
+    something, which needs one of them.
     """
 
     def __init__(
@@ -77,6 +84,8 @@ class Access:
         settings: Settings,
         secret: str | None,
         authorize: Authorize | None,
+        *,
+        write: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if secret is None and authorize is None:
@@ -87,6 +96,8 @@ class Access:
             raise ConfigError(f"authorize: got {authorize!r:.100}, expected a callable of the request", code="RL-071")
         if secret is not None and authorize is not None:
             raise ConfigError("dashboard: got both secret and authorize, expected one of them", code="RL-071")
+        if write and not secret and authorize is None:
+            raise ConfigError(_OPEN, code="RL-070")
         self._secret: Final = checked_secret(secret or "", "secret").encode()
         self.authorize: Final = authorize
         self.has_secret: Final = bool(self._secret)
@@ -145,13 +156,14 @@ class Access:
         return _with_cookie(request.user or _NAME, role, cookie)
 
     def _local(self, request: Request, cookie: str | None) -> Viewer:
-        """Return the operator, for a caller on this host that is no proxy's, and no page of another site."""
+        """Return a viewer, for a caller on this host that is no proxy as far as one sees, and no page of another site."""
         host = (request.header("host") or "").rpartition(":")[0] or request.header("host") or ""
         host = host.removeprefix("[").removesuffix("]")
         is_here = is_local(_server(request.raw), _peer(request.raw)) and (host == "localhost" or is_loopback(host))
+        is_here = is_here and _version(request.raw) not in _OLD
         if not is_here or any(request.header_lines(name) for name in _FORWARDED):
             raise Denied(401, f"secret: the dashboard has none, so it answers on loopback only; set {DASHBOARD_SECRET}")
-        return _with_cookie(_NAME, "operator", cookie)
+        return _with_cookie(_NAME, "viewer", cookie)
 
     def _address(self, request: Request) -> str:
         client = self._resolver.client_in(_peer(request.raw), request.header_lines)
@@ -188,3 +200,8 @@ def _peer(raw: Mapping[str, Any]) -> str | None:
 def _server(raw: Mapping[str, Any]) -> str | None:
     server = raw.get("server")
     return server[0] if server else raw.get("SERVER_NAME") or None
+
+
+def _version(raw: Mapping[str, Any]) -> str:
+    version: str = raw.get("http_version") or raw.get("SERVER_PROTOCOL") or ""
+    return version.removeprefix("HTTP/")

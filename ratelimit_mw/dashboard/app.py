@@ -77,7 +77,7 @@ class Page:
         write: bool = False,
     ) -> None:
         loaded = _loaded(settings)
-        self.access: Final = Access(loaded, secret, authorize)
+        self.access: Final = Access(loaded, secret, authorize, write=write)
         self._write: Final = write
         self._target: Final = Target(loaded, RuleSet(loaded))
         self._name: Final = _name_of(settings)

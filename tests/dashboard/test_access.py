@@ -204,12 +204,16 @@ LOCAL: list[tuple[dict[str, Any], int]] = [
     ({"host": "127.0.0.1.evil.example"}, 401),
     ({"X_Forwarded_For": "192.0.2.1"}, 401),  # a proxy on this host, which brings strangers
     ({"Forwarded": "for=192.0.2.1"}, 401),
+    ({"host": "127.0.0.1:8099", "version": "1.0"}, 401),  # what nginx sends by default, for anybody
+    ({"version": ""}, 401),
+    ({"version": "2"}, 200),
 ]
 
 
 @pytest.mark.parametrize(("sent", "status"), LOCAL, ids=str)
 def test_without_a_secret_only_callers_on_loopback_get_an_answer(face: str, sent: dict[str, Any], status: int) -> None:
-    assert ask(made(face, settings()), "/data.json", **sent).status == status
+    got = ask(made(face, settings()), "/data.json", **sent)
+    assert (got.status, got.json.get("you", {}).get("role")) == (status, "viewer" if status == 200 else None)
 
 
 def test_the_secret_may_be_in_the_environment(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +225,7 @@ def test_the_secret_may_be_in_the_environment(face: str, monkeypatch: pytest.Mon
 WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"secret": "fifteen letters"[:15]}, "secret: expected at least 16"),
     ({"secret": ""}, "secret: is empty"),
+    ({"write": True}, "write: true without a secret or authorize.*set RATELIMIT_MW_DASHBOARD_SECRET"),
     ({"secret": "with a space inside it"}, "secret: expected at least 16"),
     ({"authorize": "viewer"}, "authorize: got 'viewer'"),
     ({"authorize": lambda _: None, "secret": SECRET}, "dashboard: got both secret and authorize"),
