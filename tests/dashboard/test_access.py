@@ -3,6 +3,7 @@
 import asyncio
 from base64 import b64encode
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from ratelimit_mw import ConfigError
 from ratelimit_mw.dashboard import dashboard
 from ratelimit_mw.dashboard.fronts import Dashboard
 from ratelimit_mw.dashboard.reader import Reader
+from ratelimit_mw.stores.sqlite import SQLiteStore
 
 pytestmark = pytest.mark.once
 
@@ -293,6 +295,16 @@ def test_a_mount_without_its_slash_leads_to_the_page(face: str) -> None:
     for sent in (SIGNED_IN, {"Accept": "text/html"}):
         got = ask(app, "", **sent)
         assert (got.status, got.headers["location"]) == (308, f"{MOUNT}/")
+
+
+def test_a_change_of_nothing_is_409(face: str, tmp_path: Path) -> None:
+    SQLiteStore(tmp_path / "limits.db").close()
+    app = made(face, settings(store=f"sqlite://{tmp_path}/limits.db"), secret=SECRET, write=True)
+    assert post(app, "change", {"do": "switch", "state": "off"}).status == 200
+    assert post(app, "change", {"do": "switch", "state": "on"}).json["done"] == "switch on"
+    got = post(app, "change", {"do": "switch", "state": "on"})
+    assert (got.status, got.json) == (409, {"error": "switch: nothing to end"})
+    app.page.reader.close()
 
 
 def test_a_websocket_is_closed() -> None:
