@@ -70,6 +70,10 @@ def ask(
     return Got(int(found[0].split()[0]), {name.lower(): value for name, value in found[1]}, content)
 
 
+async def arrives() -> None:
+    """Wait until the body of a request arrives."""
+
+
 async def _asgi(
     app: Dashboard,
     mount: str,
@@ -97,6 +101,7 @@ async def _asgi(
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
+        await arrives()
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Any) -> None:

@@ -122,10 +122,48 @@ def test_wrong_secrets_of_an_address_are_limited(face: str) -> None:
             app, "/data.json" if number % 2 else "/login", "GET" if number % 2 else "POST", body=body, **sent, **first
         )
         assert got.status == 401
-    refused = ask(app, "/data.json", **SIGNED_IN, **first)
+    refused = ask(app, "/data.json", Authorization="Bearer wrong", **first)
     assert (refused.status, 0 < int(refused.headers["retry-after"]) <= 60) == (429, True)
-    assert ask(app, "/login", "POST", body=f"secret={SECRET}".encode(), **first).status == 429
-    assert ask(app, "/data.json", **SIGNED_IN, X_Forwarded_For="192.0.2.2").status == 200
+    assert ask(app, "/login", "POST", body=b"secret=wrong", **first).status == 429
+    assert ask(app, "/data.json", Authorization="Bearer wrong", X_Forwarded_For="192.0.2.2").status == 401
+    assert ask(app, "/data.json", **SIGNED_IN, **first).status == 200  # the right one, as of the operator beside
+    assert ask(app, "/login", "POST", body=f"secret={SECRET}".encode(), **first).status == 303
+
+
+HTTPS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+    ({}, {"X_Forwarded_Proto": "https"}, False),  # from anybody
+    ({"trusted_proxies": ["127.0.0.1"]}, {"X_Forwarded_Proto": "https"}, True),
+    ({"trusted_proxies": ["127.0.0.1"]}, {"X_Forwarded_Proto": "https, http"}, False),
+    ({"trusted_proxies": ["127.0.0.1"], "proxy_header": "forwarded"}, {"Forwarded": 'for=::1;Proto="https"'}, True),
+    ({"trusted_proxies": ["127.0.0.1"], "proxy_header": "forwarded"}, {"X_Forwarded_Proto": "https"}, False),
+]
+
+
+@pytest.mark.parametrize(("options", "sent", "is_secure"), HTTPS, ids=str)
+def test_a_trusted_proxy_says_whether_the_cookie_is_secure(
+    face: str, options: dict[str, Any], sent: dict[str, Any], is_secure: bool
+) -> None:
+    app = made(face, settings(**options), secret=SECRET)
+    cookie = ask(app, "/login", "POST", body=f"secret={SECRET}".encode(), **sent).headers["set-cookie"]
+    assert cookie.endswith("; Secure") is is_secure
+
+
+def test_a_cookie_is_that_of_one_page_until_its_logout(face: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.toml").write_text('limits = "5/minute"\nmetrics = true\n')
+    app, other = made(face, settings(), secret=SECRET), made(face, tmp_path / "shop.toml", secret=SECRET)
+    login = ask(app, "/login", "POST", body=f"secret={SECRET}".encode())
+    cookie = login.headers["set-cookie"].split("; ")[0]
+    assert [ask(one, "/data.json", Cookie=cookie).status for one in (app, other)] == [200, 401]
+    assert ask(app, "/data.json", Cookie=cookie, mount="/elsewhere").status == 401
+    assert post(app, "logout", {}, Cookie=cookie).status == 200
+    assert ask(app, "/data.json", Cookie=cookie).status == 401
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratelimit_mw.dashboard.fronts._BODY_SECONDS", 0.01)
+    monkeypatch.setattr("dashboard.asked.arrives", lambda: asyncio.sleep(60))
+    got = ask(made("asgi", settings(), secret=SECRET), "/login", "POST")
+    assert (got.status, got.headers["connection"]) == (408, "close")
 
 
 def test_a_post_needs_the_token(face: str) -> None:
