@@ -53,6 +53,7 @@ SHELL = {
     'python3 -m pip install "ratelimit-mw[serve,redis]"': "tests/tutorials/test_install.py, with one extra",
     "python -m ratelimit_mw serve limits.toml --bind 127.0.0.1:8900": "tests/proxies",
     "python -m ratelimit_mw serve limits.toml --bind 127.0.0.1:8900 --grpc 127.0.0.1:8901": "tests/proxies",
+    'python -c "import secrets; print(secrets.token_urlsafe(32))"': "the standard library",
     "ratelimit-mw dashboard limits.toml --write        # http://127.0.0.1:8099": "tests/dashboard/test_mounted.py",
     'curl -H "Authorization: Bearer $RATELIMIT_MW_DASHBOARD_SECRET" "http://127.0.0.1:8099/data.json?seconds=60"': (
         "tests/dashboard/test_access.py"
@@ -198,6 +199,12 @@ def shown(page: Path, block: Block) -> Path:
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
+
+
+@pytest.fixture(autouse=True)
+def secret_of_the_live_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set what the page asks its readers to set."""
+    monkeypatch.setenv("RATELIMIT_MW_DASHBOARD_SECRET", "one-secret-of-the-tests")
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import Any, Final
 
-from ratelimit_mw.cli.serve import listen, names_of, parse_address
+from ratelimit_mw.cli.serve import listen, make_secret, names_of, parse_address, say_secret
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.dashboard import dashboard
 from ratelimit_mw.http.callables import import_from_working_folder
@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise ConfigError(_NO_UVICORN.format(error), code="RL-052") from error
     import_from_working_folder()
+    made = make_secret() if args.write else ""
     app = dashboard(args.file, write=args.write)
     config = uvicorn.Config(
         app, ws="none", proxy_headers=False, server_header=False, log_level="warning", access_log=False
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     sockets = listen([address], _SOCKET_MODE)
     (name,) = names_of([address], sockets, [])
     print(f"ratelimit_mw: the dashboard of {args.file} is on {name}/", flush=True)
+    say_secret(f"{name}/", made)
     server = uvicorn.Server(config)
     server.run(sockets)
     return int(not server.started)

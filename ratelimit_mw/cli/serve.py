@@ -5,6 +5,7 @@ import asyncio
 import multiprocessing
 import os
 import re
+import secrets
 import signal
 import socket
 import stat
@@ -22,6 +23,7 @@ from ratelimit_mw.http.callers import checked_secret, is_loopback
 from ratelimit_mw.service import service
 from ratelimit_mw.service.access import socket_mode
 from ratelimit_mw.service.app import Service
+from ratelimit_mw.settings.loading import DASHBOARD_SECRET
 
 _UNIX: Final = "unix:"
 _BACKLOG: Final = 2048  # connections that wait to be accepted
@@ -106,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if args.write and not args.dashboard:
         raise ConfigError("--write: present without --dashboard, expected both", code="RL-051")
     page = PageOptions(args.dashboard, args.write)
+    made = make_secret() if args.write else ""
     try:
         import uvicorn  # noqa: PLC0415  # an extra that only this command needs
         from uvicorn.config import STARTUP_FAILURE  # noqa: PLC0415
@@ -132,7 +135,9 @@ def run(args: argparse.Namespace) -> int:
         timeout_worker_healthcheck=_START_TIME,
     )
     sockets = listen(addresses, mode)
-    print(f"ratelimit_mw: serving {args.file} on {', '.join(names_of(addresses, sockets, texts))}", flush=True)
+    names = names_of(addresses, sockets, texts)
+    print(f"ratelimit_mw: serving {args.file} on {', '.join(names)}", flush=True)
+    say_secret(f"{names[0]}{_PAGE}/", made)
     try:
         supervisor = Multiprocess(config, sockets)
         supervisor.run()
@@ -277,6 +282,20 @@ def parse_address(option: str, text: str, secret: str, fix: str = "add --secret-
     if not secret and not is_loopback(host):
         raise ConfigError(f"{option}: {text} {_NOT_LOOPBACK.format(fix)}", code="RL-058")
     return Address(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", None, host, int(port))
+
+
+def make_secret() -> str:
+    """Make the secret of a dashboard, if the environment has none: this process and its workers find it there."""
+    if DASHBOARD_SECRET in os.environ:
+        return ""
+    secret = os.environ[DASHBOARD_SECRET] = secrets.token_urlsafe(24)
+    return secret
+
+
+def say_secret(url: str, secret: str) -> None:
+    """Print the secret that was made for this run, if one was."""
+    if secret:
+        print(f"ratelimit_mw: log in at {url} with {secret}, or set {DASHBOARD_SECRET}", flush=True)
 
 
 def _read_mode(text: str) -> int:

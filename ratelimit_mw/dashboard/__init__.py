@@ -29,8 +29,8 @@ def dashboard(
 
     `settings`: those of the app, whose store it reads. `secret`: 16 characters or more, for the login page, Bearer or
     the password of Basic; by default `RATELIMIT_MW_DASHBOARD_SECRET`. `authorize`: instead, a callable of the request
-    that returns `"viewer"`, `"operator"` or None. Without either, it answers callers on loopback only. `write`: whether
-    operators may change something. Raises `ConfigError` for invalid arguments.
+    that returns `"viewer"`, `"operator"` or None. Without either, it answers callers on loopback only, as viewers.
+    `write`: whether operators may change something; needs one of the two. Raises `ConfigError` for invalid arguments.
     """
     return Dashboard(Page(settings, secret=secret, authorize=authorize, write=write))
 

@@ -77,7 +77,7 @@ class Page:
         write: bool = False,
     ) -> None:
         loaded = _loaded(settings)
-        self.access: Final = Access(loaded, secret, authorize)
+        self.access: Final = Access(loaded, secret, authorize, write=write)
         self._write: Final = write
         self._target: Final = Target(loaded, RuleSet(loaded))
         self._name: Final = _name_of(settings)
@@ -93,7 +93,7 @@ class Page:
         if is_post and call.name == "login" and self.access.has_secret and _is_same_site(call):
             return None
         try:
-            viewer = self.access.viewer(call.request, call.cookie, authorized)
+            viewer = self.access.viewer(call.request, call.cookie, authorized, self._place(call))
         except Denied as error:
             return self._denied(call, error)
         return self._problem(call, is_post=is_post, token=viewer.token) or viewer
@@ -115,7 +115,8 @@ class Page:
         if viewer is None:
             return self._login(call, body)
         if call.name == "logout":
-            return json_answer({}, fields=[_set_cookie(call, "", 0)])
+            self.access.end_session(viewer)
+            return json_answer({}, fields=[self._set_cookie(call, "", 0)])
         try:
             if call.name == "data.json":
                 answer = json_answer(self._data(call, viewer))
@@ -132,7 +133,11 @@ class Page:
         if viewer.cookie is None:
             return answer
         return Answer(
-            answer.status, answer.body, answer.kind, [*answer.fields, _set_cookie(call, viewer.cookie)], answer.policy
+            answer.status,
+            answer.body,
+            answer.kind,
+            [*answer.fields, self._set_cookie(call, viewer.cookie)],
+            answer.policy,
         )
 
     def _denied(self, call: Call, error: Denied) -> Answer:
@@ -153,8 +158,8 @@ class Page:
             self.access.check(call.request, sent)
         except Denied as error:
             return self._denied(call, error)
-        value, seconds = self.access.new_session()
-        return Answer(303, fields=[("Location", f"{call.root}/"), _set_cookie(call, value, seconds)])
+        value, seconds = self.access.new_session(self._place(call))
+        return Answer(303, fields=[("Location", f"{call.root}/"), self._set_cookie(call, value, seconds)])
 
     def _post(self, name: str, viewer: Viewer, body: bytes) -> Answer:
         if name == "change" and not self._may_write(viewer):
@@ -174,6 +179,15 @@ class Page:
             return json_answer(preview_of(self.reader.snapshot(), self._shown, asked))
         except ConfigError as error:  # an error status for each half-typed text would fill the console of a browser
             return json_answer({"mistake": error_text(error)})
+
+    def _place(self, call: Call) -> str:
+        """Return the page that a cookie is for: another one may have the same secret."""
+        return f"{self._name}:{call.root}"
+
+    def _set_cookie(self, call: Call, value: str, seconds: int | None = None) -> tuple[str, str]:
+        age = "" if seconds is None else f"; Max-Age={seconds}"
+        secure = "; Secure" if call.is_secure or self.access.is_secure(call.request) else ""
+        return "Set-Cookie", f"{COOKIE}={value}; Path={call.root or '/'}; HttpOnly; SameSite=Strict{age}{secure}"
 
     def _may_write(self, viewer: Viewer) -> bool:
         return self._write and viewer.role == "operator"
@@ -234,9 +248,3 @@ def _number(question: Mapping[str, str], name: str, default: int, allowed: Any) 
         expected = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else " or ".join(map(str, allowed))
         raise ConfigError(f"{name}: got {text!r:.100}, expected {expected}", code="RL-072")
     return int(text)
-
-
-def _set_cookie(call: Call, value: str, seconds: int | None = None) -> tuple[str, str]:
-    age = "" if seconds is None else f"; Max-Age={seconds}"
-    secure = "; Secure" if call.is_secure else ""
-    return "Set-Cookie", f"{COOKIE}={value}; Path={call.root or '/'}; HttpOnly; SameSite=Strict{age}{secure}"

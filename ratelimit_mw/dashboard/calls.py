@@ -93,14 +93,17 @@ def preview_of(snapshot: Snapshot, shown: Mapping[str, ShownRule], body: Body) -
 
 
 def change(target: Target, body: Body, by: str) -> dict[str, Any]:
-    """Make a change. Return what was done, and the id of the change. Raises `ConfigError` for a mistake."""
+    """Make a change. Return what was done, and its id. Raises `ConfigError` for a mistake, and `NothingLeft`."""
     make = _CHANGES.get(_text(body, "do", ""))
     if make is None:
         raise ConfigError(f"do: got {body.get('do')!r:.100}, expected one of {', '.join(_CHANGES)}", code="RL-072")
     note = _text(body, "note", "")
+    before = {one.id for one in changes(target).changes}
     make(target, body, {"note": note, "by": by})
-    latest = changes(target).changes[:1]
-    return {"done": latest[0].what, "id": latest[0].id} if latest else {"done": body["do"]}
+    latest = next(iter(changes(target).changes), None)
+    if latest is None or latest.id in before:
+        raise NothingLeft("switch: nothing to end")
+    return {"done": latest.what, "id": latest.id}
 
 
 def _switch(target: Target, body: Body, signed: Any) -> None:
@@ -164,7 +167,7 @@ _CHANGES: Final[Mapping[str, Callable[[Target, Body, Any], None]]] = {
 
 
 class NothingLeft(Exception):
-    """There is nothing left to undo, or to clear."""
+    """There is nothing left to undo, to clear, or to end."""
 
 
 def _text(body: Body, name: str, default: str | None = None) -> str:

@@ -12,6 +12,8 @@ from ratelimit_mw.dashboard.pages import Answer, error_answer
 from ratelimit_mw.http.response import REASONS
 from ratelimit_mw.http.views import AsgiRequest, WsgiRequest, peer_of
 
+_BODY_SECONDS: Final = 10.0  # until the body of a POST has arrived
+_TOO_LATE: Final = error_answer(408, f"body: expected within {_BODY_SECONDS:.0f} s", [("Connection", "close")])
 _TOO_LONG: Final = error_answer(413, f"body: expected at most {MAX_BODY} bytes", [("Connection", "close")])
 
 
@@ -41,7 +43,10 @@ class Dashboard:
         begun = self.page.begin(call, authorized)
         if isinstance(begun, Answer):
             return begun
-        body = await _body(receive) if call.method == "POST" else b""
+        try:
+            body = await asyncio.wait_for(_body(receive), _BODY_SECONDS) if call.method == "POST" else b""
+        except TimeoutError:
+            return _TOO_LATE
         if body is None:
             return _TOO_LONG
         return await asyncio.to_thread(self.page.finish, call, begun, body)

@@ -25,13 +25,14 @@ from ratelimit_mw.metrics.sample import SAMPLE
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.contract import BaseStore, declared
 from ratelimit_mw.stores.lifecycle import after_fork_in_child, call_at_exit
-from ratelimit_mw.stores.live import BY_MINUTE, BY_SECOND, CLIENTS, Counts, Report, Row, safe_name
+from ratelimit_mw.stores.live import BLOCKED, BY_MINUTE, BY_SECOND, CLIENTS, Counts, Report, Row, safe_name
 from ratelimit_mw.stores.local_board import LocalBoard
 from ratelimit_mw.stores.url import open_store
 
 _DELAY: Final = 0.02  # seconds after the end of a second, in which its last requests are counted
 _KEPT_REPORTS: Final = 60  # reports that are sent again when the store is back
 _PER_CALL: Final = 10  # reports in one call
+_LATE: Final = 2.0  # seconds; an older report is of requests since the first one in it
 _FILE: Final = "live.db"  # in `metrics_folder`
 _FILE_TIMEOUT: Final = 1.0  # seconds; no request waits for this file
 _NOT_SENT: Final = "the store did not receive the counts of the last second, which are sent again: %s"
@@ -99,6 +100,7 @@ class LiveReporter:
         self._lock = Lock()
         self._id = token_hex(8)
         self._since = self._last = self._clock()
+        self._first: float | None = None  # when this process first counted since the last report
         self._number = 0
         self._away: float | None = None
         self._before: Mapping[Any, int] = {}
@@ -127,6 +129,8 @@ class LiveReporter:
 
     def wake(self) -> None:
         """Begin to report. Called once a second at most, while requests are counted."""
+        if self._first is None:
+            self._first = self._clock()
         if self._pulse is None:
             return
         self._has_ended = False
@@ -201,10 +205,12 @@ class LiveReporter:
         self._number += 1
         self._before = counts
         added = {series: count - before.get(series, 0) for series, count in counts.items()}
+        if now - self._last > _LATE and self._first is not None:
+            self._last = max(self._last, self._first)
         second = int((self._last + now) / 2)  # a late report counts where most of its requests were
-        self._last = now
+        self._last, self._first = now, None
         sample = SAMPLE.drain()
-        by_rule = _by_rule(added, sample.shadowed)
+        by_rule = _by_rule(added, sample.shadowed, sample.blocked)
         rows = {}
         if by_rule:
             rows = {
@@ -242,13 +248,16 @@ class LiveReporter:
         )
 
 
-def _by_rule(added: Mapping[Any, int], shadowed: Counter[str]) -> Mapping[str, Counts]:
-    """Return what was counted, by rule."""
+def _by_rule(added: Mapping[Any, int], shadowed: Counter[str], blocked: Counter[str]) -> Mapping[str, Counts]:
+    """Return what was counted, by rule; `blocked`: in that of the blocklist."""
     parts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), shadowed
     for (name, labels), count in added.items():
         if count > 0 and name == REQUESTS.name:
             parts[labels[1] != "admitted"][labels[0]] += count
-    rules = dict.fromkeys(rule for part in parts for rule in part)
+    moved = blocked & parts[1]
+    parts[1].subtract(moved)
+    parts[1][BLOCKED] += moved.total()
+    rules = dict.fromkeys(rule for part in parts for rule, count in part.items() if count)
     return {safe_name(rule) or OTHER: (parts[0][rule], parts[1][rule], parts[2][rule]) for rule in rules}
 
 

@@ -42,13 +42,14 @@ def ask(
     peer: str = "127.0.0.1",
     host: str = "localhost",
     scheme: str = "http",
+    version: str = "1.1",
     mount: str = MOUNT,
     **headers: Any,
 ) -> Got:
     """Return the answer to a request below the mount. `headers`: with underscores for hyphens."""
     fields = {"host": host} | {name.lower().replace("_", "-"): value for name, value in headers.items()}
     if isinstance(app, Dashboard):
-        return asyncio.run(_asgi(app, mount, path, method, body, peer, scheme, fields))
+        return asyncio.run(_asgi(app, mount, path, method, body, peer, scheme, version, fields))
     assert isinstance(app, WsgiDashboard)
     parts = urlsplit(path)
     environ = {
@@ -61,6 +62,7 @@ def ask(
         "CONTENT_LENGTH": str(len(body)),
         "wsgi.input": io.BytesIO(body),
         "wsgi.url_scheme": scheme,
+        "SERVER_PROTOCOL": f"HTTP/{version}",
         **{f"HTTP_{name.upper().replace('-', '_')}": value for name, value in fields.items()},
     }
     found: list[Any] = []
@@ -68,14 +70,27 @@ def ask(
     return Got(int(found[0].split()[0]), {name.lower(): value for name, value in found[1]}, content)
 
 
+async def arrives() -> None:
+    """Wait until the body of a request arrives."""
+
+
 async def _asgi(
-    app: Dashboard, mount: str, path: str, method: str, body: bytes, peer: str, scheme: str, fields: Mapping[str, str]
+    app: Dashboard,
+    mount: str,
+    path: str,
+    method: str,
+    body: bytes,
+    peer: str,
+    scheme: str,
+    version: str,
+    fields: Mapping[str, str],
 ) -> Got:
     parts = urlsplit(path)
     scope = {
         "type": "http",
         "method": method,
         "scheme": scheme,
+        "http_version": version,
         "root_path": mount,
         "path": mount + parts.path,
         "query_string": parts.query.encode(),
@@ -86,6 +101,7 @@ async def _asgi(
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
+        await arrives()
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Any) -> None:

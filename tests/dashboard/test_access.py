@@ -3,6 +3,7 @@
 import asyncio
 from base64 import b64encode
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from ratelimit_mw import ConfigError
 from ratelimit_mw.dashboard import dashboard
 from ratelimit_mw.dashboard.fronts import Dashboard
 from ratelimit_mw.dashboard.reader import Reader
+from ratelimit_mw.stores.sqlite import SQLiteStore
 
 pytestmark = pytest.mark.once
 
@@ -120,10 +122,48 @@ def test_wrong_secrets_of_an_address_are_limited(face: str) -> None:
             app, "/data.json" if number % 2 else "/login", "GET" if number % 2 else "POST", body=body, **sent, **first
         )
         assert got.status == 401
-    refused = ask(app, "/data.json", **SIGNED_IN, **first)
+    refused = ask(app, "/data.json", Authorization="Bearer wrong", **first)
     assert (refused.status, 0 < int(refused.headers["retry-after"]) <= 60) == (429, True)
-    assert ask(app, "/login", "POST", body=f"secret={SECRET}".encode(), **first).status == 429
-    assert ask(app, "/data.json", **SIGNED_IN, X_Forwarded_For="192.0.2.2").status == 200
+    assert ask(app, "/login", "POST", body=b"secret=wrong", **first).status == 429
+    assert ask(app, "/data.json", Authorization="Bearer wrong", X_Forwarded_For="192.0.2.2").status == 401
+    assert ask(app, "/data.json", **SIGNED_IN, **first).status == 200  # the right one, as of the operator beside
+    assert ask(app, "/login", "POST", body=f"secret={SECRET}".encode(), **first).status == 303
+
+
+HTTPS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+    ({}, {"X_Forwarded_Proto": "https"}, False),  # from anybody
+    ({"trusted_proxies": ["127.0.0.1"]}, {"X_Forwarded_Proto": "https"}, True),
+    ({"trusted_proxies": ["127.0.0.1"]}, {"X_Forwarded_Proto": "https, http"}, False),
+    ({"trusted_proxies": ["127.0.0.1"], "proxy_header": "forwarded"}, {"Forwarded": 'for=::1;Proto="https"'}, True),
+    ({"trusted_proxies": ["127.0.0.1"], "proxy_header": "forwarded"}, {"X_Forwarded_Proto": "https"}, False),
+]
+
+
+@pytest.mark.parametrize(("options", "sent", "is_secure"), HTTPS, ids=str)
+def test_a_trusted_proxy_says_whether_the_cookie_is_secure(
+    face: str, options: dict[str, Any], sent: dict[str, Any], is_secure: bool
+) -> None:
+    app = made(face, settings(**options), secret=SECRET)
+    cookie = ask(app, "/login", "POST", body=f"secret={SECRET}".encode(), **sent).headers["set-cookie"]
+    assert cookie.endswith("; Secure") is is_secure
+
+
+def test_a_cookie_is_that_of_one_page_until_its_logout(face: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.toml").write_text('limits = "5/minute"\nmetrics = true\n')
+    app, other = made(face, settings(), secret=SECRET), made(face, tmp_path / "shop.toml", secret=SECRET)
+    login = ask(app, "/login", "POST", body=f"secret={SECRET}".encode())
+    cookie = login.headers["set-cookie"].split("; ")[0]
+    assert [ask(one, "/data.json", Cookie=cookie).status for one in (app, other)] == [200, 401]
+    assert ask(app, "/data.json", Cookie=cookie, mount="/elsewhere").status == 401
+    assert post(app, "logout", {}, Cookie=cookie).status == 200
+    assert ask(app, "/data.json", Cookie=cookie).status == 401
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratelimit_mw.dashboard.fronts._BODY_SECONDS", 0.01)
+    monkeypatch.setattr("dashboard.asked.arrives", lambda: asyncio.sleep(60))
+    got = ask(made("asgi", settings(), secret=SECRET), "/login", "POST")
+    assert (got.status, got.headers["connection"]) == (408, "close")
 
 
 def test_a_post_needs_the_token(face: str) -> None:
@@ -204,12 +244,16 @@ LOCAL: list[tuple[dict[str, Any], int]] = [
     ({"host": "127.0.0.1.evil.example"}, 401),
     ({"X_Forwarded_For": "192.0.2.1"}, 401),  # a proxy on this host, which brings strangers
     ({"Forwarded": "for=192.0.2.1"}, 401),
+    ({"host": "127.0.0.1:8099", "version": "1.0"}, 401),  # what nginx sends by default, for anybody
+    ({"version": ""}, 401),
+    ({"version": "2"}, 200),
 ]
 
 
 @pytest.mark.parametrize(("sent", "status"), LOCAL, ids=str)
 def test_without_a_secret_only_callers_on_loopback_get_an_answer(face: str, sent: dict[str, Any], status: int) -> None:
-    assert ask(made(face, settings()), "/data.json", **sent).status == status
+    got = ask(made(face, settings()), "/data.json", **sent)
+    assert (got.status, got.json.get("you", {}).get("role")) == (status, "viewer" if status == 200 else None)
 
 
 def test_the_secret_may_be_in_the_environment(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +265,7 @@ def test_the_secret_may_be_in_the_environment(face: str, monkeypatch: pytest.Mon
 WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"secret": "fifteen letters"[:15]}, "secret: expected at least 16"),
     ({"secret": ""}, "secret: is empty"),
+    ({"write": True}, "write: true without a secret or authorize.*set RATELIMIT_MW_DASHBOARD_SECRET"),
     ({"secret": "with a space inside it"}, "secret: expected at least 16"),
     ({"authorize": "viewer"}, "authorize: got 'viewer'"),
     ({"authorize": lambda _: None, "secret": SECRET}, "dashboard: got both secret and authorize"),
@@ -288,6 +333,16 @@ def test_a_mount_without_its_slash_leads_to_the_page(face: str) -> None:
     for sent in (SIGNED_IN, {"Accept": "text/html"}):
         got = ask(app, "", **sent)
         assert (got.status, got.headers["location"]) == (308, f"{MOUNT}/")
+
+
+def test_a_change_of_nothing_is_409(face: str, tmp_path: Path) -> None:
+    SQLiteStore(tmp_path / "limits.db").close()
+    app = made(face, settings(store=f"sqlite://{tmp_path}/limits.db"), secret=SECRET, write=True)
+    assert post(app, "change", {"do": "switch", "state": "off"}).status == 200
+    assert post(app, "change", {"do": "switch", "state": "on"}).json["done"] == "switch on"
+    got = post(app, "change", {"do": "switch", "state": "on"})
+    assert (got.status, got.json) == (409, {"error": "switch: nothing to end"})
+    app.page.reader.close()
 
 
 def test_a_websocket_is_closed() -> None:

@@ -109,13 +109,15 @@ def test_the_page_shows_what_the_app_next_to_it_has_refused() -> None:
 
 @contextmanager
 def command(folder: Path, *words: str, **environment: str) -> Iterator[str]:
-    """Run a command, and yield the address that it prints."""
+    """Run a command, and yield the address that it prints; with --write, that and the secret."""
     line = [sys.executable, "-m", "ratelimit_mw", *words]
     variables = {**os.environ, **environment}
     with subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, text=True, env=variables) as process:
         try:
             assert process.stdout is not None
             said = process.stdout.readline()
+            if "--write" in words:
+                said = process.stdout.readline()
             yield "http://" + said.partition("http://")[2].strip().rstrip("/")
         finally:
             process.send_signal(signal.SIGTERM)
@@ -141,9 +143,20 @@ def test_the_command_serves_the_page(tmp_path: Path) -> None:
         f'limits = "5/minute"\nmetrics = true\nstore = "sqlite://{tmp_path}/limits.db"\n'
     )
     SQLiteStore(tmp_path / "limits.db").close()
-    with command(tmp_path, "dashboard", "shop.toml", "--bind", "127.0.0.1:0", "--write") as address:
+    with command(tmp_path, "dashboard", "shop.toml", "--bind", "127.0.0.1:0") as address:
         shown = fetched(f"{address}/data.json")
-        assert (shown["name"], shown["write"], len(shown["series"])) == ("shop", True, 300)
+        assert (shown["name"], shown["you"]["role"], len(shown["series"])) == ("shop", "viewer", 300)
+
+
+@pytest.mark.parametrize("words", [["dashboard"], ["serve", "--dashboard"]], ids=" ".join)
+def test_a_command_with_write_makes_a_secret(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RATELIMIT_MW_DASHBOARD_SECRET", raising=False)
+    (tmp_path / "shop.toml").write_text('limits = "5/minute"\nmetrics = true\n')
+    with command(tmp_path, words[0], "shop.toml", *words[1:], "--bind", "127.0.0.1:0", "--write") as said:
+        url, secret = said.removesuffix(", or set RATELIMIT_MW_DASHBOARD_SECRET").split(" with ")
+        assert fetched(f"{url}data.json", Authorization=f"Bearer {secret}")["write"] is True
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            fetched(f"{url}data.json")
 
 
 def test_serve_has_the_page_below_a_path(tmp_path: Path) -> None:

@@ -100,6 +100,23 @@ def test_a_late_report_counts_where_most_of_its_requests_were(process: Process) 
     assert process.seconds() == {1_800_000_001: {"login": (1, 0, 0)}, 1_800_000_002: {"login": (1, 0, 0)}}
 
 
+def test_the_first_report_is_dated_by_the_time_of_the_first_count(process: Process) -> None:
+    process.now += 17.3
+    count_decision(verdict())
+    process.reporter._pulse = None  # begins no thread
+    process.reporter.wake()
+    process.tick(0.7)
+    assert process.seconds() == {1_800_000_017: {"login": (1, 0, 0)}}
+
+
+def test_blocked_requests_are_no_refusals_of_the_rule(process: Process) -> None:
+    count_decision(verdict(spent=True))
+    count_decision(Verdict(False, (), (), "login"))
+    count_decision(Verdict(False, (), (), "blocklist"))
+    process.tick()
+    assert process.seconds() == {1_800_000_000: {"login": (0, 1, 0), "blocklist": (0, 2, 0)}}
+
+
 def test_a_shadow_limit_counts_for_its_own_rule_once_a_request(process: Process) -> None:
     charges = [Charge(f"{{a}}:{name}", FIVE, role="shadow") for name in ("search", "search", "other")]
     charges[1] = Charge("{b}:search", FIVE, role="shadow")

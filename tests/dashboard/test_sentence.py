@@ -149,3 +149,8 @@ def test_missing_processes_and_different_settings_are_said() -> None:
         "more": "A deployment may be under way, or a process could not take over a changed file: its log says why.",
         "steps": (),
     }
+
+
+def test_what_blocks_refuse_is_no_problem() -> None:
+    blocked = [{"rule": "blocklist", "mode": "on"}]
+    assert problem(data(rules=blocked), {"blocklist": rows(60)}, {}, {}) is None
