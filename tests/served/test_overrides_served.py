@@ -96,7 +96,7 @@ STEPS = [
     (["switch", "off"], BOTH_ADMITTED),
     (["switch", "on"], BOTH_REFUSED),
     (["override", "set", "--ip", BOB, "--exempt"], {(BOB, 200), (OTHER, 429)}),
-    (["override", "clear", "--all"], BOTH_REFUSED),
+    (["override", "clear", "--all", "--yes"], BOTH_REFUSED),
 ]
 
 

@@ -113,7 +113,7 @@ AFTER = (
         ),
     ),
     Scenario(
-        name="each limit is settled at its own cost by its name, and one without a name keeps its estimate",
+        name="each limit is settled by its name, and one without a name keeps its estimate",
         settings={
             "limits": "9/hour",
             "rules": [
