@@ -247,7 +247,7 @@ class RateLimitMiddleware:
         finally:
             watcher.end()
 
-    async def _decide(  # a helper would be called for each request
+    async def _decide(
         self,
         setup: Setup,
         refused: Refused | None,

@@ -18,6 +18,7 @@ from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.networks import is_ipv4, shortest
 from ratelimit_mw.http.paths import Forms
 from ratelimit_mw.http.request import Request
+from ratelimit_mw.http.response import Policy
 from ratelimit_mw.http.views import UNDERSCORE_FINDING, unambiguous_values
 from ratelimit_mw.rules.deployment_checks import ProxyHeaderCheck
 from ratelimit_mw.rules.overrides import ActiveOverrides
@@ -105,15 +106,17 @@ class RuleSet:
     @property
     def known_limits(self) -> list[Limit]:
         """All limits that are known before the first request."""
-        limit_sets = [*self.limit_sets, *self._table.messages.limit_sets]
-        return [limit.policy.limit for limit_set in limit_sets for limit in limit_set.known_limits]
+        return [policy.limit for policy in self._known_policies]
 
     @property
     def settled_names(self) -> set[str]:
         """The names of all limits that are settled and known before the first request, and of those on endpoints."""
+        return self._endpoint_names | {policy.name for policy in self._known_policies if policy.settles}
+
+    @property
+    def _known_policies(self) -> list[Policy]:
         limit_sets = [*self.limit_sets, *self._table.messages.limit_sets]
-        known = [limit for limit_set in limit_sets for limit in limit_set.known_limits]
-        return self._endpoint_names | {limit.policy.name for limit in known if limit.policy.settles}
+        return [limit.policy for limit_set in limit_sets for limit in limit_set.known_limits]
 
     @property
     def has_dynamic_limits(self) -> bool:
