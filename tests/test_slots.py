@@ -365,11 +365,15 @@ def test_slot_with_a_shorter_lifetime_is_renewed_in_time() -> None:
 
 
 class Timed(asyncio.SelectorEventLoop):
-    """An event loop that records the timers of slot renewers, but not those of `asyncio.sleep`."""
+    """An event loop that records the timers of slot renewers, with a clock that can be set ahead."""
 
     def __init__(self) -> None:
         super().__init__()
         self.timers: list[asyncio.TimerHandle] = []
+        self.ahead = 0.0  # seconds
+
+    def time(self) -> float:
+        return super().time() + self.ahead
 
     def call_at(  # type: ignore[override]  # any callback
         self, when: float, callback: Any, *given: Any, **more: Any
@@ -389,14 +393,16 @@ def test_renewer_has_one_timer_while_slots_are_held_and_none_after() -> None:
 
     async def run() -> None:
         keeper, store = AsyncSlotRenewer(), MemoryStore(clock=Clock())
-        holds = [HeldSlots(store, [Charge("k", Concurrency(1, window), at=7)]) for window in (3600, 7200, 0.03)]
+        holds = [HeldSlots(store, [Charge("k", Concurrency(1, window), at=7)]) for window in (3600, 7200, 600)]
         # the second slot is due later than the first, the third sooner
         for hold, cancelled in zip(holds, ([False], [False], [True, False]), strict=True):
             keeper.add(hold)
             assert loop.cancelled == cancelled
         for hold in holds:
             await keeper.release(hold)
-        await asyncio.sleep(0.05)
+        loop.ahead = 600
+        for _ in range(3):  # the timer fires
+            await asyncio.sleep(0)
         assert (loop.cancelled, len(asyncio.all_tasks())) == ([True, False], 1)
         keeper.add(holds[0])
         assert loop.cancelled == [True, False, False]
