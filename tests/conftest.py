@@ -2,7 +2,6 @@
 
 import gc
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -32,8 +31,8 @@ pytest.register_assert_rewrite(
     "web.table",
 )
 
-# slow tests, and tests that need Chromium; tox environments of their own run them
-collect_ignore = ["browser", "soak", "tutorials"]
+# slow tests, tests that need Chromium, and those of maintainers' tools; tox environments of their own run them
+collect_ignore = ["browser", "soak", "tools", "tutorials"]
 
 _CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
 _EVERY_REDIS = PROOF or os.environ.get("TEST_FAULTS") == "all"
@@ -42,7 +41,6 @@ _NONE_AT_ALL = "no redis-server to test against; type: sudo apt-get install redi
 _BINARIES = pytest.StashKey[dict[str, Path]]()
 _PROBLEMS = pytest.StashKey[list[str]]()
 
-_ONCE = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.once\b", re.MULTILINE)  # of a whole file
 
 R = TypeVar("R", RedisServer, RedisCluster)
 
@@ -88,15 +86,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         binaries, left = dict(list(binaries.items())[:1]), list(binaries)[1:]
         problems += [f"{name}, as TEST_REDIS says" for name in left]
     session.config.stash[_BINARIES], session.config.stash[_PROBLEMS] = binaries, problems
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip the files that `-m once` or `-m "not once"` deselects: each process of a run would import all of them."""
-    chosen = config.getoption("markexpr")
-    if chosen not in ("once", "not once") or not collection_path.match("test_*.py"):
-        return None
-    marked = _ONCE.search(collection_path.read_text("utf-8")) is not None
-    return True if marked is (chosen == "not once") else None
 
 
 def pytest_collection_finish() -> None:

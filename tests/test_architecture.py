@@ -11,8 +11,6 @@ from checking import python
 from redis_servers import RedisServer
 from test_layers import RANK, SOURCES, graph, reached
 
-pytestmark = pytest.mark.once
-
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 FENCE = re.compile(r"^```mermaid\n(\w+).*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

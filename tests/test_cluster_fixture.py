@@ -11,8 +11,6 @@ from redis import RedisCluster as Client
 from redis_cluster import RedisCluster, free_cluster_port
 from redis_servers import RedisServer, RedisServerError
 
-pytestmark = pytest.mark.once
-
 SLOT = 12539  # of "key", as CLUSTER KEYSLOT returns it
 
 

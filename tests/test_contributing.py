@@ -18,8 +18,6 @@ import pytest
 from redis_servers import RedisServer
 from test_layers import RANK
 
-pytestmark = pytest.mark.once
-
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 COPIED = ["ratelimit_mw", "tests", "docs", "examples", "benchmarks"]

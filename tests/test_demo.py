@@ -13,8 +13,6 @@ import pytest
 
 from redis_servers import RedisServer
 
-pytestmark = pytest.mark.once
-
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = [sys.executable, "-m", "ratelimit_mw", "demo"]
 ENDS_WITHIN = 300.0  # seconds, on a busy machine

@@ -28,7 +28,7 @@ from ratelimit_mw.testing import control, freeze
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("with_codes")]  # users see messages with codes
+pytestmark = pytest.mark.usefixtures("with_codes")  # users see messages with codes
 
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = sorted((ROOT / "docs/tutorial").glob("*.md"))  # tests/tutorials follows their steps

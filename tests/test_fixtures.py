@@ -22,8 +22,6 @@ from web_servers import (
     serve_waitress,
 )
 
-pytestmark = pytest.mark.once
-
 Serve = Callable[..., AbstractContextManager[WebServer]]
 ASGI = """
 async def app(scope, receive, send):

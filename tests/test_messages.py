@@ -17,7 +17,7 @@ from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.core.log import Finding, warn, warn_or_fail, warn_throttled
 from ratelimit_mw.settings import Settings
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("with_codes")]
+pytestmark = pytest.mark.usefixtures("with_codes")
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/messages.md"

@@ -18,8 +18,6 @@ from ratelimit_mw.testing import Clock, laws
 from ratelimit_mw.testing.laws import LAWS, Law, check_laws
 from ratelimit_mw.testing.store_suite import StoreSuite
 
-pytestmark = pytest.mark.once
-
 
 class Mutant(TokenBucket, frozen=True, kw_only=True):
     """A correct algorithm. Each subclass makes one mistake."""

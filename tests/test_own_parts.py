@@ -15,8 +15,6 @@ from ratelimit_mw.testing import Clock
 from ratelimit_mw.testing.laws import check_laws
 from ratelimit_mw.testing.store_suite import StoreSuite
 
-pytestmark = pytest.mark.once
-
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 DAY = 24 * 3600
 

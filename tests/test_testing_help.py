@@ -24,8 +24,6 @@ from ratelimit_mw.testing import Clock, Control, RecordingStore, freeze
 from ratelimit_mw.wsgi import RateLimitMiddleware
 from redis_cluster import RedisCluster
 
-pytestmark = pytest.mark.once
-
 LIMIT = "2/hour"
 PAGE = Path(__file__).resolve().parent.parent / "docs/how-to/testing.md"
 

@@ -27,7 +27,7 @@ from ratelimit_mw import (
 from ratelimit_mw.algorithms.bucket import BucketLimit, LevelState
 from ratelimit_mw.core.limit import microseconds
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3)]
+pytestmark = pytest.mark.promise(3)
 
 QUOTAS = range(1, 7 if PROOF else 6)
 WINDOWS = range(2, 13) if PROOF else (4, 5, 7, 12)  # microseconds

@@ -16,7 +16,7 @@ from web.faces import WSGI
 from web.real_servers import APPS
 from web_servers import serve_uvicorn, serve_uwsgi
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(9), pytest.mark.promise(10)]
+pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
 
 STANDS = [("memory", "h11"), ("redis", "h11"), ("memory", "httptools")]  # the store, and uvicorn's parser

@@ -15,8 +15,6 @@ from ratelimit_mw.dashboard.fronts import Dashboard
 from ratelimit_mw.dashboard.reader import Reader
 from ratelimit_mw.stores.sqlite import SQLiteStore
 
-pytestmark = pytest.mark.once
-
 PATHS = ["/", "/data.json", "/index.html", "/dashboard.js", "/nothing", "/look", "/change", "/login"]
 
 

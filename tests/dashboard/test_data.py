@@ -28,10 +28,7 @@ from ratelimit_mw.stores.url import open_store
 from redis_servers import RedisServer
 from web.plain_request import PlainRequest
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 TEXT = """

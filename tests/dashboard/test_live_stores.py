@@ -29,10 +29,7 @@ from ratelimit_mw.stores.sqlite import SQLiteStore
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 
 
 @pytest.fixture(params=["server", "cluster", "file", "memory"])

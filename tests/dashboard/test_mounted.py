@@ -32,8 +32,6 @@ from ratelimit_mw.service import service
 from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
-pytestmark = pytest.mark.once
-
 LIMITS = {"limits": "2/hour", "key": "ip", "metrics": True, "remember_refused": 10, "plain_keys": True}
 
 

@@ -27,7 +27,6 @@ from redis_servers import RedisServer
 from web.plain_request import PlainRequest
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.one_redis,
     pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
 ]

@@ -13,7 +13,7 @@ from ratelimit_mw.testing import Clock
 from ratelimit_mw.testing.blocking import blocking
 from redis_servers import RedisServer
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3), pytest.mark.promise(6)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(6)]
 
 HOUR = 3600.0
 WINDOW = 60.0  # seconds

@@ -18,7 +18,7 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from redis_servers import RedisServer
 from web.asgi_talk import HTTP, App200, Talk
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3), pytest.mark.promise(8)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8)]
 
 CROWD = 500
 CONNECTIONS = 10

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.once
-
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs/explanation/faults.md"
 COLUMNS = 5

@@ -9,7 +9,7 @@ from faults.servers import leaves_nothing
 from faulty_proxy import FaultyProxy, Mode
 from redis_servers import RedisServer
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.promise(6)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.promise(6)]
 
 Tell = Callable[[float], None]
 

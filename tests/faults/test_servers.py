@@ -9,7 +9,7 @@ from faults.load import QUOTA, Load, settled
 from faults.servers import LoadingServer, crowded_out, evictions, leaves_nothing, long_script
 from redis_servers import RedisServer
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.promise(6)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.promise(6)]
 
 Tell = Callable[[float], None]
 

@@ -15,7 +15,7 @@ import pytest
 from faults.load import Load, settled
 from ratelimit_mw.stores.sqlite import SQLiteStore
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3), pytest.mark.promise(8)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8)]
 
 Tell = Callable[[float], None]
 

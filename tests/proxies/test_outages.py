@@ -18,8 +18,6 @@ from redis_servers import RedisServer
 from web.real_servers import APPS
 from web_servers import serve_uvicorn
 
-pytestmark = pytest.mark.once
-
 WITHIN = 60.0  # seconds until clients must see a change
 CLIENTS = 4  # running concurrently
 

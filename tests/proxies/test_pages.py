@@ -14,8 +14,6 @@ from redis_servers import free_port
 from web.real_servers import APPS
 from web_servers import serve_uvicorn
 
-pytestmark = pytest.mark.once
-
 SECRET = "sixteen-letters!"
 SETTINGS = 'limits = "9/day using fixed_window"\ntrusted_proxies = ["127.0.0.1"]\n'
 PRINTED = re.compile(r'`([^`\n]*secret[^`\n]*"\.\.\."[^`\n]*)`', re.IGNORECASE)

@@ -15,8 +15,6 @@ from redis_servers import free_port
 from web.real_servers import APPS
 from web_servers import serve_uvicorn
 
-pytestmark = pytest.mark.once
-
 FIELDS = ("retry-after", "ratelimit-policy", "ratelimit", "cache-control", "content-type")
 CLIENTS = {kind: f"127.0.0.{number}" for number, kind in enumerate(KINDS, 10)}  # addresses that no proxy has
 DAY = re.compile(r"\b86[34][0-9]{2}\b")  # seconds left of a day, which differ if both count from different seconds

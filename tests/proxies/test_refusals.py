@@ -17,8 +17,6 @@ from redis_servers import free_port
 from web.real_servers import APPS
 from web_servers import serve_uvicorn
 
-pytestmark = pytest.mark.once
-
 SETTINGS = 'limits = "1/day using fixed_window"\ntrusted_proxies = ["127.0.0.1"]\n'
 CLIENT = "127.0.0.9"  # Envoy reports another address for 127.0.0.1
 HTTP = [kind for kind in KINDS if kind != "envoy-grpc"]

@@ -23,8 +23,6 @@ from replay.documented import (
 )
 from replay.replayed import FIELDS, FORMAT, requests
 
-pytestmark = pytest.mark.once
-
 LENGTH = 2500
 (ONE,) = requests(3, 1)
 LINES: dict[str, tuple[dict[str, Any], list[str]]] = {

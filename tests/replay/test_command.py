@@ -9,8 +9,6 @@ import pytest
 from ratelimit_mw.cli import main
 from replay.replayed import FORMAT, combined, requests, write
 
-pytestmark = pytest.mark.once
-
 LIMITS = 'limits = "9/minute"\nkey = "ip"\n[[rules]]\nname = "login"\npath = "/login"\nlimits = "5/minute; 20/hour"\n'
 
 

@@ -50,8 +50,6 @@ from replay.documented import (
 )
 from replay.replayed import combined
 
-pytestmark = pytest.mark.once
-
 NGINX = """log_format  main  '$remote_addr - $remote_user [$time_local] "$request" '
                       '$status $body_bytes_sent "$http_referer" '
                       '"$http_user_agent" "$http_x_forwarded_for" $msec $request_time "$cookie_sid"';"""

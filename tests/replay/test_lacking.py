@@ -11,8 +11,6 @@ from ratelimit_mw.replay import replay
 from replay.documented import ALB, CLOUDFRONT_FIELDS, COMBINED, COMMON, ENVOY, ENVOY_JSON, caddy
 from replay.replayed import device_of, plan_of
 
-pytestmark = pytest.mark.once
-
 FIELDS = {"ip": ".ip", "time": ".t", "method": ".m", "path": ".p"}
 PLAIN = "#Fields: date time c-ip cs-method cs-uri-stem sc-status"
 LOGS: dict[str, tuple[dict[str, Any], list[str]]] = {

@@ -16,8 +16,6 @@ from ratelimit_mw.replay.suggestions import clear_gap, peak, refusals, widest_ga
 from ratelimit_mw.settings import Settings
 from replay.replayed import FORMAT, combined, crowd, requests, settled, tier_of, write
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:

@@ -21,7 +21,6 @@ NGINX = shutil.which("nginx", path=SBIN)
 READY_WITHIN = 120.0  # seconds
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.skipif(
         NGINX is None,
         reason="no nginx to compare with; type: sudo apt-get install nginx-light (macOS: brew install nginx)",

@@ -5,8 +5,6 @@ from urllib3 import PoolManager, Retry
 
 from web.real_servers import APPS, KINDS
 
-pytestmark = pytest.mark.once
-
 WHEN_REFUSED = Retry(total=5, allowed_methods=None, status_forcelist=[429], respect_retry_after_header=True)
 
 

@@ -18,8 +18,6 @@ from websockets.sync.client import ClientConnection, connect
 from redis_servers import RedisServer
 from web_servers import WebServer, serve_gunicorn, serve_uvicorn, serve_waitress
 
-pytestmark = pytest.mark.once
-
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 

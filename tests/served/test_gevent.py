@@ -14,7 +14,7 @@ from redis_servers import RedisServer
 from web.real_servers import APPS
 from web_servers import serve_gunicorn
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3), pytest.mark.promise(8)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8)]
 
 QUOTA = 20  # the quota in tests/apps/shared_wsgi.py
 CLIENTS = 10

@@ -12,8 +12,6 @@ from attacks.wire import Request, send
 from web.real_servers import APPS, KINDS
 from web_servers import WebServer
 
-pytestmark = pytest.mark.once
-
 PATIENCE = 60.0  # seconds; nothing here is timed
 BAD = "127.88.0.66"
 ASGI = ("uvicorn", "uvicorn-standard", "hypercorn", "granian")

@@ -14,7 +14,6 @@ from web.real_servers import APPS
 from web_servers import serve_uvicorn
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.skipif(
         NGINX is None,
         reason="no nginx to go through; type: sudo apt-get install nginx-light (macOS: brew install nginx)",

@@ -10,8 +10,6 @@ from websockets.sync.client import ClientConnection, connect
 from redis_servers import RedisServer
 from web_servers import WebServer, serve_uvicorn
 
-pytestmark = pytest.mark.once
-
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 

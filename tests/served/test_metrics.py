@@ -24,8 +24,6 @@ from web_servers import WebServer, serve_gunicorn, serve_uvicorn, serve_uwsgi, s
 
 Serve = Callable[[str, Path], AbstractContextManager[WebServer]]
 
-pytestmark = pytest.mark.once
-
 WORKERS = 3
 PATIENCE = 60.0  # seconds
 SERVERS: dict[str, tuple[Callable[..., AbstractContextManager[WebServer]], str, tuple[str, ...]]] = {

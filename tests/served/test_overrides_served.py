@@ -21,7 +21,7 @@ from redis_servers import RedisServer
 from web.real_servers import APPS, one_of_each_process
 from web_servers import WebServer, serve_gunicorn, serve_uvicorn
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(9)]
+pytestmark = pytest.mark.promise(9)
 
 REFRESH = 0.5  # seconds
 _PATIENCE = 300.0  # seconds

@@ -14,8 +14,6 @@ import pytest
 from web.real_servers import APPS, KINDS
 from web_servers import WebServer
 
-pytestmark = pytest.mark.once
-
 PATIENCE = 120.0  # seconds; nothing here is timed
 ASGI1 = [name for name, kind in KINDS.items() if kind.interface == "asgi" and not kind.http2]
 IN_ONE = ("uvicorn", "uvicorn-standard")  # others pass the end of the body in a second message

@@ -15,7 +15,7 @@ from web.real_servers import APPS, KINDS, OF_THE_SERVER, Kind
 from web.scenario import Answer, no
 from web_servers import WebServer
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(11)]
+pytestmark = pytest.mark.promise(11)
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # httpx's default context reads all certificates, for each client
 Connect = Callable[[], httpx.Client]

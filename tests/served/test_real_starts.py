@@ -17,8 +17,6 @@ from web_servers import (
     serve_uwsgi,
 )
 
-pytestmark = pytest.mark.once
-
 MEMORY = {"STORE": "memory://"}
 WRONG = {"asgi": "wrong_limit:app", "wsgi": "wrong_limit_wsgi:app"}
 

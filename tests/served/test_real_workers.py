@@ -13,7 +13,7 @@ from redis_servers import RedisServer
 from web.real_servers import APPS, one_of_each_process
 from web_servers import WebServer, serve_granian, serve_gunicorn, serve_hypercorn, serve_uvicorn, serve_uwsgi
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3)]
+pytestmark = pytest.mark.promise(3)
 
 Serve = Callable[..., AbstractContextManager[WebServer]]
 QUOTA = 20

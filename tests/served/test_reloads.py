@@ -14,7 +14,7 @@ import pytest
 from web.real_servers import APPS
 from web_servers import WebServer, serve_gunicorn, serve_uvicorn
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(9)]
+pytestmark = pytest.mark.promise(9)
 
 RELOADS = 20
 _PATIENCE = 300.0  # seconds

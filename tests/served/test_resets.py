@@ -9,8 +9,6 @@ import pytest
 from attacks.wire import Request, send
 from web.real_servers import APPS, KINDS
 
-pytestmark = pytest.mark.once
-
 RESETS = 100
 SETTINGS = {
     "defaults": {},

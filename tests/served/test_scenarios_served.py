@@ -24,7 +24,7 @@ from web.scenarios_settlements import AFTER
 from web.table import ALL_ROWS, check
 from web_servers import WebServer
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(11)]
+pytestmark = pytest.mark.promise(11)
 
 ADDED = (
     *OF_THE_SERVER,

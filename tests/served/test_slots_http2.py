@@ -12,8 +12,6 @@ from h2.connection import H2Connection
 
 from web.real_servers import APPS, KINDS
 
-pytestmark = pytest.mark.once
-
 PATIENCE = 60.0  # seconds
 
 

@@ -15,8 +15,6 @@ from redis_servers import RedisServer
 from web.real_servers import APPS, KINDS, Kind
 from web_servers import WebServer
 
-pytestmark = pytest.mark.once
-
 PATIENCE = 120.0  # seconds; long, because no test here measures time
 MORE = {  # options to serve two requests at once
     "gunicorn-sync": ("--workers", "2"),

@@ -8,7 +8,7 @@ from profiles import PROOF
 from spellings.served import ASGI_SERVERS, WITH_SCRIPT_NAME, WSGI_SERVERS
 from spellings.targets import random_targets, seeds
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(9), pytest.mark.promise(10)]
+pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
 SERVERS = {**ASGI_SERVERS, **WSGI_SERVERS, **WITH_SCRIPT_NAME}
 STEP, RANDOM = (1, 100) if PROOF else (5, 40)  # a fifth of the named spellings, so each is sent to three servers

@@ -6,7 +6,7 @@ from attacks.attack import statuses
 from attacks.wire import Request, send
 from spellings.served import WSGI_SERVERS
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(10)]
+pytestmark = pytest.mark.promise(10)
 
 KEEPING = {"hypercorn-wsgi", "granian-wsgi", "uwsgi", "wsgiref"}
 OVERWRITING = {"granian-wsgi"}  # the app sees the last of the two headers, as if it were the only one

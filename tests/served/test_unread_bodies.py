@@ -13,7 +13,7 @@ import pytest
 from web.real_servers import APPS, KINDS, Kind
 from web_servers import WebServer
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(11)]
+pytestmark = pytest.mark.promise(11)
 
 LARGE = b"x" * 1_000_000  # more than the socket buffers of client and server hold
 BODY = b"GET / HTTP/1.1\r\nHost: app\r\nX-Client: smuggler\r\n\r\n"

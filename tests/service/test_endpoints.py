@@ -13,8 +13,6 @@ from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.testing import Control
 from service.calls import call, calls, made
 
-pytestmark = pytest.mark.once
-
 FORWARDED = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/a?b", "X-Forwarded-For": "192.0.2.7"}
 NGINX = {"X-Original-Method": "GET", "X-Original-Uri": "/a?b", "X-Forwarded-For": "192.0.2.7"}
 SLOTS = {"concurrent": 2, "slot_lifetime": 5}

@@ -14,8 +14,6 @@ from ratelimit_mw.service.grpc_messages import MESSAGES, OK, OVER_LIMIT, SERVICE
 from ratelimit_mw.testing import Control
 from redis_servers import free_port
 
-pytestmark = pytest.mark.once
-
 METHOD = f"/{SERVICE}/ShouldRateLimit"
 SECRET = "sixteen-letters!"
 Text = str | bytes

@@ -10,8 +10,6 @@ import pytest
 
 from proxies.programs import served
 
-pytestmark = pytest.mark.once
-
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/many-services.md"
 BLOCKS = re.findall(r"^```(bash|javascript|go)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 SETTINGS = """

@@ -24,8 +24,6 @@ from ratelimit_mw.service import protocol
 from ratelimit_mw.service.protocol import BoundedProtocol
 from redis_servers import RedisServer
 
-pytestmark = pytest.mark.once
-
 SETTINGS = 'limits = "100000/day"\ntrusted_proxies = ["127.0.0.1"]\n'
 FORWARDED = "X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /\r\nX-Forwarded-For: 192.0.2.1\r\n"
 

@@ -7,7 +7,7 @@ from spellings import drive
 from spellings.endpoints import EVERY, EXEMPT, TEMPLATES, WITHOUT_RULE, escaped
 from spellings.targets import filled, random_targets, seeds, written
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(9), pytest.mark.promise(10)]
+pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
 PARTS = 20 if PROOF else 1  # the run is split, so that several processes share it
 STEP = 1 if PROOF else 2  # each framework gets every second of the named spellings

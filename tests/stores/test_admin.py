@@ -35,7 +35,7 @@ from redis_cluster import RedisCluster
 from redis_sentinels import RedisSentinels
 from redis_servers import RedisServer, free_port
 
-pytestmark = [pytest.mark.once, pytest.mark.one_redis]
+pytestmark = pytest.mark.one_redis
 
 PATIENT = 5.0  # seconds
 HOUR = "5/3600s using fixed_window"

@@ -17,8 +17,6 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.redis import RedisStore
 from redis_servers import RedisServer
 
-pytestmark = pytest.mark.once
-
 IS_PROOF = os.environ.get("TEST_PROFILE") == "proof"
 COUNT = 1_000_000 if IS_PROOF else 5_000
 FULL = FixedWindow(1, 36_000)

@@ -28,7 +28,6 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.promise(2),
     pytest.mark.promise(3),
     pytest.mark.promise(8),

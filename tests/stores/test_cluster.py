@@ -41,7 +41,7 @@ ONE = FixedWindow(1, 3600)
 # Keys with slots in different thirds of all slots, so that each key is on a different node.
 FIRST, SECOND, THIRD = "{b}:r", "{c}:r", "{a}:r"
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3), pytest.mark.one_redis]
+pytestmark = [pytest.mark.promise(3), pytest.mark.one_redis]
 
 
 @pytest.fixture

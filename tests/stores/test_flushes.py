@@ -22,7 +22,7 @@ GROUPS = [
     for number in range(5)
 ]
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(8)]
+pytestmark = pytest.mark.promise(8)
 
 
 @contextmanager

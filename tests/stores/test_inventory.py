@@ -20,7 +20,7 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer, free_port
 
-pytestmark = [pytest.mark.once, pytest.mark.one_redis]
+pytestmark = pytest.mark.one_redis
 
 PATIENT = 5.0  # seconds
 LIMIT = FixedWindow(10, 3600)

@@ -36,7 +36,7 @@ from stores.processes import by_eight_processes
 WINDOW = FixedWindow(250, 60)
 HOT = Charge("k", WINDOW, lease=100)
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(2), pytest.mark.promise(3), pytest.mark.one_redis]
+pytestmark = [pytest.mark.promise(2), pytest.mark.promise(3), pytest.mark.one_redis]
 
 
 class Leasing(GuardedStore):

@@ -16,7 +16,7 @@ from redis_servers import RedisServer
 
 MONTH = "100/month in Europe/Berlin using calendar_window"
 
-pytestmark = [pytest.mark.once, pytest.mark.one_redis]
+pytestmark = pytest.mark.one_redis
 
 
 def reported(caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:

@@ -34,7 +34,6 @@ BAD = [*NOT_WHOLE, -1, -0.5]
 NOW = 1_700_000_000_000_000
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.promise(3),
     pytest.mark.parametrize("codec", ["msgpack", "text"]),
     pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(limit.algorithm)),

@@ -23,7 +23,6 @@ ROUND = 250  # steps with the same limits
 SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure message contains it
 
 pytestmark = [
-    pytest.mark.once,
     pytest.mark.promise(5),
     pytest.mark.parametrize("algorithm", SCRIPTED),
     pytest.mark.one_redis,

@@ -13,8 +13,6 @@ from ratelimit_mw.algorithms.bucket import BucketLimit
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing import Clock
 
-pytestmark = pytest.mark.once
-
 
 def limit_of(kind: type[Limit]) -> Limit:
     return kind(10, 10, burst=5) if issubclass(kind, BucketLimit) else at_once(kind, 10, 10)

@@ -19,7 +19,7 @@ from ratelimit_mw.stores.lifecycle import PerLoop
 from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from redis_servers import RedisServer
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(8), pytest.mark.one_redis]
+pytestmark = [pytest.mark.promise(8), pytest.mark.one_redis]
 PATIENT = 10.0  # seconds
 
 

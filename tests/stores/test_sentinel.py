@@ -26,7 +26,7 @@ from stores.opened import Open, each_kind
 from stores.stalls import run_stalled
 from web.plain_request import PlainRequest
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(8)]
+pytestmark = pytest.mark.promise(8)
 
 PATIENCE = 20.0  # seconds
 RECOVERS = 10.0  # seconds; recovery takes less than one, unless the machine is busy

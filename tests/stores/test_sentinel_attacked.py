@@ -14,7 +14,7 @@ from redis_sentinels import SERVICE, SentinelServer
 from redis_servers import RedisServer
 from stores.opened import Open, each_kind
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(8), pytest.mark.one_redis]
+pytestmark = [pytest.mark.promise(8), pytest.mark.one_redis]
 
 CHARGES = [Charge("{k}:r", FixedWindow(10, 60))]
 PATIENCE = 20.0  # seconds

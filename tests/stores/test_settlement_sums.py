@@ -15,8 +15,6 @@ from ratelimit_mw.testing import Clock
 from redis_servers import RedisServer
 from stores.opened import tasks, threads
 
-pytestmark = pytest.mark.once
-
 REQUESTS = 10_000
 CLIENTS = 20
 MOST = 9  # units of a request

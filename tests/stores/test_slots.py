@@ -9,7 +9,7 @@ from awaited import awaited
 from ratelimit_mw import Charge, Decision, FixedWindow, StoreError
 from ratelimit_mw.stores.redis.hash_slots import take_by_slot
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(2)]
+pytestmark = pytest.mark.promise(2)
 
 CHARGES = [Charge("a", FixedWindow(5, 60)), Charge("b", FixedWindow(5, 60))]
 TAKEN = [Decision(True, 5, 4, 0.0, 60.0, 60.0, 0.0, 7)]

@@ -20,8 +20,6 @@ from ratelimit_mw.stores.redis import RedisStore
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
-pytestmark = pytest.mark.once
-
 AT_WORK = 3
 LIFETIME = 3.0  # seconds; a busy machine may delay a process by one second
 LIMIT = Concurrency(AT_WORK, LIFETIME)

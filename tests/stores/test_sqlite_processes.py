@@ -17,7 +17,7 @@ STOPS = 100 if PROOF else 10
 STORE_TIMEOUT = 0.05  # seconds
 MOST_CPU = 20_000  # microseconds
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3), pytest.mark.promise(8)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8)]
 
 
 def run(path: Path, task: str, *arguments: object) -> list[int]:

@@ -19,8 +19,6 @@ from redis_sentinels import SERVICE, SentinelServer
 from redis_servers import RedisServer
 from stores.opened import Open, each_kind
 
-pytestmark = pytest.mark.once
-
 PATIENCE = 20.0  # seconds
 LATENCY = 0.1  # seconds
 TIMEOUT = 0.4  # seconds; more than LATENCY, because a busy machine is slow

@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from attacks.attack import Attack, Seen
 from attacks.table import ATTACKS
 from benchmark_program import ROOT, run
-
-pytestmark = pytest.mark.once
 
 PAGE = ROOT / "benchmarks" / "attacks.md"
 

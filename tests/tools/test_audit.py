@@ -6,8 +6,6 @@ import pytest
 
 from audit.__main__ import needed
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize(
     ("extras", "there", "absent"),

@@ -10,8 +10,6 @@ from benchmark_program import SMALL, put_wrk, row, run, run_here, written
 from ratelimit_mw.algorithms import ALGORITHMS
 from redis_servers import RedisServer
 
-pytestmark = pytest.mark.once
-
 LIAR = """
 import sys
 from benchmarks import __main__ as program

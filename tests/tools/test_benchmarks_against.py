@@ -12,8 +12,6 @@ import pytest
 from benchmark_program import PACKAGE, ROOT, SMALL, put_wrk, row, run, written
 from ratelimit_mw import asgi
 
-pytestmark = pytest.mark.once
-
 REFUSES = """
 class RateLimitMiddleware:
     def __init__(self, app, limits): ...

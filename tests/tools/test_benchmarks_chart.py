@@ -6,11 +6,7 @@ from shutil import copy
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import pytest
-
 from benchmark_program import ROOT, SMALL, run
-
-pytestmark = pytest.mark.once
 
 FIGURES = ("docs/from_runs.py", "figures")
 SVG = "{http://www.w3.org/2000/svg}"

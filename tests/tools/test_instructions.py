@@ -8,8 +8,6 @@ import pytest
 
 from benchmark_program import run
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not on the PATH: nothing counts instructions")
 def test_instructions_are_counted_beside_their_target(tmp_path: Path) -> None:

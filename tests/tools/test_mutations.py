@@ -18,8 +18,6 @@ from ratelimit_mw.algorithms import bucket as delay
 from ratelimit_mw.stores import group
 from ratelimit_mw.stores.redis import hash_slots
 
-pytestmark = pytest.mark.once
-
 MUTATIONS = load()
 INSTALLED = Path(ratelimit_mw.__file__).parent
 DECIDING = [

@@ -6,8 +6,6 @@ import pytest
 
 from parsers.targets import SEEDS, TARGETS
 
-pytestmark = pytest.mark.once
-
 BYTES = b'/.,;="[]:% \t\n\r\0{}a1\xff\xc3'
 
 

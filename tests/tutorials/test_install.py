@@ -1,6 +1,6 @@
 """Runs each command of the page on installing, into a folder of its own. The wheel is in a folder, not in an index.
 
-This needs the network, like the tutorials; `tox -e once` runs it.
+This needs the network, like the tutorials; `tox -e py313` runs it.
 """
 
 import os
@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs/how-to/install.md").read_text("utf-8")

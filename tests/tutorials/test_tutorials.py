@@ -1,7 +1,7 @@
 """Tests that the tutorial for each framework ends in a 429, in an empty folder and a new virtual environment.
 
 The package comes from this checkout, and the packages that it is used with from the package index, so this needs the
-network; `tox -e once` runs it.
+network; `tox -e py313` runs it.
 """
 
 import os
@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs/tutorial/first-app.md").read_text("utf-8")

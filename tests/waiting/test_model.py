@@ -15,7 +15,7 @@ from ratelimit_mw.testing import Clock
 from waiting.model import Ask, Bucket, Outcome, outcomes
 from waiting.simulated_loop import ToldLoop, run_told
 
-pytestmark = [pytest.mark.once, pytest.mark.one_redis]
+pytestmark = pytest.mark.one_redis
 
 MS = 1000  # microseconds
 SECOND = 1000 * MS

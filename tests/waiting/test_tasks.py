@@ -13,8 +13,6 @@ from ratelimit_mw import AsyncLimiter, MemoryStore, Verdict
 from ratelimit_mw.stores.redis import AsyncRedisStore
 from waiting.simulated_loop import run_told
 
-pytestmark = pytest.mark.once
-
 TASKS = 200
 PACE = "500/second burst 1 using gcra"
 INTERVAL = 2000  # microseconds

@@ -10,8 +10,6 @@ from web.faces import ASGI
 from web.scenario import Scenario
 from web.table import ALL_ROWS, RecordingAsyncRedis, RecordingRedis, play, tell_time
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize("face", ["fastapi", "flask"])
 @pytest.mark.parametrize("scenario", ALL_ROWS)

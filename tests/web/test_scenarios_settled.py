@@ -8,8 +8,6 @@ from redis_servers import RedisServer
 from web.scenario import Scenario
 from web.table import ALL_ROWS, RecordingAsyncRedis, play, tell_time
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(autouse=True)
 def _no_proxy_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

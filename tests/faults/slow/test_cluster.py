@@ -10,7 +10,7 @@ from ratelimit_mw.stores.redis.hash_slots import slot
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.promise(6)]
+pytestmark = [pytest.mark.promise(3), pytest.mark.promise(8), pytest.mark.promise(6)]
 
 Tell = Callable[[float], None]
 

@@ -13,7 +13,7 @@ from faults.load import SLACK, Load, Seen
 from faults.servers import leaves_nothing
 from redis_servers import RedisServer
 
-pytestmark = [pytest.mark.once, pytest.mark.promise(8)]
+pytestmark = pytest.mark.promise(8)
 
 DEFAULT_TIMEOUT = 0.05  # seconds
 AT_ONCE = 200

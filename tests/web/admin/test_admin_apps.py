@@ -14,7 +14,7 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.cli import main
 from ratelimit_mw.http.request import Request
 
-pytestmark = [pytest.mark.once, pytest.mark.one_redis]
+pytestmark = pytest.mark.one_redis
 
 UNANSWERED = (
     f"user_of_state found no key for this request, so ip=192.0.2.7 counts in the key 'call:{__name__}:user_of_state | "

@@ -25,7 +25,7 @@ from ratelimit_mw.cli import main
 from ratelimit_mw.fastapi import RateLimit as Dependency
 from ratelimit_mw.starlette import RateLimit, exempt, limit
 
-pytestmark = [pytest.mark.once, pytest.mark.one_redis]
+pytestmark = pytest.mark.one_redis
 
 HOUR = "9/hour using fixed_window"
 CLIENT = "192.0.2.7"

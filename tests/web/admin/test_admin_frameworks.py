@@ -35,7 +35,7 @@ from ratelimit_mw.flask import endpoint_limits as marks
 from ratelimit_mw.flask import exempt as flask_exempt
 from ratelimit_mw.flask import limit as flask_limit
 
-pytestmark = [pytest.mark.once, pytest.mark.one_redis]
+pytestmark = pytest.mark.one_redis
 
 LOGIN = ["--request", "POST /login/7", "--ip", "192.0.2.7"]
 LATE = (

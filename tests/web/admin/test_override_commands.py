@@ -29,8 +29,6 @@ from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.testing import Control, freeze
 
-pytestmark = pytest.mark.once
-
 SEARCH = "2/hour using fixed_window"
 CLIENT = "192.0.2.7"
 NOW = 4_102_444_800.0  # the year 2100, so that what is set has not ended by the clock of the app

@@ -11,8 +11,6 @@ import pytest
 from message_codes import plain
 from ratelimit_mw.django import checks as django_checks
 
-pytestmark = pytest.mark.once
-
 PROJECT = """
 SECRET_KEY = "x"
 ROOT_URLCONF = "urls"

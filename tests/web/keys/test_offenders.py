@@ -23,7 +23,7 @@ from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.memory import MemoryStore
 from ratelimit_mw.stores.redis import RedisStore
 
-pytestmark = [pytest.mark.once, pytest.mark.one_redis]
+pytestmark = pytest.mark.one_redis
 
 OFTEN = [f"often-{number}" for number in range(20)]
 

@@ -58,8 +58,6 @@ from web.scenario import Step
 from web.slots.test_delays import PACED, SLOW
 from web.websocket_talk import chat
 
-pytestmark = pytest.mark.once
-
 Labels = tuple[str, ...]
 PATIENT = 60.0  # seconds
 TURNS = 100_000  # turns of an event loop

@@ -26,8 +26,6 @@ from web.faces import FACES
 from web.scenario import Send, Step
 from web.websocket_talk import Echo, Wire, says
 
-pytestmark = pytest.mark.once
-
 BOB = "192.0.2.7"
 SETTINGS = {
     "limits": "2/hour",

@@ -23,8 +23,6 @@ from ratelimit_mw.testing import Clock
 from redis_servers import RedisServer
 from stores.opened import threads
 
-pytestmark = pytest.mark.once
-
 SLOW = 1_000_000_000  # seconds; far less than a unit drains in one second
 REQUESTS = 10_000
 SOME = REQUESTS if PROOF else 1_000  # over Redis, where each request makes calls to the server

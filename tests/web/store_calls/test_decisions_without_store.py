@@ -9,8 +9,6 @@ from redis_servers import RedisServer
 from web.serving import Serving, over_asgi, over_wsgi
 from web.store_calls.test_one_round_trip import commands
 
-pytestmark = pytest.mark.once
-
 PATIENT = 5.0  # seconds for the store; a busy machine must not cause local decisions
 
 
