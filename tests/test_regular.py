@@ -1,7 +1,6 @@
 """Every regular expression of the package takes linear time for every text."""
 
 import ast
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,14 +89,10 @@ def text_of(node: ast.expr, constants: dict[str, str]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(("place", "pattern"), [*patterns()], ids=lambda text: text[:60])
-def test_every_pattern_is_linear(place: str, pattern: str) -> None:
-    re.compile(pattern)
-    assert is_linear(pattern), place
-
-
-def test_patterns_are_found() -> None:
-    assert [*patterns()]
+def test_every_pattern_is_linear() -> None:
+    found = [*patterns()]
+    assert found
+    assert [place for place, pattern in found if not is_linear(pattern)] == []
 
 
 @pytest.mark.parametrize(

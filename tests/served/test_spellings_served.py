@@ -11,15 +11,18 @@ from spellings.targets import random_targets, seeds
 pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
 SERVERS = {**ASGI_SERVERS, **WSGI_SERVERS, **WITH_SCRIPT_NAME}
-STEP, RANDOM = (1, 100) if PROOF else (5, 40)  # a fifth of the named spellings, so each is sent to three servers
+# between them, they read a target in each of the ways that are known; the others run in the proof
+SOME = ("uvicorn-h11", "uvicorn-httptools", "hypercorn", "granian", "gunicorn", "uwsgi", "waitress", "gunicorn-root")
+NAMES = [*SERVERS] if PROOF else [*SOME]
+STEP, RANDOM = (1, 100) if PROOF else (4, 40)  # a quarter of the named spellings, so each is sent to two servers
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_no_spelling_reaches_an_endpoint_without_its_limit(name: str) -> None:
     escapes, reached = [], 0
     with SERVERS[name]("spelled_asgi:app" if name in ASGI_SERVERS else "spelled_wsgi:app") as server:
         port = int(server.url.rpartition(":")[2])
-        for target in [*[*seeds()][list(SERVERS).index(name) % STEP :: STEP], *random_targets(name, RANDOM)]:
+        for target in [*[*seeds()][NAMES.index(name) % STEP :: STEP], *random_targets(name, RANDOM)]:
             if b"\r" in target or b"\n" in target:
                 continue  # the server would read two requests
             written = b"/api" + target if name in WITH_SCRIPT_NAME else target

@@ -8,6 +8,7 @@ import fakeredis
 import pytest
 from redis import Redis
 
+from profiles import PROOF
 from ratelimit_mw import Charge, FixedWindow, Limit, StoreError, admin, parse
 from ratelimit_mw.algorithms import SCRIPTED
 from ratelimit_mw.algorithms.ban import Ban
@@ -93,7 +94,7 @@ def test_cluster_lists_the_keys_that_a_peek_refuses(algorithm: str, redis_cluste
     finds_what_a_peek_refuses(algorithm, redis_cluster.url)
 
 
-@each_algorithm
+@pytest.mark.parametrize("algorithm", SCRIPTED if PROOF else ["gcra", "ban", "concurrency"])  # fakeredis is slow
 def test_server_without_msgpack_lists_the_keys_that_a_peek_refuses(algorithm: str) -> None:
     finds_what_a_peek_refuses(algorithm, fakeredis.FakeRedis())
 

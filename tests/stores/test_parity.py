@@ -17,7 +17,7 @@ from stores.model_store import ModelStore
 from stores.random_steps import RandomSteps
 
 STEPS = 20_000 if PROOF else 1_000  # per algorithm and server
-ON_FAKEREDIS = 500  # fakeredis is slow
+ON_FAKEREDIS = 500 if PROOF else 250  # fakeredis is slow
 Record = Callable[[str, object], None]
 ROUND = 250  # steps with the same limits
 SEED = int(os.environ.get("TEST_SEED", SystemRandom().randrange(10**9)))  # a failure message contains it

@@ -18,7 +18,7 @@ import pytest
 from redis_servers import RedisServer
 from test_layers import RANK
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 COPIED = ["ratelimit_mw", "tests", "docs", "examples", "benchmarks"]
 ROW = re.compile(r"^\| `([^`]+)` \| (.+) \| `([^`]+)` \|$", re.MULTILINE)
