@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import lru_cache, partial
-from typing import Final
+from typing import Any, Final, cast
 
 from msgspec.structs import force_setattr, replace
 
@@ -197,21 +197,21 @@ class LimitSet:
         self.has_queue: Final = any(limit.queue for limit in self.known_limits)
         self.may_await: Final = bool(self.callables) or self.may_delay or self.has_queue
 
-    # these caches are made when they are needed, because most rules need none of them
-
     @cached_property
-    def _compiled_choice(self) -> Callable[[tuple[LimitSpec, ...]], Sequence[CompiledLimit]]:
-        return lru_cache(_CACHE_SIZE)(self._compile_chosen)
+    def _compiled(self) -> Callable[..., Any]:
+        """Calls a function, or returns its cached result. Made when it is needed, because most rules need no cache."""
+        return lru_cache(_CACHE_SIZE)(lambda compile_, *given: compile_(*given))
 
-    @cached_property
-    def overridden(self) -> Callable[[CompiledLimit, str], Sequence[CompiledLimit]]:
-        """Returns the limits in a text, in place of those of this rule. See `_compile_override`."""
-        return lru_cache(_CACHE_SIZE)(self._compile_override)
+    def overridden(self, limit: CompiledLimit, text: str) -> Sequence[CompiledLimit]:
+        """Return the limits in a text, in place of those of this rule. See `_compile_override`."""
+        return cast("Sequence[CompiledLimit]", self._compiled(self._compile_override, limit, text))
 
-    @cached_property
-    def in_shadow(self) -> Callable[[CompiledLimit], CompiledLimit]:
-        """Returns a limit of this rule as it would be with `shadow`."""
-        return lru_cache(_CACHE_SIZE)(self._compile_shadow)
+    def in_shadow(self, limit: CompiledLimit) -> CompiledLimit:
+        """Return a limit of this rule as it would be with `shadow`."""
+        return cast("CompiledLimit", self._compiled(self._compile_shadow, limit))
+
+    def _compiled_choice(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
+        return cast("Sequence[CompiledLimit]", self._compiled(self._compile_chosen, specs))
 
     def _compile_key(self) -> Key:
         return Key(self._key, self.settings.ipv6_prefix)

@@ -411,7 +411,7 @@ def test_cache_of_callable_results_is_bounded() -> None:
     (group,) = [lines for lines in app._gate.rule_set.limit_sets if lines.name == "ruled"]
     for _ in range(2100):
         Server().ask(app)
-    compiled: Any = group._compiled_choice
+    compiled: Any = group._compiled
     assert compiled.cache_info().currsize == compiled.cache_info().maxsize == 1024
     choice: Any = group._selector
     assert choice._parsed.cache_info().currsize == choice._parsed.cache_info().maxsize == 1024
