@@ -24,7 +24,7 @@ from replay.replayed import (
     write,
 )
 
-LENGTH = 5000 if PROOF else 1250  # of each of 64 logs: 80,000 lines; 320,000 in the proof
+LENGTH = 5000 if PROOF else 600  # of each of 64 logs: 38,400 lines; 320,000 in the proof
 CALL = "call:replay.replayed:"
 RUN = [f"{CALL}{name}=run" for name in ("device_of", "plan_of", "limits_of", "cost_of", "is_search")]
 SEARCH = {"name": "search", "path": "/search", "limits": "6/minute using gcra"}
