@@ -13,8 +13,7 @@ import pytest
 from function_calls import function_calls
 from ratelimit_mw import Charge, ConfigError, Decision, FixedWindow, MemoryStore, parse
 from ratelimit_mw.core import log as notices
-from ratelimit_mw.core.identity import bucket_key, encode_part, identity_hash, key_tagger
-from ratelimit_mw.core.memo import Memo
+from ratelimit_mw.core.identity import bucket_key, encode_part, key_tagger
 from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.engine import refusal_log as refusals_log
 from ratelimit_mw.http.callables import cost_result
@@ -77,26 +76,12 @@ def remembered_peers(bound: int) -> None:
     assert ClientIPResolver(["10.0.0.0/8"], "x-forwarded-for")._read_peer.cache_info().maxsize == bound
 
 
-def tags_for(secret: str) -> Memo[str, str | None]:
-    """Return the remembered tags of a secret that no other test uses."""
-    return ActiveOverrides().tags(64, key_tagger(secret, plain=False))
-
-
 def a_remembered_address(bound: int) -> None:
-    tags, client = tags_for("of the length of an address"), "192.0.2.1"
+    overrides, client = ActiveOverrides(), "192.0.2.1"
+    tags = overrides.remembered(overrides.tagger(64, key_tagger("", plain=True)))
     for length, kept in ((bound + 1, 0), (bound, 1)):
-        tag = f"{{{identity_hash('of the length of an address')(f'ip={client}')}}}"
-        assert tags[client.rjust(length)] == (tag if kept else None)
+        assert tags[client.rjust(length)] == (f"{{ip={client}}}" if kept else None)
         assert len(tags) == kept
-
-
-def remembered_addresses(bound: int) -> None:
-    tags = tags_for("of the number of addresses")
-    for number in range(bound):
-        tags[f"10.0.{number >> 8}.{number & 255}"]
-    assert len(tags) == bound
-    tags["192.0.2.1"]
-    assert [*tags] == ["192.0.2.1"]
 
 
 def remembered_charges(bound: int) -> None:
@@ -199,8 +184,7 @@ ROWS: dict[str, Callable[[int], None]] = {
     "entry of such a list": an_entry,
     "proxies in a row": proxies,
     "peers that are remembered": remembered_peers,
-    "text of an address whose hash is remembered": a_remembered_address,
-    "addresses whose hashes a process remembers": remembered_addresses,
+    "text of an address whose charges are remembered": a_remembered_address,
     "addresses whose charges a process remembers": remembered_charges,
     "all `Cookie` headers": cookies,
     "value of a key, unhashed": a_value,

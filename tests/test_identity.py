@@ -114,11 +114,6 @@ def test_hash_depends_on_the_secret() -> None:
     assert len(set(keys)) == 3
 
 
-def test_rules_share_one_function_so_that_they_share_the_tags_of_clients_also_after_a_reload() -> None:
-    assert key_tagger("one", plain=False) is key_tagger("one", plain=False)
-    assert key_tagger("one", plain=False) is not key_tagger("two", plain=False)
-
-
 @few
 @given(lists)
 def test_plain_keys_are_readable_and_end_at_the_first_brace(parts: Parts) -> None:

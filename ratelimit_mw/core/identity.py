@@ -68,7 +68,6 @@ def stored_rule(rule: str) -> str:
     return rule.removesuffix("()") if rule.startswith("@") else rule
 
 
-@cache
 def key_tagger(secret: str, *, plain: bool) -> Callable[[str], str]:
     """Return the function that makes the tag of a bucket key from an encoded identity: `{hash}`.
 

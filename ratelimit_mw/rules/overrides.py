@@ -35,8 +35,8 @@ from ratelimit_mw.rules.override_entries import (
 from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
 
 _CHUNK: Final = 100  # entries that are indexed in less than a millisecond
-_MAX_RECENT: Final = 16_384  # clients; a hash takes a third of the time of a request in memory
-_MAX_GROUPS: Final = 8192  # charges of recent clients, over all ways; making them takes a tenth of that time
+_MAX_RECENT: Final = 16_384  # clients
+_MAX_GROUPS: Final = 16_384  # charges of recent clients, over all ways; making them takes a third of a request
 _MAX_SHOWN: Final = 100  # bytes of an invalid entry
 T = TypeVar("T")
 
@@ -141,10 +141,9 @@ class ActiveOverrides:
         self.next_end = inf
         self.generation = 0
         self._index = Index()
-        self._tags: dict[tuple[int, Callable[[str], str], bool], Memo[str, str | None]] = {}
         self.groups: Final = Budget(_MAX_GROUPS)
-        self._budgets: Final = [self.groups]
-        self._addresses: Final = _Recent(self, self._has_address, self._new_budget())
+        self._recent: Final = Budget(_MAX_RECENT)
+        self._addresses: Final = _Recent(self, self._has_address, self._recent)
 
     @property
     def entries(self) -> Sequence[Override]:
@@ -156,12 +155,14 @@ class ActiveOverrides:
         """The number of entries by action."""
         return self._index.counts
 
-    def tags(self, prefix: int, tag_of: Callable[[str], str], *, are_shortest: bool = False) -> Memo[str, str | None]:
-        """Return the tags of clients by their addresses, which all rules share.
+    def tagger(
+        self, prefix: int, tag_of: Callable[[str], str], *, are_shortest: bool = False
+    ) -> Callable[[str], str | None]:
+        """Return a function that returns the tag of a client by its address.
 
-        None for a text that is no address, and for a client that an override concerns. `are_shortest`: the clients are
-        addresses in their shortest form, so one without a colon is an IPv4 address. Looking at it again would take a
-        fifth of the time.
+        It returns None for a text that is no address, and for a client that an override concerns. `are_shortest`: the
+        clients are addresses in their shortest form, so one without a colon is an IPv4 address. Looking at it again
+        would take a fifth of the time.
         """
 
         def tag(client: str) -> str | None:
@@ -171,10 +172,7 @@ class ActiveOverrides:
             found = tag_of(f"{ADDRESS}{address}")
             return None if self.concerns(client if ":" in address else address, found) else found
 
-        place = prefix, tag_of, are_shortest
-        if place not in self._tags:
-            self._tags[place] = _Recent(self, tag, self._new_budget())
-        return self._tags[place]
+        return tag
 
     def remembered(self, make: Callable[[str], T]) -> Memo[str, T]:
         """Return a memo of what `make` returns for a client, until the overrides change. `groups` bounds all such."""
@@ -204,13 +202,8 @@ class ActiveOverrides:
 
     def _changed(self) -> None:
         self.generation += 1
-        for budget in tuple(self._budgets):
-            budget.clear()
-
-    def _new_budget(self) -> Budget:
-        budget = Budget(_MAX_RECENT)
-        self._budgets.append(budget)
-        return budget
+        self.groups.clear()
+        self._recent.clear()
 
     def _has_address(self, client: str) -> bool | None:
         address = shortest(client)

@@ -20,12 +20,12 @@ class Way:
     """The charges of all requests to one place, without the client. Made once per leaf of the path tree and method.
 
     `templates`: the charges of `match`, with the key that an empty tag gives. `prefix`: the bits of an IPv6 address
-    that identify a client. `are_shortest`: see `_tags_of_addresses`. `charges(client)`: returns the charges of a
+    that identify a client. `are_shortest`: see `ActiveOverrides.tagger`. `charges(client)`: returns the charges of a
     client; None if `client` is not an address.
     `verdict`: that of a request without charges; None if nothing limits it.
     """
 
-    __slots__ = ("_is_plain", "_limits", "_tags", "_templates", "charges", "match", "policies", "rule", "verdict")
+    __slots__ = ("_is_plain", "_limits", "_tag", "_templates", "charges", "match", "policies", "rule", "verdict")
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Way:
         self.verdict: Final = Verdict(False, (), (), match.rule) if match.denied else None
         self._limits: Final[Sequence[CompiledLimit]] = match.fixed_limits or ()
         tag_of = self._limits[0].tag_of if self._limits else str
-        self._tags: Final = overrides.tags(prefix, tag_of, are_shortest=are_shortest)
+        self._tag: Final = overrides.tagger(prefix, tag_of, are_shortest=are_shortest)
         # of each charge: itself if all clients share it, else its copying method and the end of its key
         self._templates: Final[list[tuple[Charge | None, Callable[[], Charge], str]]] = [
             (template if limit.key.is_all else None, template.__copy__, template.key.removeprefix(_NO_TAG))  # type: ignore[attr-defined]  # of msgspec's structs
@@ -53,7 +53,7 @@ class Way:
 
     def new_charges(self, client: str) -> Sequence[Charge] | None:
         """Return the charges of a client, for the memo `charges`."""
-        tag = self._tags[client]
+        tag = self._tag(client)
         if tag is None:
             return None
         charges: list[Charge] = []

@@ -257,7 +257,7 @@ def test_a_tag_computed_before_a_change_is_not_kept_after_it() -> None:
         overrides.take_over(index_of((None, EXACT, "block")), 0.0)  # as another thread, while this one computes
         return f"{{{identity}}}"
 
-    tags = overrides.tags(64, tag_of)
+    tags = overrides.remembered(overrides.tagger(64, tag_of))
     tags[CLIENT]
     assert dict(tags) == {}
     assert tags[CLIENT] is None
