@@ -317,7 +317,7 @@ def test_a_forged_or_an_old_set_changes_nothing_and_is_logged_once(
     look()
     assert world.admits() == [False]
     assert caplog.text.count(OLD) == 1
-    world.store.kept = KeptOverrides(f"{int(old.version) + 9:016d}", old.text, old.mac)  # as if it was new
+    world.store.kept = KeptOverrides(f"{int(copied().version) + 9:016d}", old.text, old.mac)  # as if it was new
     look()
     look()
     assert world.admits() == [False]
