@@ -199,10 +199,12 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
 def _mention_absent(args: argparse.Namespace, found: RequestBuckets, buckets: Sequence[Bucket]) -> None:
     """If a person reads the output, print which callables found no key, and for which clients nothing is counted.
 
-    Also, which limits count elsewhere.
+    Also, which limits refuse an exempt client, and which count elsewhere.
     """
     elsewhere = [_ELSEWHERE.format(", ".join(found.elsewhere))] if found.elsewhere else []
-    for message in () if args.json else (*found.unanswered, *found.absent(buckets), *elsewhere):
+    for message in (
+        () if args.json else (*found.unanswered, *found.absent(buckets), *found.uncovered(buckets), *elsewhere)
+    ):
         print(printable(message, _MAX_ERROR), file=sys.stderr)
 
 

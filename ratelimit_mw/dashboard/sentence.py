@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from ratelimit_mw.stores.live import BLOCKED
+from ratelimit_mw.rules.plan import BLOCKLIST
 
 SETTLING: Final = 2  # the last seconds, which processes are still reporting
 LEAST_REFUSED: Final = 30  # in a minute; fewer are no problem, whatever their share
@@ -81,7 +81,7 @@ def _worst_rule(rules: Sequence[Mapping[str, Any]], seconds: Mapping[str, Rows])
         name = rule["rule"]
         rows = _settled(seconds.get(name, ()))[-_MINUTE:]
         count, total = _counts(rows)
-        if rule["mode"] == "on" and name != BLOCKED and count >= LEAST_REFUSED and count >= MUCH * total:
+        if rule["mode"] == "on" and name != BLOCKLIST and count >= LEAST_REFUSED and count >= MUCH * total:
             refused[name] = count
     return max(refused, key=lambda name: refused[name]) if refused else None
 

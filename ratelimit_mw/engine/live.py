@@ -25,7 +25,7 @@ from ratelimit_mw.metrics.sample import SAMPLE
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.contract import BaseStore, declared
 from ratelimit_mw.stores.lifecycle import after_fork_in_child, call_at_exit
-from ratelimit_mw.stores.live import BLOCKED, BY_MINUTE, BY_SECOND, CLIENTS, Counts, Report, Row, safe_name
+from ratelimit_mw.stores.live import BY_MINUTE, BY_SECOND, CLIENTS, Counts, Report, Row, safe_name
 from ratelimit_mw.stores.local_board import LocalBoard
 from ratelimit_mw.stores.url import open_store
 
@@ -210,7 +210,7 @@ class LiveReporter:
         second = int((self._last + now) / 2)  # a late report counts where most of its requests were
         self._last, self._first = now, None
         sample = SAMPLE.drain()
-        by_rule = _by_rule(added, sample.shadowed, sample.blocked)
+        by_rule = _by_rule(added, sample.shadowed)
         rows = {}
         if by_rule:
             rows = {
@@ -248,15 +248,12 @@ class LiveReporter:
         )
 
 
-def _by_rule(added: Mapping[Any, int], shadowed: Counter[str], blocked: Counter[str]) -> Mapping[str, Counts]:
-    """Return what was counted, by rule; `blocked`: in that of the blocklist."""
+def _by_rule(added: Mapping[Any, int], shadowed: Counter[str]) -> Mapping[str, Counts]:
+    """Return what was counted, by rule."""
     parts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), shadowed
     for (name, labels), count in added.items():
         if count > 0 and name == REQUESTS.name:
             parts[labels[1] != "admitted"][labels[0]] += count
-    moved = blocked & parts[1]
-    parts[1].subtract(moved)
-    parts[1][BLOCKED] += moved.total()
     rules = dict.fromkeys(rule for part in parts for rule, count in part.items() if count)
     return {safe_name(rule) or OTHER: (parts[0][rule], parts[1][rule], parts[2][rule]) for rule in rules}
 

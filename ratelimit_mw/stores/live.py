@@ -93,9 +93,6 @@ class AsyncLiveKeeper(Protocol):
         ...
 
 
-BLOCKED: Final = "blocklist"  # the rule of requests that no limit refused, but a block
-
-
 def safe_name(name: str) -> str:
     """Return a name as UTF-8 can encode it, without the separators of a slot, and not too long."""
     return name.translate(_UNWANTED)[:MAX_NAME].encode("utf-8", "replace").decode()

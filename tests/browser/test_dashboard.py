@@ -18,6 +18,8 @@ import pytest
 from browser.devtools import BEYOND, Page, browser
 from web_servers import WebServer, serve_uvicorn
 
+pytestmark = pytest.mark.one_redis  # other tests compare what the servers keep
+
 APPS = Path(__file__).resolve().parents[1] / "apps"
 SECRET = "0123456789abcdef"
 WORKERS = 3

@@ -111,10 +111,10 @@ def test_the_first_report_is_dated_by_the_time_of_the_first_count(process: Proce
 
 def test_blocked_requests_are_no_refusals_of_the_rule(process: Process) -> None:
     count_decision(verdict(spent=True))
-    count_decision(Verdict(False, (), (), "login"))
+    count_decision(Verdict(False, (), (), "login"))  # lacks the key
     count_decision(Verdict(False, (), (), "blocklist"))
     process.tick()
-    assert process.seconds() == {1_800_000_000: {"login": (0, 1, 0), "blocklist": (0, 2, 0)}}
+    assert process.seconds() == {1_800_000_000: {"login": (0, 2, 0), "blocklist": (0, 1, 0)}}
 
 
 def test_a_shadow_limit_counts_for_its_own_rule_once_a_request(process: Process) -> None:
