@@ -109,8 +109,8 @@ def browser(folder: Path) -> Iterator[Page]:
         )
     try:
         port = _port(folder / "DevToolsActivePort", process)
-        # While a test does other things for some seconds, no call receives. With a bounded queue, the events of the page
-        # would then fill it, and the pong behind them would not be read: the socket closes itself after 40 seconds.
+        # While a test does other things, no call receives. The events of the page would fill a bounded queue, so that a
+        # pong behind them would not be read, and the socket would close itself after 40 seconds.
         with connect(_address(port), max_size=None, max_queue=None, ping_interval=None) as socket:
             yield Page(socket)
     finally:

@@ -114,7 +114,7 @@ def test_page_shows_what_the_data_says(page: Page) -> None:
             f"requests\n{sum(last):.0f} /s\n182/s this time yesterday",
             f"refused\n{last[1]:.0f} /s\n{100 * last[1] / sum(last):.0f} %; 0.1 % yesterday",
             "clients limited now\n16\n14 of them by login",
-            "Redis, 99 of 100 calls\n0.9 ms\nlimit 50 ms",
+            "Redis, 99 of 100 calls within\n0.9 ms\nlimit 50 ms",
             "decided without Redis\n0 /s",
             "waiting\n2\nin the queue of export",
         ]

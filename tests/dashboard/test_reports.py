@@ -15,7 +15,7 @@ from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.live import LIVE, LOCAL_BOARD, LiveReporter, ProcessInfo, board_of
-from ratelimit_mw.metrics.recording import count_decision
+from ratelimit_mw.metrics.recording import STORE_CALLS, count_decision
 from ratelimit_mw.metrics.registry import COUNTS
 from ratelimit_mw.metrics.sample import ALL, MOST, SAMPLE, ClientSample, checksum
 from ratelimit_mw.settings import Settings
@@ -164,6 +164,7 @@ def test_a_process_says_how_it_is(process: Process) -> None:
     assert text is not None
     info = json.decode(text, type=ProcessInfo)
     assert (info.digest, info.away, info.since) == ("c45ec6ea", 1_800_000_001.02, 1_800_000_000.02)
+    assert info.in_force == 1_800_000_000.02
     first = process.board.calls[0][0].text
     assert first is not None
     assert json.decode(first, type=ProcessInfo).without == 1
@@ -171,6 +172,20 @@ def test_a_process_says_how_it_is(process: Process) -> None:
     last = process.board.calls[-1][-1].text
     assert last is not None
     assert json.decode(last, type=ProcessInfo).away is None
+
+
+def test_a_process_says_since_when_it_has_its_settings_and_how_long_calls_took(process: Process) -> None:
+    process.tick()
+    for digest in ("0a1b2c3d", "0a1b2c3d"):
+        process.reporter.use(process.board, digest, is_async=False)
+        for seconds in (0.0004, 0.0005, 0.02, 7.0):
+            STORE_CALLS.record("take", seconds)
+        process.tick()
+        text = process.board.calls[-1][-1].text
+        assert text is not None
+        info = json.decode(text, type=ProcessInfo)
+        assert (info.digest, info.in_force) == ("0a1b2c3d", 1_800_000_001.02)
+        assert (info.calls, info.bounds) == (4, {"0.0005": 2, "0.025": 1, "+Inf": 1})
 
 
 def test_a_process_that_ends_takes_itself_away(process: Process) -> None:
