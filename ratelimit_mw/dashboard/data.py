@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from math import isfinite
 from typing import Any, Final
 
@@ -104,24 +105,21 @@ def _store(snapshot: Snapshot, settings: Settings, fresh: Sequence[Any]) -> Data
         "kind": kind,
         "since": min(away, default=None),
         "call": sum(info.call_seconds for info in fresh) / calls if calls else None,
-        "p99": _p99(fresh),
+        "p99": _p99(fresh, settings.store_timeout),
         "timeout": settings.store_timeout,
         "without": float(sum(info.without for info in fresh)),
         "meaning": _meaning(settings, max(1, len(snapshot.processes)), kind) if away else "",
     }
 
 
-def _p99(fresh: Sequence[ProcessInfo]) -> float | None:
-    """Return the time within which 99 of 100 calls of the store were answered; None if too few are known to be."""
+def _p99(fresh: Sequence[ProcessInfo], timeout: float) -> float | None:
+    """Return the time within which 99 of 100 calls of the store were answered; None if there was no call."""
     counts = Counter[str]()
     for info in fresh:
         counts.update(info.bounds)
-    answered, wanted = 0, 0.99 * counts.total()
-    for bound, label in zip(BOUNDS, BOUND_LABELS, strict=False):
-        answered += counts[label]
-        if answered and answered >= wanted:
-            return bound
-    return None
+    bounds = (*BOUNDS, max(BOUNDS[-1], timeout))
+    upto = zip(bounds, accumulate(counts[label] for label in BOUND_LABELS), strict=True)
+    return next((bound for bound, answered in upto if answered and answered >= 0.99 * counts.total()), None)
 
 
 def kind_of(store: object) -> str:

@@ -159,11 +159,11 @@ class Reader:
 
     def _since(self, processes: Sequence[tuple[int, ProcessInfo]]) -> Mapping[str, float]:
         """Return since when a process has had each of the latest settings, as far as this reader has seen."""
+        since = dict(self._settings_since)
         for _, info in processes:
             if info.in_force:
-                self._settings_since[info.digest] = min(info.in_force, self._settings_since.get(info.digest, inf))
-        latest = sorted(self._settings_since.items(), key=lambda pair: pair[1])[-_SETTINGS:]
-        self._settings_since = dict(latest)
+                since[info.digest] = min(info.in_force, since.get(info.digest, inf))
+        self._settings_since = dict(sorted(since.items(), key=lambda pair: pair[1])[-_SETTINGS:])
         return self._settings_since
 
     def _read_counts(self, now: float) -> Sequence[tuple[int, ProcessInfo]]:

@@ -437,7 +437,7 @@ def test_a_program_may_ask_with_the_secret_only(world: World) -> None:
         ({"0.001": 99, "0.1": 1}, 0.001),
         ({"0.001": 98, "0.1": 2}, 0.1),
         ({"0.0005": 1}, 0.0005),
-        ({"0.001": 1, "+Inf": 1}, None),
+        ({"0.001": 1, "+Inf": 1}, 5.0),  # the timeout
     ],
 )
 def test_the_time_of_99_of_100_calls_is_that_of_all_processes(

@@ -128,6 +128,7 @@ def test_a_shadow_limit_counts_for_its_own_rule_once_a_request(process: Process)
     assert process.seconds() == {1_800_000_000: {"default": (1, 0, 0), "search": (0, 0, 1), "other": (0, 0, 1)}}
 
 
+@pytest.mark.promise(8)
 def test_reports_that_the_store_did_not_receive_are_sent_again(process: Process) -> None:
     process.board.error = StoreError("no answer")
     count_decision(verdict())
@@ -142,6 +143,7 @@ def test_reports_that_the_store_did_not_receive_are_sent_again(process: Process)
     assert [one.number for one in process.board.calls[-1]] == [4]
 
 
+@pytest.mark.promise(8)
 def test_reports_are_kept_for_a_minute_and_sent_ten_at_a_time(process: Process) -> None:
     process.board.error = StoreError("no answer")
     for _ in range(70):
