@@ -28,8 +28,8 @@ def report_lines(report: Report) -> Iterator[str]:
         if recommended := list(recommended_rows(report)):
             yield ""
             yield from _aligned([("recommended", "the line for the settings"), *recommended], "<<")
-            yield from _table_of("it would refuse", victim_rows(report))
-        yield from _table_of("may be an office, so it counts as honest", office_rows(report))
+            yield from _table_of("refused", "client", victim_rows(report))
+        yield from _table_of("honest", "may be an office", office_rows(report))
 
 
 def total(report: Report) -> str:
@@ -80,10 +80,10 @@ def _count(value: int, noun: str) -> str:
     return f"{number(value)} {noun}" if value == 1 else f"{number(value)} {noun}s"
 
 
-def _table_of(heading: str, rows: Iterator[tuple[str, str, str]]) -> Iterator[str]:
+def _table_of(heading: str, client: str, rows: Iterator[tuple[str, str, str]]) -> Iterator[str]:
     if found := list(rows):
         yield ""
-        yield from _aligned([(heading, "client", ""), *found], "<<<")
+        yield from _aligned([(heading, client, "what it sent"), *found], "<<<")
 
 
 def moment(time: float) -> str:
