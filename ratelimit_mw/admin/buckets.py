@@ -96,12 +96,11 @@ class RequestBuckets(Struct, frozen=True):
             if as_text(self.results[call]) is None
         ]
 
-    def uncovered(self, buckets: Sequence[Bucket]) -> Iterator[str]:
-        """Yield a message for each limit that refuses, although the client is exempt in others."""
-        rows = list(zip(self.keys, self.names, self.roles, buckets, strict=False))
-        for one in self.overrides:
-            for (key, identity), name, role, bucket in rows if one.action == "exempt" else ():
-                if bucket.retry_after and role == "limit":
+    def uncovered(self, buckets: Sequence[Bucket], exemptions: Iterable[Override]) -> Iterator[str]:
+        """Yield a message for each limit that refuses, although the client is exempt where other keys count it."""
+        for one in exemptions:
+            for (key, identity), name, role, bucket in zip(self.keys, self.names, self.roles, buckets, strict=False):
+                if bucket.retry_after and role == "limit" and one.rule is None:
                     yield _UNCOVERED.format(name=name, id=one.id, who=one.who, key=key.text, identity=identity)
 
     def absent(self, buckets: Sequence[Bucket]) -> Iterator[str]:

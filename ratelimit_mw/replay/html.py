@@ -233,7 +233,7 @@ def _suggested(report: Report) -> Iterator[str]:
         ("Clients that these would refuse", victim_rows(report)),
         ("Clients that may be offices, and count as honest", office_rows(report)),
     ):
-        if described := [[(rule, "name"), (client, "name"), (text, "wrap")] for rule, client, text in found]:
+        if described := [[(text, "name") for text in row] for row in found]:
             yield f"<h3>{title}</h3>"
             yield _table([("rule", ""), ("client", ""), ("user agents, paths and times", "")], described)
 

@@ -374,7 +374,7 @@ def test_page_says_that_the_store_is_away(page: Page) -> None:
         assert text(page, "#said") == "Redis has not replied since 11:41:50. The app serves all."
         tiles = page.value(ROWS.format("#tiles"))
         assert tiles[3:5] == [
-            "Redis, 99 of 100 calls\n\u2013 ms\nno reply",
+            "Redis, 99 of 100 calls within\n\u2013 ms\nno reply",
             "decided without Redis\n170 /s\ncounted in each process",
         ]
         click(page, "What to do")

@@ -462,9 +462,10 @@ def test_settings_that_a_process_has_since_are_a_change(world: World) -> None:
 
 
 def test_a_client_that_is_refused_on_many_paths_may_be_an_office(world: World) -> None:
+    now = world.now = time.time()
     for client, paths in (("192.0.2.7", 5), ("192.0.2.8", 4)):
         key = f"{{ip={client}}}:login"
-        some = [Refusal(key, "5/60s", NOW + 50.0, 1.0, "GET", f"/{number}?at={number}") for number in range(paths)]
+        some = [Refusal(key, "5/60s", now, 1.0, "GET", f"/{number}?at={number}") for number in range(paths)]
         world.store.add_refused({key: paths}, [*some, some[0]])
     found = {one["key"]: one["note"] for one in world.data()["refused_most"]}
     assert found == {"ip=192.0.2.7": "5 paths lately: an office?", "ip=192.0.2.8": ""}

@@ -29,6 +29,7 @@ from ratelimit_mw.django.management.commands.ratelimit import Command
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.http.scopes import scope_from_parts
+from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Control, freeze
 
 pytestmark = pytest.mark.once
@@ -337,6 +338,7 @@ class Commands:
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
+        SQLiteStore(folder / "limits.db").close()
         self.path = folder / "limits.json"
         login = {"name": "login", "path": "/login", "limits": "1/hour", "key": "ip"}
         self.settings = {"limits": "5/minute", "key": "user | ip", "store": f"sqlite://{folder}/limits.db"}
