@@ -88,7 +88,7 @@ def test_narrow_window_shows_rows_as_cards(page: Page, report: Path) -> None:
         "198.51.100.8",
         "2,444",
         "11-15 06:33:40 to 11-15 09:19:56",
-        "POST /login",
+        "GET /login",
         "200 500",
         "1",
     ]
