@@ -105,10 +105,9 @@ def _since(seconds: Rows, minutes: Rows) -> float | None:
     if start > 0 or not rows:
         return _first_refusal(rows[start:])
     earlier = [row for row in minutes if row[0] < rows[0][0]]
-    start = _start(earlier, 1)
-    if start == 0 and len(earlier) >= _DAY // _MINUTE - _LOOK:
-        return None
-    return _first_refusal([*earlier[start:], *rows])
+    first = _first_refusal([*earlier[_start(earlier, 1) :], *rows])
+    is_older = first is not None and len(earlier) >= _DAY // _MINUTE - _LOOK and first < earlier[_LOOK][0]
+    return None if is_older else first
 
 
 def _start(rows: Rows, step: int) -> int:
