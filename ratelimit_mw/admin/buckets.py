@@ -37,7 +37,10 @@ _UNANSWERED: Final = (
     "{call} found no key for this request, so {identity} counts in the key {key!r}; describe the request with "
     "--header, --user or --ip"
 )
-_USER: Final = f"; `user` is the first of {', '.join(USER_NAMES)} that the app's user has, in Django the primary key"
+_UNCOVERED: Final = (
+    "{name} refuses, although override {id} exempts {who}: {name} counts by {key}, as {identity}; exempt that, too"
+)
+USER_IS: Final = f"; `user` is the first of {', '.join(USER_NAMES)} that the app's user has, in Django the primary key"
 
 
 class Bucket(Struct, frozen=True):
@@ -93,6 +96,13 @@ class RequestBuckets(Struct, frozen=True):
             if as_text(self.results[call]) is None
         ]
 
+    def uncovered(self, buckets: Sequence[Bucket], exemptions: Iterable[Override]) -> Iterator[str]:
+        """Yield a message for each limit that refuses, although the client is exempt where other keys count it."""
+        for one in exemptions:
+            for (key, identity), name, role, bucket in zip(self.keys, self.names, self.roles, buckets, strict=False):
+                if bucket.retry_after and role == "limit" and one.rule is None:
+                    yield _UNCOVERED.format(name=name, id=one.id, who=one.who, key=key.text, identity=identity)
+
     def absent(self, buckets: Sequence[Bucket]) -> Iterator[str]:
         """Yield a message for each client's identity that has no bucket. `buckets`: those of `charges`."""
         by_key: dict[tuple[Key, str], list[tuple[str, Bucket]]] = {}
@@ -102,7 +112,7 @@ class RequestBuckets(Struct, frozen=True):
             if not any(bucket.exists for _, bucket in named):
                 limits = ", ".join(name for name, _ in named)
                 text = _ABSENT.format(key=key.text, identity=identity, limits=limits)
-                yield f"{text}{_USER}" if key.may_read_user else text
+                yield f"{text}{USER_IS}" if key.may_read_user else text
 
 
 def find_buckets(
@@ -156,7 +166,7 @@ def _find_buckets(
         applied |= {one.id: one for one in override_sets[0].applied(limits, request, route, results)}
         for overrides in override_sets:
             plan = make_plan(match, request, results, overrides)
-            is_blocked |= plan.denied_source == "store"
+            is_blocked |= plan.is_blocked
             for charge, compiled in zip(plan.charges, plan.compiled_limits, strict=True):
                 if compiled.policy.name in missing:
                     continue

@@ -5,7 +5,6 @@
 
 import time
 from collections.abc import Sequence
-from secrets import token_hex
 from typing import Final, Literal, get_args
 
 from msgspec import Struct
@@ -75,11 +74,12 @@ def set_override(
     rule = checked_rule(target, rule)
     if not everyone:
         check_reach(target, rule, who, action)
-    override = Override(token_hex(4), rule, who, action, limits, until, note, by)
     what = f"limits {limits} for" if action == "limits" else action
     of_rule = "" if rule is None else f" in {rule}"
+    change = new_change(f"{what} {who}{of_rule} for {shown_duration(duration)}", note, by)
+    override = Override(change.id, rule, who, action, limits, until, note, by)
     with opened_set(target) as kept:
-        kept.edit(new_change(f"{what} {who}{of_rule} for {shown_duration(duration)}", note, by), _replacing(override))
+        kept.edit(change, _replacing(override))
     return override
 
 
@@ -146,10 +146,11 @@ def switched(
     """Do what `switch` does. Return the switches that are in force then, and those that have ended or been replaced."""
     rule, (note, by) = checked_rule(target, rule), signature(note, by)
     what = f"switch {state}" if rule is None else f"switch {state} {rule}"
-    edit: Edit = _switching_on(rule)
     if state != "on":
         what = f"{what} for {shown_duration(checked_duration(duration))}"
-        edit = _replacing(Override(token_hex(4), rule, EVERYONE, state, None, time.time() + duration, note, by))
+    change, edit = new_change(what, note, by), _switching_on(rule)
+    if state != "on":
+        edit = _replacing(Override(change.id, rule, EVERYONE, state, None, time.time() + duration, note, by))
     ended: Sequence[Override] = ()
 
     def edit_and_keep(entries: Sequence[Override]) -> tuple[Sequence[Override], Sequence[Override]]:
@@ -158,7 +159,7 @@ def switched(
         return added, ended
 
     with opened_set(target) as kept:
-        entries = kept.edit(new_change(what, note, by), edit_and_keep)
+        entries = kept.edit(change, edit_and_keep)
     return Overrides([one for one in entries if one.who == EVERYONE]), Overrides(ended)
 
 

@@ -26,6 +26,7 @@ from ratelimit_mw.admin.output import (
     table,
     write_line,
 )
+from ratelimit_mw.admin.override_arguments import who_of
 from ratelimit_mw.admin.override_commands import Run, add_override_commands, applied_lines
 from ratelimit_mw.admin.target import DescribedRequest, Target
 from ratelimit_mw.core.errors import ConfigError, RateLimitError, StoreError
@@ -166,12 +167,22 @@ def _described(args: argparse.Namespace) -> DescribedRequest:
 def _peek(args: argparse.Namespace, target: Target) -> int:
     described = _described(args)
     with target.open_store() as store:
-        found = find_buckets(target, described, overrides_in_force(target, store), need_all=False)
+        overrides = overrides_in_force(target, store)
+        found = find_buckets(target, described, overrides, need_all=False)
         buckets = look(store, found.charges)
     _show(found, Buckets(buckets, overrides=found.overrides), as_json=args.json)
     _mention_absent(args, found, buckets)
+    exemptions = [one for one in overrides.entries if one.action == "exempt" and one.who in _descriptions(args)]
+    for message in () if args.json else found.uncovered(buckets, exemptions):
+        print(printable(message, _MAX_ERROR), file=sys.stderr)
     _mention_endpoints(args, target)
     return _fail(ConfigError(*found.missing), _FAILED) if found.missing else 0
+
+
+def _descriptions(args: argparse.Namespace) -> Iterable[str]:
+    """Return the clients of overrides that the described request may meet."""
+    given = [(args.ip, None, ()), (None, args.user, ()), *((None, None, [line]) for line in args.header)]
+    return [who_of(*one, None) for one in given if any(one)]
 
 
 def _reset(args: argparse.Namespace, target: Target) -> int:

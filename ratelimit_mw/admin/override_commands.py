@@ -18,7 +18,7 @@ from ratelimit_mw.admin.changing import (
     undo,
 )
 from ratelimit_mw.admin.output import confirmed, json_text, local_time, rest_until, table, write_line, write_note
-from ratelimit_mw.admin.override_reach import wider_network
+from ratelimit_mw.admin.override_reach import unknown_user, wider_network
 from ratelimit_mw.admin.override_set import Change
 from ratelimit_mw.admin.target import Target
 from ratelimit_mw.core.errors import ConfigError
@@ -33,6 +33,10 @@ _STATES: Final = ("off", "shadow", "on")
 _NOTHING_DONE: Final = 1  # exit code
 _EFFECT: Final = "to clear all overrides and switches"
 _ABOUT: Final = "give one client other limits, exempt or block it, for a time"
+_FOREIGN_CLEARED: Final = (
+    "cleared a set with a MAC of another key_secret, or none, which these settings cannot show; if the app applied it, "
+    "set it again with the app's settings"
+)
 _NEVER: Final = "the settings have refresh = 0, so no process looks at overrides and switches: they have no effect"
 _LIFTED: Final = {"off": "off for everyone", "shadow": "shadow for everyone", "block": "blocked"}
 
@@ -131,8 +135,9 @@ def _set(args: argparse.Namespace, target: Target) -> int:
     what: dict[str, Any] = {"rule": args.rule, "limits": args.limits, "exempt": args.exempt, "block": args.block}
     override = set_override(target, **_client(args), **what, duration=_duration(args), note=args.note, by=args.by)
     _show([override], as_json=args.json)
-    if not args.json and (note := wider_network(target, override)) is not None:
-        write_note(note)
+    for note in () if args.json else (wider_network(target, override), unknown_user(target, override)):
+        if note is not None:
+            write_note(note)
     _mention_end(args)
     _mention_delay(args, target)
     return 0
@@ -152,16 +157,28 @@ def _clear(args: argparse.Namespace, target: Target) -> int:
     _check_one("override clear", given, ["--id", "--ip", "--user", "--header", "--key", "--all"])
     if args.all and not args.yes and not _confirms_clearing(target):
         return _NOTHING_DONE
+    was_foreign = args.all and _is_foreign(target)
     cleared = clear_override(
         target, id=args.id, **_client(args), everything=args.all, note=args.note, by=args.by
     ).overrides
     _show(cleared, as_json=args.json)
-    if not args.json:
+    if not args.json and was_foreign:
+        write_note(_FOREIGN_CLEARED)
+    elif not args.json:
         write_note(f"{len(cleared)} cleared" if cleared else "nothing cleared: `override list` shows what there is")
-    if not cleared:
+    if not (cleared or was_foreign):
         return _NOTHING_DONE
     _mention_delay(args, target)
     return 0
+
+
+def _is_foreign(target: Target) -> bool:
+    """Return whether the entries in the store cannot be read, as with a MAC of another secret."""
+    try:
+        overrides(target)
+    except ConfigError:
+        return True
+    return False
 
 
 def _confirms_clearing(target: Target) -> bool:

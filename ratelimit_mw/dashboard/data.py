@@ -1,7 +1,8 @@
 """Builds what the page and programs read, `data.json`, from what was read from the store. Pure."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from math import isfinite
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ from ratelimit_mw.admin.buckets import split_key as split_any_key
 from ratelimit_mw.dashboard.reader import Snapshot, rows, total
 from ratelimit_mw.dashboard.sentence import problem
 from ratelimit_mw.dashboard.shown_rules import ShownRule
+from ratelimit_mw.engine.live import ProcessInfo
+from ratelimit_mw.metrics.families import BOUND_LABELS, BOUNDS
 from ratelimit_mw.metrics.sample import checksum
 from ratelimit_mw.rules.override_entries import EVERYONE
 from ratelimit_mw.settings import Settings
@@ -25,6 +28,7 @@ _CLIENT_STEP: Final = 15  # seconds, of a client's numbers
 _MOST_CLIENTS: Final = 50
 _MOST_CHANGES: Final = 50
 _RECENT: Final = 5  # seconds in which refusals are compared with those that are shown
+_OFFICE_PATHS: Final = 5  # of the refusals that are shown; an attack is mostly on fewer
 _CLIENTS: Final = 600  # seconds for which a rule's clients are counted
 
 Data = dict[str, Any]
@@ -101,10 +105,21 @@ def _store(snapshot: Snapshot, settings: Settings, fresh: Sequence[Any]) -> Data
         "kind": kind,
         "since": min(away, default=None),
         "call": sum(info.call_seconds for info in fresh) / calls if calls else None,
+        "p99": _p99(fresh, settings.store_timeout),
         "timeout": settings.store_timeout,
         "without": float(sum(info.without for info in fresh)),
         "meaning": _meaning(settings, max(1, len(snapshot.processes)), kind) if away else "",
     }
+
+
+def _p99(fresh: Sequence[ProcessInfo], timeout: float) -> float | None:
+    """Return the time within which 99 of 100 calls of the store were answered; None if there was no call."""
+    counts = Counter[str]()
+    for info in fresh:
+        counts.update(info.bounds)
+    bounds = (*BOUNDS, max(BOUNDS[-1], timeout))
+    upto = zip(bounds, accumulate(counts[label] for label in BOUND_LABELS), strict=True)
+    return next((bound for bound, answered in upto if answered and answered >= 0.99 * counts.total()), None)
 
 
 def kind_of(store: object) -> str:
@@ -202,7 +217,9 @@ def _rules(
 
 def _refused_most(snapshot: Snapshot, span: int) -> Sequence[Data]:
     free_at: dict[str, float] = {}
+    paths: defaultdict[str, set[str]] = defaultdict(set)
     for one in snapshot.refusals:
+        paths[one.refusal.key].add(one.refusal.path.partition("?")[0])
         free_at[one.refusal.key] = one.refusal.at + one.refusal.retry_after
     counts = snapshot.most_refused.get(span, {})
     shown = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_CLIENTS]
@@ -218,9 +235,14 @@ def _refused_most(snapshot: Snapshot, span: int) -> Sequence[Data]:
                 "refused": refused,
                 "free_in": free_in if key in free_at and free_in > 0 and isfinite(free_in) else None,
                 "spark": sparks.get(key),
+                "note": _note(paths[key]),
             }
         )
     return found
+
+
+def _note(paths: Collection[str]) -> str:
+    return f"{len(paths)} paths lately: an office?" if len(paths) >= _OFFICE_PATHS else ""
 
 
 def _client_sparks(snapshot: Snapshot, keys: Sequence[str]) -> Mapping[str, Sequence[int]]:
@@ -254,11 +276,15 @@ def _sampled(snapshot: Snapshot, last: int) -> int:
 def _changes(snapshot: Snapshot) -> Sequence[Data]:
     undone = {record.undoes for record in snapshot.records}
     ids = {one.id for one in snapshot.overrides}
-    found = []
+    found: list[Data] = [
+        {"id": f"settings {digest}", "at": at, "by": "deployment", "what": f"settings {digest}", "note": ""}
+        | {"undone": False, "can_undo": False}
+        for digest, at in snapshot.settings_since.items()
+    ]
     for record in snapshot.records[:_MOST_CHANGES]:
         is_undone = record.change.id in undone
         in_force = any(one.id in ids for one in record.added)
         ended = any(one.until > snapshot.at for one in record.removed)
         change = {**structs.asdict(record.change), "undone": is_undone}
         found.append({**change, "can_undo": not is_undone and (in_force or ended)})
-    return found
+    return sorted(found, key=lambda one: -one["at"])[:_MOST_CHANGES]

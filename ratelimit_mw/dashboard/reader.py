@@ -27,6 +27,7 @@ INTERVAL: Final = 1.0  # seconds between reads
 SETTLED: Final = 0.25  # seconds after the end of a second, in which processes report it
 _LATE: Final = 12  # slots that are read again, because a process may report late; and seconds, after an outage
 _SHOWN_REFUSALS: Final = 60
+_SETTINGS: Final = 20  # that are remembered
 _SPANS: Final = (60, 600)  # seconds, in each span the most refused clients are always read
 _ASKED_FOR: Final = 10.0  # seconds for which another span is read after a viewer chose it
 _NOT_READ: Final = "the store did not answer, so the page shows what was read before: %s"
@@ -40,6 +41,7 @@ class Snapshot(Struct, frozen=True):
 
     `at`: seconds since 1970, of the read. `away`: since when the store gives no answer. `rows`: the counts of each
     ring. `processes`: by when they were seen. `most_refused`: by the seconds of a span. `records`: the changes.
+    `settings_since`: by digest, since when a process has had these settings.
     """
 
     at: float
@@ -50,6 +52,7 @@ class Snapshot(Struct, frozen=True):
     refusals: Sequence[NumberedRefusal]
     overrides: Sequence[Override]
     records: Sequence[Record]
+    settings_since: Mapping[str, float] = {}
 
     @property
     def last_second(self) -> int:
@@ -91,6 +94,7 @@ class Reader:
         self._version: str | None = None
         self._changes: tuple[Sequence[Override], Sequence[Record]] = [], []
         self._asked: dict[int, float] = {}
+        self._settings_since: dict[str, float] = {}
 
     def snapshot(self, span: int = _SPANS[-1]) -> Snapshot:
         """Return what was read in the last second. Reads now if that is due, or waits for the first read.
@@ -151,7 +155,16 @@ class Reader:
             self._holds_until = now + _LATE
             warn_throttled("dashboard store", _NOT_READ, error_summary(error), code="RL-256")
         rows = {name: dict(some) for name, some in self._rows.items()}
-        return Snapshot(now, away, rows, processes, most, refusals, *self._changes)
+        return Snapshot(now, away, rows, processes, most, refusals, *self._changes, self._since(processes))
+
+    def _since(self, processes: Sequence[tuple[int, ProcessInfo]]) -> Mapping[str, float]:
+        """Return since when a process has had each of the latest settings, as far as this reader has seen."""
+        since = dict(self._settings_since)
+        for _, info in processes:
+            if info.in_force:
+                since[info.digest] = min(info.in_force, since.get(info.digest, inf))
+        self._settings_since = dict(sorted(since.items(), key=lambda pair: pair[1])[-_SETTINGS:])
+        return self._settings_since
 
     def _read_counts(self, now: float) -> Sequence[tuple[int, ProcessInfo]]:
         keeper = None if self._board is None else self._board.live_keeper

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from ratelimit_mw.stores.live import BLOCKED
+from ratelimit_mw.rules.plan import BLOCKLIST
 
 SETTLING: Final = 2  # the last seconds, which processes are still reporting
 LEAST_REFUSED: Final = 30  # in a minute; fewer are no problem, whatever their share
@@ -81,7 +81,7 @@ def _worst_rule(rules: Sequence[Mapping[str, Any]], seconds: Mapping[str, Rows])
         name = rule["rule"]
         rows = _settled(seconds.get(name, ()))[-_MINUTE:]
         count, total = _counts(rows)
-        if rule["mode"] == "on" and name != BLOCKED and count >= LEAST_REFUSED and count >= MUCH * total:
+        if rule["mode"] == "on" and name != BLOCKLIST and count >= LEAST_REFUSED and count >= MUCH * total:
             refused[name] = count
     return max(refused, key=lambda name: refused[name]) if refused else None
 
@@ -105,10 +105,9 @@ def _since(seconds: Rows, minutes: Rows) -> float | None:
     if start > 0 or not rows:
         return _first_refusal(rows[start:])
     earlier = [row for row in minutes if row[0] < rows[0][0]]
-    start = _start(earlier, 1)
-    if start == 0 and len(earlier) >= _DAY // _MINUTE - _LOOK:
-        return None
-    return _first_refusal([*earlier[start:], *rows])
+    first = _first_refusal([*earlier[_start(earlier, 1) :], *rows])
+    is_older = first is not None and len(earlier) >= _DAY // _MINUTE - _LOOK and first < earlier[_LOOK][0]
+    return None if is_older else first
 
 
 def _start(rows: Rows, step: int) -> int:

@@ -15,14 +15,14 @@ from ratelimit_mw.core.limit import Limit, check_int
 from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.limits_of_calls import Key, Limits, as_limits, check_key
 from ratelimit_mw.rules.override_entries import warn_invalid_override
-from ratelimit_mw.rules.plan import Match, Plan
+from ratelimit_mw.rules.plan import BLOCKLIST, Match, Plan
 from ratelimit_mw.settings.compiled import LimitSet
 from ratelimit_mw.settings.limits import LimitSpec
 
 NAME: Final = "charge"  # the rule of such a verdict, and the name of its first limit, if that has none
 _BUCKET_NAME: Final = "default"  # that of a `Limiter`
 _ADMITTED: Final = Verdict(True, (), (), NAME)
-_BLOCKED: Final = Verdict(False, (), (), "blocklist")
+_BLOCKED: Final = Verdict(False, (), (), BLOCKLIST)
 
 
 async def charge(gate: Any, limits: Limits, key: Key, cost: int, *, raises: bool) -> Verdict:

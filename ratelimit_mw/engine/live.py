@@ -25,7 +25,7 @@ from ratelimit_mw.metrics.sample import SAMPLE
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.contract import BaseStore, declared
 from ratelimit_mw.stores.lifecycle import after_fork_in_child, call_at_exit
-from ratelimit_mw.stores.live import BLOCKED, BY_MINUTE, BY_SECOND, CLIENTS, Counts, Report, Row, safe_name
+from ratelimit_mw.stores.live import BY_MINUTE, BY_SECOND, CLIENTS, Counts, Report, Row, safe_name
 from ratelimit_mw.stores.local_board import LocalBoard
 from ratelimit_mw.stores.url import open_store
 
@@ -43,7 +43,8 @@ class ProcessInfo(Struct):
     """How a process is. `since`, `at`: seconds since 1970. `away`: since when its store gives no answer.
 
     `without`: decisions of the last second that were made without the store. `calls`, `call_seconds`: of the store in
-    that second. `waiting`: requests by rule. `below`: see `Sample`. `counts`: whether it counts its own refusals.
+    that second; `bounds`: how many took at most each time, more than the one before. `waiting`: requests by rule.
+    `below`: see `Sample`. `in_force`: since when the process has these settings.
     """
 
     id: str
@@ -58,6 +59,8 @@ class ProcessInfo(Struct):
     call_seconds: float = 0.0
     waiting: Mapping[str, int] = {}
     below: int = 0
+    bounds: Mapping[str, int] = {}
+    in_force: float = 0.0
 
 
 LOCAL_BOARD: Final = LocalBoard()
@@ -99,7 +102,7 @@ class LiveReporter:
         """Start from zero. Also runs in a forked child, because its parent reports what was counted before."""
         self._lock = Lock()
         self._id = token_hex(8)
-        self._since = self._last = self._clock()
+        self._since = self._last = self._in_force = self._clock()
         self._first: float | None = None  # when this process first counted since the last report
         self._number = 0
         self._away: float | None = None
@@ -114,7 +117,8 @@ class LiveReporter:
 
     def use(self, board: BaseStore, digest: str, *, is_async: bool) -> None:
         """Report to this store from now on, if it exists. `digest`: of the settings in force."""
-        self.digest = digest
+        if digest != self.digest:
+            self.digest, self._in_force = digest, self._clock()
         SAMPLE.start()
         if self._board() is board and isinstance(self._pulse, LoopPulse if is_async else ThreadPulse):
             return
@@ -210,7 +214,7 @@ class LiveReporter:
         second = int((self._last + now) / 2)  # a late report counts where most of its requests were
         self._last, self._first = now, None
         sample = SAMPLE.drain()
-        by_rule = _by_rule(added, sample.shadowed, sample.blocked)
+        by_rule = _by_rule(added, sample.shadowed)
         rows = {}
         if by_rule:
             rows = {
@@ -228,7 +232,10 @@ class LiveReporter:
         without = sum(
             count for (name, labels), count in added.items() if name == REQUESTS.name and labels[2] in _LOCAL_SOURCES
         )
-        calls = sum(count for (name, _), count in added.items() if name == f"{STORE_SECONDS.name}_bucket")
+        bounds = Counter[str]()
+        for (name, labels), count in added.items():
+            if name == f"{STORE_SECONDS.name}_bucket" and count > 0:
+                bounds[labels[-1]] += count
         seconds = sum(count for (name, _), count in added.items() if name == f"{STORE_SECONDS.name}_sum")
         if counts.get((STORE_OPEN.name, ())) and self._away is None:
             self._away = now
@@ -241,22 +248,21 @@ class LiveReporter:
             self.digest,
             self._away,
             without,
-            calls,
+            bounds.total(),
             seconds / MICROSECONDS,
             waiting,
             below,
+            bounds,
+            self._in_force,
         )
 
 
-def _by_rule(added: Mapping[Any, int], shadowed: Counter[str], blocked: Counter[str]) -> Mapping[str, Counts]:
-    """Return what was counted, by rule; `blocked`: in that of the blocklist."""
+def _by_rule(added: Mapping[Any, int], shadowed: Counter[str]) -> Mapping[str, Counts]:
+    """Return what was counted, by rule."""
     parts: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), shadowed
     for (name, labels), count in added.items():
         if count > 0 and name == REQUESTS.name:
             parts[labels[1] != "admitted"][labels[0]] += count
-    moved = blocked & parts[1]
-    parts[1].subtract(moved)
-    parts[1][BLOCKED] += moved.total()
     rules = dict.fromkeys(rule for part in parts for rule, count in part.items() if count)
     return {safe_name(rule) or OTHER: (parts[0][rule], parts[1][rule], parts[2][rule]) for rule in rules}
 

@@ -41,8 +41,6 @@ def count_decision(verdict: Verdict) -> None:
             COUNTS.count_admitted(rule)
             return
     COUNTS.add(REQUESTS, (rule, OUTCOMES[verdict.allowed], verdict.source))
-    if not (verdict.allowed or verdict.decisions) and verdict.source == "store":  # no limit refused
-        SAMPLE.add_blocked(rule)
     if not all([decision.allowed for decision in verdict.decisions]):  # noqa: C419  # a list is faster
         pairs = list(zip(verdict.charges, verdict.decisions, strict=False))
         SAMPLE.add_shadowed(one.key for one, decision in pairs if one.role == "shadow" and not decision.allowed)

@@ -29,13 +29,12 @@ class Sample(NamedTuple):
     """The decisions of some clients. `counts`: admitted and refused, by the key of the charge.
 
     `below`: all clients whose checksum is below this bound were counted in the last five minutes. `shadowed`: requests
-    by rule that a shadow limit would have refused, of all clients. `blocked`: those that an override blocked.
+    by rule that a shadow limit would have refused, of all clients.
     """
 
     counts: dict[str, tuple[int, int]]
     below: int
     shadowed: Counter[str]
-    blocked: Counter[str]
 
 
 class ClientSample:
@@ -49,7 +48,6 @@ class ClientSample:
         self._lock = Lock()
         self._counts: dict[str, list[int]] = {}
         self._shadowed = Counter[str]()
-        self._blocked = Counter[str]()
         self._bounds: deque[int] = deque(maxlen=_REMEMBERED)
         self.below = ALL if self.below else 0
 
@@ -73,17 +71,10 @@ class ClientSample:
             with self._lock:
                 self._shadowed.update({key.rpartition("}:")[2] for key in keys})
 
-    def add_blocked(self, rule: str) -> None:
-        """Count a request that was refused without a look at a limit."""
-        if self.below:
-            with self._lock:
-                self._blocked[rule] += 1
-
     def drain(self) -> Sample:
         """Return the sample since the last call."""
         with self._lock:
             shadowed, self._shadowed = self._shadowed, Counter()
-            blocked, self._blocked = self._blocked, Counter()
             if len(self._counts) > MOST:
                 self._lower()
             counts = {key: (some[0], some[1]) for key, some in self._counts.items()}
@@ -91,7 +82,7 @@ class ClientSample:
             self._bounds.append(self.below)
             below = min(self._bounds)
             self.below = min(ALL, int(self.below * _RISE) + 1)
-        return Sample(counts, below, shadowed, blocked)
+        return Sample(counts, below, shadowed)
 
     def _lower(self) -> None:
         """Lower the bound, so that at most `MOST` of the clients are below."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from ratelimit_mw.core.limit import MICROSECONDS, Charge, Decision, Limit, State
-from ratelimit_mw.replay.tallies import Append, RuleTally
+from ratelimit_mw.replay.tallies import Member, RuleTally
 from ratelimit_mw.rules.plan import Match
 from ratelimit_mw.rules.way import way_of
 from ratelimit_mw.stores.generations import GenerationalMap
@@ -63,7 +63,7 @@ class Bucket(NamedTuple):
 class ClientPlan:
     """The charges of a client's requests on a route. `reason`: why there are no charges, if there are none.
 
-    `appends`: called with the time of each request. `buckets`: the bucket of each charge, if each charge is a limit in
+    `members`: to which each request is added. `buckets`: the bucket of each charge, if each charge is a limit in
     a bucket of its own, so that the rest of a store is not needed; else empty.
 
     The other fields are for a plan with a single bucket, so that a request loads one object less. `decide_one`,
@@ -71,15 +71,15 @@ class ClientPlan:
     bucket. `label`: the client's name in results; empty until the first refusal.
     """
 
-    __slots__ = ("appends", "buckets", "charges", "cost", "decide_one", "key", "label", "reason", "row", "states")
+    __slots__ = ("buckets", "charges", "cost", "decide_one", "key", "label", "members", "reason", "row", "states")
     decide_one: Decide
     states: dict[str, State]
     key: str
     cost: int
 
-    def __init__(self, charges: Sequence[Charge] = (), appends: Sequence[Append] = (), reason: str = "") -> None:
+    def __init__(self, charges: Sequence[Charge] = (), members: Sequence[Member] = (), reason: str = "") -> None:
         self.charges = charges
-        self.appends = appends
+        self.members = members
         self.reason = reason
         self.buckets: Sequence[Bucket] = ()
         self.row: RuleTally | None = None

@@ -11,7 +11,18 @@ from itertools import repeat
 from typing import Any, Final
 
 from ratelimit_mw.replay.results import Offender, Peaks, Report, RuleResult
-from ratelimit_mw.replay.text import duration, header, number, percent, recommended_rows, suggestion_rows, total
+from ratelimit_mw.replay.text import (
+    duration,
+    header,
+    moment,
+    number,
+    office_rows,
+    percent,
+    recommended_rows,
+    suggestion_rows,
+    total,
+    victim_rows,
+)
 
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)  # minutes between the points of a chart
 _POINTS: Final = 9000  # points of all charts together, so that the report of a day has less than 250 kB
@@ -191,15 +202,11 @@ def _offender_row(one: Offender) -> list[Cell]:
     return [
         (one.client, "name"),
         (number(one.refused), "number refused"),
-        (f"{_moment(one.first)} to {_moment(one.last)}", "wrap"),
+        (f"{moment(one.first)} to {moment(one.last)}", "wrap"),
         (path, "name"),
         (statuses, "wrap"),
         (number(one.agents) if one.agents else "-", "number"),
     ]
-
-
-def _moment(time: float) -> str:
-    return datetime.fromtimestamp(time, UTC).strftime("%m-%d %H:%M:%S")
 
 
 def _unit(one: Peaks) -> str:
@@ -222,6 +229,13 @@ def _suggested(report: Report) -> Iterator[str]:
     lines = [f"# {name}\n{line}" for name, line in recommended_rows(report)]
     if lines:
         yield f"<h3>Recommended</h3><pre>{escape(chr(10).join(lines))}</pre>"
+    for title, found in (
+        ("Clients that these would refuse", victim_rows(report)),
+        ("Clients that may be offices, and count as honest", office_rows(report)),
+    ):
+        if described := [[(text, "name") for text in row] for row in found]:
+            yield f"<h3>{title}</h3>"
+            yield _table([("rule", ""), ("client", ""), ("user agents, paths and times", "")], described)
 
 
 def _footer() -> Iterator[str]:

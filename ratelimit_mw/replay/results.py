@@ -44,6 +44,23 @@ class RuleResult(Struct, frozen=True):
         return self.refused / self.requests if self.requests else 0.0
 
 
+class Described(Struct, frozen=True):
+    """A client, and what tells an office behind one address from an attack.
+
+    `number`: its refused requests, or its peak. `agents`, `paths`: how many user agents and paths its requests had, at
+    most 50; no agents if the log has none. `path`: the most frequent one. `first`, `last`: times of its requests, in
+    seconds since 1970.
+    """
+
+    client: str
+    number: int
+    agents: int
+    paths: int
+    path: str
+    first: float
+    last: float
+
+
 class Suggestion(Struct, frozen=True):
     """The peaks of a rule's clients in one window, and the quota that divides honest clients from others, if any.
 
@@ -51,7 +68,8 @@ class Suggestion(Struct, frozen=True):
     widest relative gap among the largest hundredth of the peaks. `honest`: the peak below that gap. `quota`, `limit`:
     the suggested limit; None if the window does not tell the clients apart. `touched`, `refused`: how many of the
     `clients` and `requests` this limit refused in a second run. `recommended`: whether its gap is the widest one of the
-    rule and key.
+    rule and key. `victims`: the clients with the most of these refusals. `offices`: clients that count as honest,
+    because they may be many users behind one address, and their peaks; without them, the quota would be lower.
     """
 
     rule: str
@@ -69,6 +87,8 @@ class Suggestion(Struct, frozen=True):
     touched: int = 0
     refused: int = 0
     recommended: bool = False
+    victims: Sequence[Described] = ()
+    offices: Sequence[Described] = ()
 
     @property
     def line(self) -> str:

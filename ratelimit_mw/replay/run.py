@@ -30,6 +30,7 @@ from ratelimit_mw.settings.loading import with_location
 
 _MOST: Final = 10  # clients named for each rule
 _MAX_JOBS: Final = 64
+_NO_AGENTS: Final = "the log has no user agents, so --suggest cannot tell an office behind one address from an attack"
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -115,6 +116,8 @@ def _run_part(job: Job, watch: Watch | None, progress: Progress | None) -> _Part
             raise
         file, from_variables = Path(job.settings), settings.from_environment
         raise ConfigError(*[with_location(problem, from_variables, file) for problem in error.problems]) from None
+    if job.suggest and not log.has_value("header:user-agent"):
+        notes.append(_NO_AGENTS)
     log.keep(needed)
     reader = LogReader(log, job.period, progress)
     replay = simulation.replay

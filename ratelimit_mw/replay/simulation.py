@@ -18,7 +18,7 @@ from ratelimit_mw.replay.formats.base import CLIENT, REQUEST, STATUS, USER, LogF
 from ratelimit_mw.replay.reading import Group
 from ratelimit_mw.replay.records import RecordReader
 from ratelimit_mw.replay.schedule import Schedule
-from ratelimit_mw.replay.tallies import MINUTE, Append, RuleTally, Tallies, populations_of, rule_of
+from ratelimit_mw.replay.tallies import MINUTE, Member, RuleTally, Tallies, members_of, rule_of
 from ratelimit_mw.rules.plan import Match, Plan, client_identities, conclude, make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
@@ -170,8 +170,8 @@ class Simulation:
             else:
                 self._decide_without_store(route, client_plan.reason, caller, now, record)
                 continue
-            for append in client_plan.appends:
-                append(now)
+            for member in client_plan.members:
+                member.add(now, record, agent_of(record))
             if watch is not None and route.match is not None:
                 watch(now / 1_000_000, conclude(route.match, Plan(client_plan.charges, (), ()), decisions))
 
@@ -256,7 +256,7 @@ class Simulation:
             self._count_nameless(record)
         if not plan.charges:
             return ClientPlan(reason=_reason_without_charges(plan))
-        client_plan = ClientPlan(plan.charges, self._appends(plan))
+        client_plan = ClientPlan(plan.charges, self._members(plan))
         client_plan.use(self._store)
         if len(client_plan.buckets) == 1:
             client_plan.row = self._rows[rule_of(client_plan.key)]
@@ -272,8 +272,8 @@ class Simulation:
             return _EXEMPT
         return _SAFE if self._safe is not None and self._safe.matches(request, once=True) else ""
 
-    def _appends(self, plan: Plan) -> Sequence[Append]:
-        return populations_of(self.tallies, plan) if self._keeps_times else ()
+    def _members(self, plan: Plan) -> Sequence[Member]:
+        return members_of(self.tallies, plan) if self._keeps_times else ()
 
     def _decide_without_store(self, route: Route, reason: str, caller: Caller, now: int, record: Record) -> None:
         """Count a request for which no store is queried."""
@@ -318,8 +318,8 @@ class Simulation:
             plan = self._schedule.capacity.refusing_if_full(plan, keys)
         decisions = self._store.take(plan.charges)
         verdict = conclude(match, plan, decisions)
-        for append in self._appends(plan):
-            append(now)
+        for member in self._members(plan):
+            member.add(now, record, self._reader.agent(record))
         if not all(decision.allowed for decision in decisions):
             self._count_refusal(plan.charges, decisions, caller, now, record)
         if verdict.allowed and (match.settles or match.has_slots or verdict.delay):

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MICROSECONDS, Limit
-from ratelimit_mw.replay.results import Peaks, Suggestion
-from ratelimit_mw.replay.tallies import Population, PopulationName
+from ratelimit_mw.replay.results import Described, Peaks, Suggestion
+from ratelimit_mw.replay.tallies import Member, Population, PopulationName
 
 WINDOWS: Final = {1: "second", 10: "10 seconds", 60: "minute", 600: "10 minutes", 3600: "hour"}
 _LARGEST: Final = 0.01  # the share of the clients whose peaks are searched for a gap
@@ -23,6 +23,7 @@ _MIN_GAP: Final = 1.3  # a narrower gap may be chance
 _MANY: Final = 0.25  # the share that is searched if the largest hundredth has no clear gap
 _MIN_WIDE_GAP: Final = 2.0  # there, a narrower gap may be one between two kinds of honest clients
 _MIN_STEP: Final = 5  # units; a gap of fewer may be chance, too, e.g. from 2 requests to 3
+_NAMED: Final = 10  # clients of a suggestion
 _ROOM: Final = 1.2  # honest clients may use this much more than they did
 
 
@@ -30,10 +31,8 @@ def suggest(populations: Mapping[PopulationName, Population]) -> list[Suggestion
     """Return one suggestion for each rule, key and window."""
     suggestions: list[Suggestion] = []
     for name, population in populations.items():
-        (limit, *_), requests = parse(name.limits[0]), sum(map(len, population.values()))
-        for window in WINDOWS:
-            peaks = sorted(peak(times, window * MICROSECONDS) for times in population.values())
-            suggestions.append(_suggestion(name, limit, population, window, peaks, requests))
+        (limit, *_), requests = parse(name.limits[0]), sum(len(member.times) for member in population.values())
+        suggestions += [_suggestion(name, limit, population, window, requests) for window in WINDOWS]
     return _with_recommended(suggestions)
 
 
@@ -52,7 +51,7 @@ def distributions(populations: Mapping[PopulationName, Population]) -> list[Peak
     found: list[Peaks] = []
     for name, population in populations.items():
         for limit in parse("; ".join(name.limits)):
-            counts = Counter(peak(times, limit.window_us) * name.cost for times in population.values())
+            counts = Counter(peak(one.times, limit.window_us) * name.cost for one in population.values())
             ordered = dict(sorted(counts.items()))
             found.append(Peaks(name.rule, name.key, limit.notation, limit.most, limit.window, ordered, name.cost))
     return found
@@ -67,11 +66,16 @@ def peak(times: Sequence[int], window: int) -> int:
     return len(times) - first
 
 
-def _suggestion(
-    name: PopulationName, limit: Limit, population: Population, window: int, peaks: Sequence[int], requests: int
-) -> Suggestion:
-    count = len(peaks)
+def _suggestion(name: PopulationName, limit: Limit, population: Population, window: int, requests: int) -> Suggestion:
+    peaks_of = {client: peak(member.times, window * MICROSECONDS) for client, member in population.items()}
+    peaks, count = sorted(peaks_of.values()), len(peaks_of)
     gap, honest, next_peak = clear_gap(peaks)
+    offices: dict[str, int] = {}
+    if _is_clear(gap, honest, next_peak, _MIN_GAP):
+        offices = {one: most for one, most in peaks_of.items() if most > honest and _may_be_office(one, population)}
+    if offices:  # these are honest, too
+        least = max(offices.values())
+        gap, honest, next_peak = clear_gap([max(one, least) for one in peaks])
     plain = Suggestion(
         name.rule,
         name.key,
@@ -83,6 +87,7 @@ def _suggestion(
         honest,
         count,
         requests,
+        offices=_described(offices, population),
     )
     if not _is_clear(gap, honest, next_peak, _MIN_GAP):
         return plain
@@ -90,10 +95,34 @@ def _suggestion(
     suggested = limit_like(limit, quota, window)
     if suggested is None:
         return plain
-    refused = [units for times in population.values() if (units := refusals(suggested, times, name.cost))]
-    if len(refused) > count - bisect_right(peaks, honest):
+    refused = {one: refusals(suggested, member.times, name.cost) for one, member in population.items()}
+    touched = Counter({one: units for one, units in refused.items() if units})
+    if len(touched) > count - bisect_right(peaks, honest) or any(_may_be_office(one, population) for one in touched):
         return plain  # with this quota, the algorithm would refuse honest clients
-    return replace(plain, quota=quota, limit=suggested.notation, touched=len(refused), refused=sum(refused))
+    return replace(
+        plain,
+        quota=quota,
+        limit=suggested.notation,
+        touched=len(touched),
+        refused=touched.total(),
+        victims=_described(touched, population),
+    )
+
+
+def _may_be_office(client: str, population: Population) -> bool:
+    return "ip=" in client and population[client].may_be_office
+
+
+def _described(numbers: Mapping[str, int], population: Population) -> list[Described]:
+    """Return what is known of the clients with the largest numbers."""
+    largest = sorted(numbers, key=lambda client: (-numbers[client], client))[:_NAMED]
+    return [_description(client, numbers[client], population[client]) for client in largest]
+
+
+def _description(client: str, number: int, member: Member) -> Described:
+    path = min(member.paths, key=lambda path: (-member.paths[path], path), default="")
+    first, last = (member.times[place] / MICROSECONDS for place in (0, -1))
+    return Described(client.removeprefix("ip="), number, len(member.agents), len(member.paths), path, first, last)
 
 
 def clear_gap(peaks: Sequence[int]) -> tuple[float, int, int]:

@@ -18,8 +18,10 @@ MINUTE: Final = 60_000_000  # microseconds
 _MOST_DETAILED: Final = 4096  # clients of a rule; when there are more, the half that was refused most is kept
 _MOST_EXAMINED: Final = 500  # refused requests of a client whose status, path and user agent are counted
 _MOST_VALUES: Final = 50  # different ones of each
-
-Append = Callable[[int], None]  # adds a time in microseconds
+_HOUR: Final = 60 * MINUTE
+_OFFICE_AGENTS: Final = 5  # user agents; one person rarely has as many
+_OFFICE_PATHS: Final = 5
+_OFFICE_HOURS: Final = 4  # hours in which it sent requests
 
 
 class RefusedRequests(Struct):
@@ -106,8 +108,38 @@ class PopulationName(NamedTuple):
     cost: int
 
 
-Population = dict[str, "array[int]"]
-"""The times of the requests of each client, in microseconds."""
+class Member:
+    """A client of a population. `times`: of its requests, in microseconds.
+
+    `agents`: its different user agents. `paths`: how many of its requests had each text. At most 50 of each.
+    """
+
+    __slots__ = ("agents", "paths", "times")
+
+    def __init__(self) -> None:
+        self.times: array[int] = array("q")
+        self.agents: set[str] = set()
+        self.paths: dict[str, int] = {}
+
+    def add(self, now: int, record: Record, agent: str) -> None:
+        """Add a request. `now`: microseconds since 1970."""
+        self.times.append(now)
+        text = record[REQUEST].partition("?")[0]
+        if text in self.paths or len(self.paths) < _MOST_VALUES:
+            self.paths[text] = self.paths.get(text, 0) + 1
+        if agent and len(self.agents) < _MOST_VALUES:
+            self.agents.add(agent)
+
+    @property
+    def may_be_office(self) -> bool:
+        """Whether this may be many users behind one address: several user agents, on several paths or all day."""
+        if len(self.agents) < _OFFICE_AGENTS:
+            return False
+        return len(self.paths) >= _OFFICE_PATHS or len({time // _HOUR for time in self.times}) >= _OFFICE_HOURS
+
+
+Population = dict[str, Member]
+"""The clients of a population, by their identity."""
 
 
 class Tallies:
@@ -140,19 +172,19 @@ class Tallies:
             setattr(self, counter, getattr(self, counter) + getattr(other, counter))
 
 
-def populations_of(tallies: Tallies, made: Plan) -> list[Append]:
-    """Return functions that add a time to each population of clients that a request belongs to."""
+def members_of(tallies: Tallies, made: Plan) -> list[Member]:
+    """Return the client of a request in each population that it belongs to."""
     by_key: dict[tuple[str, str], list[Charge]] = {}
     for charge, compiled in zip(made.charges, made.compiled_limits, strict=True):
         counts_requests = charge.cost and isinstance(compiled.cost, int) and not charge.limit.is_concurrency
         if counts_requests and not compiled.is_penalty and not compiled.key.is_shared:
             by_key.setdefault((rule_of(charge.key), compiled.key.text), []).append(charge)
-    appends: list[Append] = []
+    members: list[Member] = []
     for (rule, key), charges in by_key.items():
         notations = tuple(dict.fromkeys(charge.limit.notation for charge in charges))
         name, identity = PopulationName(rule, key, notations, charges[0].cost), hash_tag(charges[0].key)
-        appends.append(tallies.populations[name].setdefault(identity, array("q")).append)
-    return appends
+        members.append(tallies.populations[name].setdefault(identity, Member()))
+    return members
 
 
 def rule_of(key: str) -> str:

@@ -1,12 +1,14 @@
 """The report of a replay as text for a terminal."""
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
-from ratelimit_mw.replay.results import Report, RuleResult, Suggestion
+from ratelimit_mw.replay.results import Described, Report, RuleResult, Suggestion
 from ratelimit_mw.replay.suggestions import WINDOWS
 
 _NAMED: Final = 3  # clients in a row
+_LONGEST: Final = 60  # characters of a path
 
 
 def report_lines(report: Report) -> Iterator[str]:
@@ -26,6 +28,8 @@ def report_lines(report: Report) -> Iterator[str]:
         if recommended := list(recommended_rows(report)):
             yield ""
             yield from _aligned([("recommended", "the line for the settings"), *recommended], "<<")
+            yield from _table_of("refused", "client", victim_rows(report))
+        yield from _table_of("honest", "may be an office", office_rows(report))
 
 
 def total(report: Report) -> str:
@@ -52,6 +56,41 @@ def recommended_rows(report: Report) -> Iterator[tuple[str, str]]:
     yield from ((name, one.line) for name, one in _named(report) if one.recommended)
 
 
+def victim_rows(report: Report) -> Iterator[tuple[str, str, str]]:
+    """Yield rule, client and description of the clients that the recommended limits would refuse."""
+    for name, one in _named(report):
+        for victim in one.victims if one.recommended else ():
+            yield name, f"{victim.client} {number(victim.number)}", _description(victim)
+
+
+def office_rows(report: Report) -> Iterator[tuple[str, str, str]]:
+    """Yield rule, client and description of the clients that look like many users behind one address."""
+    found = {(name, office.client): office for name, one in _named(report) for office in one.offices}
+    for (name, client), office in found.items():
+        yield name, client, _description(office)
+
+
+def _description(one: Described) -> str:
+    agents = _count(one.agents, "user agent") if one.agents else "no user agent"
+    times = f"{moment(one.first)} to {moment(one.last)}"
+    return f"{agents}, {_count(one.paths, 'path')}, mostly {one.path[:_LONGEST]}, {times}"
+
+
+def _count(value: int, noun: str) -> str:
+    return f"{number(value)} {noun}" if value == 1 else f"{number(value)} {noun}s"
+
+
+def _table_of(heading: str, client: str, rows: Iterator[tuple[str, str, str]]) -> Iterator[str]:
+    if found := list(rows):
+        yield ""
+        yield from _aligned([(heading, client, "what it sent"), *found], "<<<")
+
+
+def moment(time: float) -> str:
+    """Return a time in UTC, without its year."""
+    return datetime.fromtimestamp(time, UTC).strftime("%m-%d %H:%M:%S")
+
+
 def _named(report: Report) -> Iterator[tuple[str, Suggestion]]:
     """Yield each suggestion with the name of its rule, and its key if the rule has several."""
     several_keys = {
@@ -66,7 +105,7 @@ def _named(report: Report) -> Iterator[tuple[str, Suggestion]]:
 
 def _gap(one: Suggestion) -> str:
     if one.quota is None:
-        return "no: this window does not tell clients apart"
+        return f"no: {'its clients above may be offices' if one.offices else 'this window does not tell clients apart'}"
     share = percent(one.refused, one.requests)
     return (
         f"{one.gap:.1f}x above {number(one.honest)}: {one.limit} touches {number(one.touched)} of "

@@ -20,6 +20,7 @@ from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
 from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
+BLOCKLIST: Final = "blocklist"  # the rule of requests that no limit refuses, but a block
 _NO_USER: Final = "; if all requests lack it, authenticate outside the rate limiter"
 
 
@@ -108,13 +109,15 @@ class Match:
 class Plan(Struct, frozen=True, gc=False):
     """The charges of a request, each with its limit and policy.
 
-    `denied_source`: the source of the verdict if the request is refused without a query of the store.
+    `denied_source`: the source of the verdict if the request is refused without a query of the store. `is_blocked`:
+    because an override blocks the client.
     """
 
     charges: Sequence[Charge]
     compiled_limits: Sequence[CompiledLimit]
     policies: Sequence[Policy]
     denied_source: Source | None = None
+    is_blocked: bool = False
 
     def subset(self, indices: Sequence[int]) -> "Plan":
         """Return a plan with some of the charges."""
@@ -124,6 +127,7 @@ class Plan(Struct, frozen=True, gc=False):
 
 # The settings refuse the request with a 403. `store` is also the source if no store was queried, see `Source`.
 _DENIED: Final = Plan((), (), (), denied_source="store")
+_BLOCKED: Final = Plan((), (), (), denied_source="store", is_blocked=True)
 # The limits are unknown, because a callable failed: the request gets a 503, as if the store had failed.
 _UNKNOWN_LIMITS: Final = Plan((), (), (), denied_source="denied_on_error")
 
@@ -154,13 +158,13 @@ def make_plan(
     refuses = not match.limit_sets[0].settings.shadow
     if compiled_limits is None:
         if overrides.limits_for((), context, route, results, refuses=refuses) is None:
-            return _DENIED
+            return _BLOCKED
         is_open = not refuses or overrides.switch_of_all() is not None
         return Plan((), (), ()) if is_open else _UNKNOWN_LIMITS
     if overrides.concerns_request(compiled_limits, context, route, results):
         compiled_limits = overrides.limits_for(compiled_limits, context, route, results, refuses=refuses)
         if compiled_limits is None:
-            return _DENIED
+            return _BLOCKED
     if only_own:
         compiled_limits = [
             limit
@@ -289,5 +293,5 @@ def plan_on_store_error(plan: Plan) -> tuple[Source, Plan]:
 def conclude(match: Match, plan: Plan, decisions: Sequence[Decision], source: Source = "store") -> Verdict:
     """Return the verdict on a request, given the decisions on its charges."""
     if plan.denied_source is not None or source == "denied_on_error":
-        return Verdict(False, (), (), match.rule, plan.denied_source or source)
+        return Verdict(False, (), (), BLOCKLIST if plan.is_blocked else match.rule, plan.denied_source or source)
     return verdict_of(plan.charges, decisions, match.rule, source, plan.policies)

@@ -8,7 +8,7 @@ from msgspec.structs import force_setattr
 from ratelimit_mw.core.limit import Charge, PlainGroup
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
-from ratelimit_mw.rules.plan import Match, Plan, with_distinct_buckets
+from ratelimit_mw.rules.plan import BLOCKLIST, Match, Plan, with_distinct_buckets
 from ratelimit_mw.settings.compiled import CompiledLimit
 from ratelimit_mw.stores.group import is_plain
 
@@ -76,7 +76,7 @@ class Way:
 
 
 NOT_LIMITED: Final = Way(Match((), "unmatched", "unmatched"))
-BLOCKED: Final = Way(Match((), "blocklist", "unmatched", denied=True))
+BLOCKED: Final = Way(Match((), BLOCKLIST, "unmatched", denied=True))
 
 
 def way_of(match: Match, overrides: ActiveOverrides = NO_OVERRIDES, *, are_shortest: bool = False) -> Way | None:

@@ -19,6 +19,7 @@ OTHER: Final = "other"
 MAX_NAME: Final = 120  # characters of a name in a slot
 
 Counts = tuple[int, int, int]  # admitted, refused, and what a shadow limit would have refused
+_NONE: Final[Counts] = 0, 0, 0
 _UNWANTED: Final = {ord(character): " " for character in "\t\n\r"}  # separators of a slot
 
 
@@ -92,9 +93,6 @@ class AsyncLiveKeeper(Protocol):
         ...
 
 
-BLOCKED: Final = "blocklist"  # the rule of requests that no limit refused, but a block
-
-
 def safe_name(name: str) -> str:
     """Return a name as UTF-8 can encode it, without the separators of a slot, and not too long."""
     return name.translate(_UNWANTED)[:MAX_NAME].encode("utf-8", "replace").decode()
@@ -109,13 +107,17 @@ def merged(text: bytes | None, ring: Ring, row: Row) -> bytes | None:
     if at > row.at:
         return None
     kept = dict(counts) if at == row.at else {}
-    size = sum(map(len, _lines(kept.items())))
     for name, added in row.counts.items():
-        size += 0 if name in kept else len(_line(name, added))
-        place = name if name in kept or size <= ring.most else OTHER
-        before = kept.get(place, (0, 0, 0))
-        kept[place] = before[0] + added[0], before[1] + added[1], before[2] + added[2]
-    return b"".join([b"%d\n" % row.at, *_lines(kept.items())])
+        kept[name] = _plus(kept.get(name, _NONE), added)
+    other, lines, size = kept.pop(OTHER, _NONE), [b"%d\n" % row.at], 0
+    for name, some in kept.items():
+        line = _line(name, some)
+        size += len(line)
+        if size > ring.most:  # counted again for each row, because the numbers grow
+            other = _plus(other, some)
+        else:
+            lines.append(line)
+    return b"".join(lines) + (b"" if other == _NONE else _line(OTHER, other))
 
 
 def unpacked(text: bytes | None) -> tuple[int, Mapping[str, Counts]]:
@@ -138,8 +140,8 @@ def rows_of(texts: Iterable[bytes | None], instants: Iterable[int]) -> Mapping[i
     return {at: counts for (at, counts), wanted in found if at == wanted}
 
 
-def _lines(items: Iterable[tuple[str, Counts]]) -> list[bytes]:
-    return [_line(name, counts) for name, counts in items]
+def _plus(one: Counts, two: Counts) -> Counts:
+    return one[0] + two[0], one[1] + two[1], one[2] + two[2]
 
 
 def _line(name: str, counts: Counts) -> bytes:

@@ -9,6 +9,7 @@ from ratelimit_mw.stores.inventory import KeyPage, NumberedRefusal, Refusal
 from ratelimit_mw.stores.lifecycle import after_fork_in_child, fork_safe_lock
 from ratelimit_mw.stores.live import Live, Report, Wanted
 from ratelimit_mw.stores.sqlite import live, refused
+from ratelimit_mw.stores.sqlite.files import PAGE_SIZE
 
 
 class LocalBoard(BaseStore):
@@ -67,6 +68,7 @@ class LocalBoard(BaseStore):
                 connection = self._connection = sqlite3.connect(
                     ":memory:", isolation_level=None, check_same_thread=False
                 )
+                connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
                 for statement in refused.SCHEMA:
                     connection.execute(statement)
             return work(connection, argument)

@@ -109,7 +109,9 @@ def browser(folder: Path) -> Iterator[Page]:
         )
     try:
         port = _port(folder / "DevToolsActivePort", process)
-        with connect(_address(port), max_size=None) as socket:
+        # While a test does other things, no call receives. The events of the page would fill a bounded queue, so that a
+        # pong behind them would not be read, and the socket would close itself after 40 seconds.
+        with connect(_address(port), max_size=None, max_queue=None, ping_interval=None) as socket:
             yield Page(socket)
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -114,7 +114,7 @@ def test_page_shows_what_the_data_says(page: Page) -> None:
             f"requests\n{sum(last):.0f} /s\n182/s this time yesterday",
             f"refused\n{last[1]:.0f} /s\n{100 * last[1] / sum(last):.0f} %; 0.1 % yesterday",
             "clients limited now\n16\n14 of them by login",
-            "Redis, 99 of 100 calls\n0.9 ms\nlimit 50 ms",
+            "Redis, 99 of 100 calls within\n0.9 ms\nlimit 50 ms",
             "decided without Redis\n0 /s",
             "waiting\n2\nin the queue of export",
         ]
@@ -374,7 +374,7 @@ def test_page_says_that_the_store_is_away(page: Page) -> None:
         assert text(page, "#said") == "Redis has not replied since 11:41:50. The app serves all."
         tiles = page.value(ROWS.format("#tiles"))
         assert tiles[3:5] == [
-            "Redis, 99 of 100 calls\n\u2013 ms\nno reply",
+            "Redis, 99 of 100 calls within\n\u2013 ms\nno reply",
             "decided without Redis\n170 /s\ncounted in each process",
         ]
         click(page, "What to do")
@@ -385,7 +385,7 @@ def test_page_says_that_its_server_does_not_answer_and_goes_on(page: Page) -> No
     with serve() as served:
         look(page, served)
     page.until("document.querySelector('#notice p').innerText.includes('has not answered since')")
-    assert [entry for entry in page.messages if "ERR_CONNECTION" not in str(entry)] == []
+    assert [entry for entry in page.messages if "net::ERR" not in str(entry)] == []
 
 
 def test_hidden_tabs_ask_nothing(page: Page) -> None:

@@ -24,9 +24,10 @@ def report(
     *,
     clients: Mapping[str, Counts] | None = None,
     ends: bool = False,
+    **fields: Any,
 ) -> Report:
-    """Return a report on one second."""
+    """Return a report on one second. `fields`: of the process."""
     rows: dict[str, Sequence[Row]] = {BY_SECOND.name: [Row(at, counts)], BY_MINUTE.name: [Row(at // 60, counts)]}
     if clients:
         rows[CLIENTS.name] = [Row(at, clients)]
-    return Report(process, number, at, None if ends else json.encode(info(process, at)), rows)
+    return Report(process, number, at, None if ends else json.encode(info(process, at, **fields)), rows)

@@ -110,6 +110,7 @@ def test_a_session_ends(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(app, "/data.json", Cookie=cookie).status == 401
 
 
+@pytest.mark.promise(9)
 def test_wrong_secrets_of_an_address_are_limited(face: str) -> None:
     app = made(face, settings(trusted_proxies=["127.0.0.1"]), secret=SECRET)
     first: dict[str, Any] = {"X_Forwarded_For": "192.0.2.1"}

@@ -425,3 +425,44 @@ def test_a_preview_leaves_out_clients_that_were_not_always_in_the_sample() -> No
 def test_a_program_may_ask_with_the_secret_only(world: World) -> None:
     fields = ["at", "processes", "store", "rules", "series", "refused_most"]
     assert [field in data(world.app, **SIGNED_IN) for field in fields] == [True] * 6
+
+
+@pytest.mark.parametrize(
+    ("bounds", "p99"),
+    [
+        ({}, None),
+        ({"0.001": 99, "0.1": 1}, 0.001),
+        ({"0.001": 98, "0.1": 2}, 0.1),
+        ({"0.0005": 1}, 0.0005),
+        ({"0.001": 1, "+Inf": 1}, 5.0),  # the timeout
+    ],
+)
+def test_the_time_of_99_of_100_calls_is_that_of_all_processes(
+    bounds: Mapping[str, int], p99: float | None, world: World
+) -> None:
+    for process, (label, number) in zip(("one", "two"), bounds.items(), strict=False):
+        world.store.add_live([report({}, NOW + 59, process, bounds={label: number})])
+    world.store.add_live([report({}, NOW + 50, "late", bounds={"1": 1000})])
+    assert world.data()["store"]["p99"] == p99
+
+
+def test_settings_that_a_process_has_since_are_a_change(world: World) -> None:
+    world.store.add_live([report({}, NOW + 59, in_force=NOW - 40.0)])
+    world.store.add_live([report({}, NOW + 59, "two", in_force=NOW - 50.0)])
+    first = {"id": "settings c45ec6ea", "at": NOW - 50, "by": "deployment", "what": "settings c45ec6ea", "note": ""}
+    first |= {"undone": False, "can_undo": False}
+    assert world.data()["changes"] == [first]
+    world.store.add_live([report({}, NOW + 59, "two", number=2, ends=True)])
+    world.store.add_live([report({}, NOW + 59, "three", in_force=NOW + 50.0, digest="0a1b2c3d")])
+    found = [(one["at"], one["what"]) for one in world.data()["changes"]]
+    assert found == [(NOW + 50, "settings 0a1b2c3d"), (NOW - 50, "settings c45ec6ea")]
+
+
+def test_a_client_that_is_refused_on_many_paths_may_be_an_office(world: World) -> None:
+    now = world.now = time.time()
+    for client, paths in (("192.0.2.7", 5), ("192.0.2.8", 4)):
+        key = f"{{ip={client}}}:login"
+        some = [Refusal(key, "5/60s", now, 1.0, "GET", f"/{number}?at={number}") for number in range(paths)]
+        world.store.add_refused({key: paths}, [*some, some[0]])
+    found = {one["key"]: one["note"] for one in world.data()["refused_most"]}
+    assert found == {"ip=192.0.2.7": "5 paths lately: an office?", "ip=192.0.2.8": ""}

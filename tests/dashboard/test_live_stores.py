@@ -1,7 +1,9 @@
 """Tests that Redis, a file and the memory of a process keep the same counts for the dashboard, within their bounds."""
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,6 @@ from redis import Redis
 
 from dashboard.reported import NOW, report
 from ratelimit_mw.stores.live import (
-    BY_MINUTE,
     BY_SECOND,
     KEPT_PROCESS,
     MAX_PROCESSES,
@@ -28,6 +29,8 @@ from ratelimit_mw.stores.redis import AsyncRedisStore, RedisStore
 from ratelimit_mw.stores.sqlite import SQLiteStore
 from redis_cluster import RedisCluster
 from redis_servers import RedisServer
+
+DAY = 86_400  # seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 
@@ -91,6 +94,17 @@ def test_names_beyond_the_room_of_a_slot_count_as_other(keeper: Any) -> None:
     assert found[OTHER] == (2 * left + 5, 4 * left, 6 * left)
 
 
+def test_counts_that_outgrow_the_room_of_a_slot_count_as_other(keeper: Any) -> None:
+    names = [f"rule-{number:03}" for number in range(31)]
+    for number in range(1, 4):
+        keeper.add_live([report(dict.fromkeys(names, (333_333, 333_333, 333_333)), number=number)])
+    found = read(keeper).rows["seconds"][NOW]
+    kept = BY_SECOND.most // len("rule-000\t999999\t999999\t999999\n")
+    assert (kept, len(found)) == (30, 31)
+    assert {found[name] for name in names[:kept]} == {(999_999, 999_999, 999_999)}
+    assert found[OTHER] == (999_999, 999_999, 999_999)
+
+
 def test_a_process_that_ends_or_falls_silent_is_forgotten(keeper: Any) -> None:
     for process in ("one", "two", "three"):
         keeper.add_live([report({}, process=process)])
@@ -133,27 +147,34 @@ def test_asyncio_adds_the_same(redis_server: RedisServer) -> None:
     store.close()
 
 
-@pytest.mark.one_redis
+def size(keeper: Any, server: RedisServer) -> int:
+    """Return the bytes that a store uses. `server`: of `RedisStore`."""
+    if isinstance(keeper, RedisStore):
+        with Redis.from_url(server.url) as client:
+            return sum(client.memory_usage(key, samples=0) for key in client.scan_iter())
+    connection: Any = keeper._connection if isinstance(keeper, LocalBoard) else sqlite3.connect(keeper.path)
+    with closing(connection):
+        (pages,), (of_page,) = (connection.execute(f"PRAGMA page_{part}").fetchone() for part in ("count", "size"))
+    return pages * of_page  # type: ignore[no-any-return]  # a number
+
+
+@pytest.mark.parametrize("keeper", ["server", "file", "memory"], indirect=True)
 @pytest.mark.parametrize("rules", [12, 100])
-def test_a_day_takes_less_than_three_megabytes_in_redis(rules: int, redis_server: RedisServer) -> None:
-    redis_server.flush()
-    client = Redis.from_url(redis_server.url)
-    before = client.info("memory")["used_memory"]
-    store = RedisStore(redis_server.url, timeout=5.0)
-    counts = {f"rule-{number}": (1234, 567, 89) for number in range(rules)}
+def test_a_day_takes_less_than_three_megabytes(
+    rules: int, keeper: Any, redis_servers: Mapping[str, RedisServer]
+) -> None:
+    counts = {f"rule-{number}": (20, 9, 1) for number in range(rules)}
+    rest = dict.fromkeys(counts, (1000, 450, 60))  # counts of a minute have more digits than its first report
     clients = {f"{{{number:022}}}:rule-{number % 3}": (99, 99, 0) for number in range(64)}
-    number = 0
-    for minute in range(24 * 60 + 10):  # one report a minute, and each second of the last six minutes
-        at = NOW + 60 * minute
-        for second in range(60) if minute > 24 * 60 else (0,):
-            number += 1
-            store.add_live([report(counts, at + second, number=number, clients=clients)])
-    rows = store.read_live(Wanted({BY_MINUTE.name: range(at // 60 - 1439, at // 60 + 1)})).rows[BY_MINUTE.name]
-    assert len(rows) == 1440
-    used = client.info("memory")["used_memory"] - before
-    assert used < 3_000_000
-    assert [client.ttl(key) > 0 for key in client.scan_iter()] == [True] * 4
-    store.close()
+    last = NOW + DAY + 600
+    instants: Any = (*(at + one for at in range(NOW, last, 60) for one in (0, 1)), *range(last, last + 360))
+    for number, at in enumerate(instants, 1):
+        some = rest if at < last and at % 60 else counts
+        keeper.add_live([report(some, at, number=number, clients=clients)])
+    for ring in RINGS:
+        instants = range((at + 1) // ring.unit - ring.size + 30, (at + 1) // ring.unit)
+        assert len(keeper.read_live(Wanted({ring.name: instants})).rows[ring.name]) == len(instants)
+    assert 1_000_000 < size(keeper, next(iter(redis_servers.values()))) < 3_000_000
 
 
 @pytest.mark.one_redis

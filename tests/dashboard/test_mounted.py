@@ -66,6 +66,7 @@ async def _asgi(order: str) -> list[int]:
     return found
 
 
+@pytest.mark.promise(9)
 @pytest.mark.parametrize("order", ["added", "around", "mounted later", "below a mount"])
 def test_a_page_in_starlette_exempts_itself_and_nothing_else(order: str) -> None:
     assert asyncio.run(_asgi(order)) == EXPECTED
@@ -83,6 +84,7 @@ def flask_app(served: str) -> Any:
     return app
 
 
+@pytest.mark.promise(9)
 @pytest.mark.parametrize("served", ["extension", "middleware"])
 def test_a_page_beside_a_wsgi_app_exempts_itself_and_nothing_else(served: str) -> None:
     client = flask_app(served).test_client()

@@ -15,7 +15,7 @@ from ratelimit_mw.core.limit import Charge
 from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.live import LIVE, LOCAL_BOARD, LiveReporter, ProcessInfo, board_of
-from ratelimit_mw.metrics.recording import count_decision
+from ratelimit_mw.metrics.recording import STORE_CALLS, count_decision
 from ratelimit_mw.metrics.registry import COUNTS
 from ratelimit_mw.metrics.sample import ALL, MOST, SAMPLE, ClientSample, checksum
 from ratelimit_mw.settings import Settings
@@ -110,10 +110,10 @@ def test_the_first_report_is_dated_by_the_time_of_the_first_count(process: Proce
 
 def test_blocked_requests_are_no_refusals_of_the_rule(process: Process) -> None:
     count_decision(verdict(spent=True))
-    count_decision(Verdict(False, (), (), "login"))
+    count_decision(Verdict(False, (), (), "login"))  # lacks the key
     count_decision(Verdict(False, (), (), "blocklist"))
     process.tick()
-    assert process.seconds() == {1_800_000_000: {"login": (0, 1, 0), "blocklist": (0, 2, 0)}}
+    assert process.seconds() == {1_800_000_000: {"login": (0, 2, 0), "blocklist": (0, 1, 0)}}
 
 
 def test_a_shadow_limit_counts_for_its_own_rule_once_a_request(process: Process) -> None:
@@ -127,6 +127,7 @@ def test_a_shadow_limit_counts_for_its_own_rule_once_a_request(process: Process)
     assert process.seconds() == {1_800_000_000: {"default": (1, 0, 0), "search": (0, 0, 1), "other": (0, 0, 1)}}
 
 
+@pytest.mark.promise(8)
 def test_reports_that_the_store_did_not_receive_are_sent_again(process: Process) -> None:
     process.board.error = StoreError("no answer")
     count_decision(verdict())
@@ -141,6 +142,7 @@ def test_reports_that_the_store_did_not_receive_are_sent_again(process: Process)
     assert [one.number for one in process.board.calls[-1]] == [4]
 
 
+@pytest.mark.promise(8)
 def test_reports_are_kept_for_a_minute_and_sent_ten_at_a_time(process: Process) -> None:
     process.board.error = StoreError("no answer")
     for _ in range(70):
@@ -163,6 +165,7 @@ def test_a_process_says_how_it_is(process: Process) -> None:
     assert text is not None
     info = json.decode(text, type=ProcessInfo)
     assert (info.digest, info.away, info.since) == ("c45ec6ea", 1_800_000_001.02, 1_800_000_000.02)
+    assert info.in_force == 1_800_000_000.02
     first = process.board.calls[0][0].text
     assert first is not None
     assert json.decode(first, type=ProcessInfo).without == 1
@@ -170,6 +173,20 @@ def test_a_process_says_how_it_is(process: Process) -> None:
     last = process.board.calls[-1][-1].text
     assert last is not None
     assert json.decode(last, type=ProcessInfo).away is None
+
+
+def test_a_process_says_since_when_it_has_its_settings_and_how_long_calls_took(process: Process) -> None:
+    process.tick()
+    for digest in ("0a1b2c3d", "0a1b2c3d"):
+        process.reporter.use(process.board, digest, is_async=False)
+        for seconds in (0.0004, 0.0005, 0.02, 7.0):
+            STORE_CALLS.record("take", seconds)
+        process.tick()
+        text = process.board.calls[-1][-1].text
+        assert text is not None
+        info = json.decode(text, type=ProcessInfo)
+        assert (info.digest, info.in_force) == ("0a1b2c3d", 1_800_000_001.02)
+        assert (info.calls, info.bounds) == (4, {"0.0005": 2, "0.025": 1, "+Inf": 1})
 
 
 def test_a_process_that_ends_takes_itself_away(process: Process) -> None:

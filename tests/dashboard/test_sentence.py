@@ -78,6 +78,13 @@ def test_it_says_since_when_a_rule_refuses() -> None:
     assert found(silent) == Problem("refusing", "login refuses 92 % of its requests since 11:42:12.", "", [CHANGE])
 
 
+def test_a_day_without_requests_is_no_day_of_refusals() -> None:
+    silent = [(at, 0, 0) for at, *_ in minutes(0)]
+    seconds = rows(40, calm=(0, 0))
+    text = "login refuses 92 % of its requests since 11:41:52."
+    assert problem(data(), {"login": seconds}, {"login": silent}, {}) == Problem("refusing", text, "", [CHANGE])
+
+
 def test_it_says_since_when_by_the_minute_before_five_minutes() -> None:
     assert found(rows(300), 40) == Problem(
         "refusing", "login refuses 92 % of its requests since 11:03:00.", "", [CHANGE]

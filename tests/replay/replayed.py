@@ -191,11 +191,13 @@ def _scope(one: Logged) -> dict[str, Any]:
     }
 
 
-def combined(seconds: int, client: str, request: str = "GET / HTTP/1.1", status: int = 200) -> str:
+def combined(
+    seconds: int, client: str, request: str = "GET / HTTP/1.1", status: int = 200, agent: str = "curl/8"
+) -> str:
     """Return a line of a combined log. `seconds`: its time after the start."""
     second = seconds + 800
     moment = f"14/Nov/2023:{22 + second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} +0000"
-    return f'{client} - - [{moment}] "{request}" {status} 5 "-" "curl/8"\n'
+    return f'{client} - - [{moment}] "{request}" {status} 5 "-" "{agent}"\n'
 
 
 def crowd(seed: int) -> Iterator[str]:

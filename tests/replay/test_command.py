@@ -49,7 +49,7 @@ def test_json_output_has_fixed_fields(settings: Path, tmp_path: Path, capsys: py
     assert [one["window"] for one in found["suggested"]] == [1.0, 10.0, 60.0, 600.0, 3600.0]
     assert {key for one in found["suggested"] for key in one} == {
         *("rule", "key", "window", "half", "most", "all", "gap", "honest", "clients", "requests"),
-        *("quota", "limit", "touched", "refused", "recommended"),
+        *("quota", "limit", "touched", "refused", "recommended", "victims", "offices"),
     }
     assert printed(capsys, settings, log)[1]["suggested"] == []
 

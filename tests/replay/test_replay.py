@@ -13,6 +13,7 @@ from ratelimit_mw.cli import main
 from ratelimit_mw.replay import Offender, RuleResult, replay, tallies
 from ratelimit_mw.replay.client_plans import ClientPlan, LastingStore
 from ratelimit_mw.replay.suggestions import clear_gap, peak, refusals, widest_gap
+from ratelimit_mw.replay.text import report_lines
 from ratelimit_mw.settings import Settings
 from replay.replayed import FORMAT, combined, crowd, requests, settled, tier_of, write
 
@@ -376,6 +377,58 @@ def test_each_limit_of_a_rule_has_peaks_and_the_recommended_one_a_line(tmp_path:
     [best] = [one for one in report.suggested if one.recommended]
     assert best.gap == max(one.gap for one in found)
     assert best.line == f'limits = "{best.limit}"  # touches {best.touched} of {best.clients:,} clients'
+
+
+def log_with_an_office(path: Path, *, attack: bool, agents: int) -> Path:
+    """Write a log of 300 clients, an office that sends 90 requests in a minute, and an attack of 300 if wanted."""
+    lines = [(20 * index + at, f"10.0.0.{index}", "GET /", "a") for index in range(250) for at in range(0, 15, 3)]
+    lines += [(1000 + at // 2, "192.0.2.20", f"GET /{at % 7}?at={at}", f"agent {at % agents}") for at in range(90)]
+    if attack:
+        lines += [(3000 + at // 6, "192.0.2.66", "POST /login", "b") for at in range(300)]
+    path.write_text("".join(combined(at, client, *more[:1], agent=more[1]) for at, client, *more in sorted(lines)))
+    return path
+
+
+@pytest.mark.parametrize("attack", [True, False])
+def test_no_recommended_limit_hits_what_may_be_an_office(attack: bool, tmp_path: Path) -> None:
+    log = log_with_an_office(tmp_path / "access.log", attack=attack, agents=40)
+    report = replay({"limits": "1000/minute"}, log, suggest=True)
+    best = [one for one in report.suggested if one.recommended]
+    assert [one.limit for one in best] == (["108/60s using sliding_window_counter"] if attack else [])
+    for one in report.suggested:
+        assert [office.client for office in one.offices] == ["192.0.2.20"] * (one.window > 1)
+        assert {victim.client for victim in one.victims} <= {"192.0.2.66"}
+    lines = [*report_lines(report)]
+    office = "default  192.0.2.20  40 user agents, 7 paths, mostly GET /0, 11-14 22:30:00 to 11-14 22:30:44"
+    assert lines[-1].split() == office.split()
+    if attack:
+        victim = "default 192.0.2.66 192 1 user agent, 1 path, mostly POST /login, 11-14 23:03:20 to 11-14 23:04:09"
+        assert victim.split() in [line.split() for line in lines]
+
+
+def test_one_with_few_user_agents_is_no_office(tmp_path: Path) -> None:
+    log = log_with_an_office(tmp_path / "access.log", attack=False, agents=4)
+    report = replay({"limits": "1000/minute"}, log, suggest=True)
+    [best] = [one for one in report.suggested if one.recommended]
+    assert (best.offices, [one.client for one in best.victims]) == ([], ["192.0.2.20"])
+
+
+@pytest.mark.parametrize(
+    ("agents", "paths", "hours", "found"),
+    [(5, 5, 1, True), (4, 5, 4, False), (5, 4, 3, False), (5, 1, 4, True), (0, 50, 24, False)],
+)
+def test_offices_have_user_agents_and_many_paths_or_hours(agents: int, paths: int, hours: int, found: bool) -> None:
+    member = tallies.Member()
+    for number in range(60):
+        agent = f"agent {number % agents}" if agents else ""
+        member.add(number % hours * 3_600_000_000, ("", "", "", f"GET /{number % paths}?{number}"), agent)
+    assert (len(member.agents), len(member.paths), member.may_be_office) == (agents, paths, found)
+
+
+def test_a_log_without_user_agents_says_what_that_means(tmp_path: Path) -> None:
+    path = write(tmp_path / "access.log", requests(5, 30))
+    notes = [replay({"limits": "9/minute"}, path, format=FORMAT, suggest=wanted).notes for wanted in (True, False)]
+    assert [sum("no user agents" in note for note in some) for some in notes] == [1, 0]
 
 
 def test_what_is_known_of_refused_clients_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

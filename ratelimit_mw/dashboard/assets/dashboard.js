@@ -134,7 +134,7 @@ function showTiles() {
     ["requests", number(admitted + refused), "/s", yesterday ? `${number(yesterday[0] + yesterday[1])}/s this time yesterday` : ""],
     ["refused", number(refused), "/s", `${percent(refused, admitted + refused)}${refused ? "" : " %"}${yesterday ? `; ${percent(yesterday[1], yesterday[0] + yesterday[1])}${yesterday[1] ? "" : " %"} yesterday` : ""}`, refused > MANY * (admitted + refused)],
     ["clients limited now", number(limited?.clients ?? null), "", limited?.clients ? `${number(limited.of_rule)} of them by ${limited.rule}` : "in the last minute"],
-    [capital(`${store.kind}, ${store.p99 == null ? "mean call" : "99 of 100 calls"}`), isAway ? "–" : milliseconds(store.p99 ?? store.call ?? null), "ms", isAway ? "no reply" : store.timeout == null ? "" : `limit ${milliseconds(store.timeout)} ms`, isAway],
+    [capital(`${store.kind}, ${store.p99 == null ? "mean call" : "99 of 100 calls within"}`), isAway ? "–" : milliseconds(store.p99 ?? store.call ?? null), "ms", isAway ? "no reply" : store.timeout == null ? "" : `limit ${milliseconds(store.timeout)} ms`, isAway],
     [`decided without ${store.kind}`, number(store.without ?? null), "/s", store.without ? "counted in each process" : "", store.without > 0],
     ["waiting", number(queue.reduce((total, one) => total + one.waiting, 0)), "", queue.length ? `in the queue of ${queue.map((one) => one.rule).join(", ")}` : ""],
   ];

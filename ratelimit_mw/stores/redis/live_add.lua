@@ -10,29 +10,37 @@ local last = tonumber(string.match(redis.call("HGET", processes, id) or "", "^(%
 local latest = last
 
 local function add(key, slot, at, most, first, names)
-  local order, counts, size = {}, {}, 0
+  local order, counts = {}, {}
   local head, rest = string.match(redis.call("HGET", key, slot) or "", "^(%d+)\n(.*)$")
   if head and tonumber(head) > at then return end
-  if head and tonumber(head) == at then
-    for name, a, r, s in string.gmatch(rest, "([^\t\n]*)\t(%d+)\t(%d+)\t(%d+)\n") do
-      order[#order + 1], counts[name] = name, { tonumber(a), tonumber(r), tonumber(s) }
-    end
-    size = #rest
-  end
-  for i = first, first + 4 * names - 4, 4 do
-    local name = ARGV[i]
-    if not counts[name] then
-      size = size + #name + #ARGV[i + 1] + #ARGV[i + 2] + #ARGV[i + 3] + 4
-      if size > most then name = "other" end
-    end
-    if not counts[name] then order[#order + 1], counts[name] = name, { 0, 0, 0 } end
-    for number = 1, 3 do counts[name][number] = counts[name][number] + tonumber(ARGV[i + number]) end
-  end
-  local lines = { string.format("%d\n", at) }
-  for _, name in ipairs(order) do
+  local function plus(name, a, r, s)
     local one = counts[name]
-    lines[#lines + 1] = name .. string.format("\t%.0f\t%.0f\t%.0f\n", one[1], one[2], one[3])
+    if not one then
+      order[#order + 1], one = name, { 0, 0, 0 }
+      counts[name] = one
+    end
+    one[1], one[2], one[3] = one[1] + a, one[2] + r, one[3] + s
   end
+  if head and tonumber(head) == at then
+    for name, a, r, s in string.gmatch(rest, "([^\t\n]*)\t(%d+)\t(%d+)\t(%d+)\n") do plus(name, a, r, s) end
+  end
+  for i = first, first + 4 * names - 4, 4 do plus(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]) end
+  local function line(name)
+    return name .. string.format("\t%.0f\t%.0f\t%.0f\n", unpack(counts[name]))
+  end
+  local lines, size = { string.format("%d\n", at) }, 0
+  for _, name in ipairs(order) do
+    if name ~= "other" then
+      local text = line(name)
+      size = size + #text
+      if size > most then  -- counted again for each row, because the numbers grow
+        plus("other", unpack(counts[name]))
+      else
+        lines[#lines + 1] = text
+      end
+    end
+  end
+  if counts.other then lines[#lines + 1] = line("other") end
   redis.call("HSET", key, slot, table.concat(lines))
 end
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
+PAGE_SIZE: Final = 1024  # bytes of a new file's pages; a take writes one page, and smaller ones cost less
 _ENDINGS: Final = ("", "-wal", "-shm")
 
 

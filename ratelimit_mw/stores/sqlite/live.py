@@ -17,12 +17,13 @@ from ratelimit_mw.stores.live import (
     rows_of,
 )
 
-# `prefix`: separates tests that share a file
+# `prefix`: separates tests that share a file. Slots have row ids: without, each would have a page of its own beside a
+# part in the tree, and a day would take more than 3 MB.
 _SCHEMA: Final = (
     """
     CREATE TABLE IF NOT EXISTS live_slots (
       prefix TEXT, ring TEXT, slot INTEGER, counts BLOB NOT NULL, PRIMARY KEY (prefix, ring, slot)
-    ) WITHOUT ROWID
+    )
     """,
     """
     CREATE TABLE IF NOT EXISTS live_processes (
@@ -35,7 +36,7 @@ _HAS_TABLES: Final = "SELECT 1 FROM sqlite_master WHERE name = 'live_processes'"
 _NUMBER: Final = "SELECT number FROM live_processes WHERE prefix = ? AND id = ?"
 _SLOT: Final = "SELECT counts FROM live_slots WHERE prefix = ? AND ring = ? AND slot = ?"
 _SLOTS: Final = "SELECT slot, counts FROM live_slots WHERE prefix = ? AND ring = ?"
-_WRITE: Final = "INSERT OR REPLACE INTO live_slots VALUES (?, ?, ?, ?)"
+_WRITE: Final = "INSERT INTO live_slots VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET counts = excluded.counts"
 _SEE: Final = "INSERT OR REPLACE INTO live_processes VALUES (?, ?, ?, ?, ?)"
 _END: Final = "DELETE FROM live_processes WHERE prefix = ? AND (id = ? OR seen < ?)"
 _HELD: Final = "SELECT count(*) FROM live_processes WHERE prefix = ?"

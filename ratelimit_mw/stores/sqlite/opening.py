@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.log import warn
 from ratelimit_mw.stores.sqlite.faults import Locked, failure, is_busy, is_corrupt
-from ratelimit_mw.stores.sqlite.files import Identity, files_of, identity_of, lock_of
+from ratelimit_mw.stores.sqlite.files import PAGE_SIZE, Identity, files_of, identity_of, lock_of
 from ratelimit_mw.stores.sqlite.refused import SCHEMA as REFUSED_SCHEMA
 from ratelimit_mw.stores.sqlite.room import LIMITS, SCHEMA, STATES
 
@@ -26,7 +26,6 @@ except ImportError:  # Windows
 _SCHEME: Final = "sqlite://"
 APPLICATION_ID: Final = 0x524C4D57  # "RLMW"; `PRAGMA application_id` of the files of stores
 LAYOUT: Final = 1  # the version of the file, whose tables of states have a format of their own; `PRAGMA user_version`
-_PAGE_SIZE: Final = 1024  # bytes; a take writes one page, and smaller ones cost less
 _CHECKPOINT_PAGES: Final = 1000  # pages in the log before they are copied to the file
 _KEPT_LOG: Final = 4_000_000  # bytes; a longer log is cut to this size when its pages are copied
 _POLL: Final = 0.002  # seconds between two tries for the lock of the file
@@ -105,7 +104,7 @@ def not_sqlite(path: Path) -> ConfigError | None:
     """
     try:
         with path.open("rb") as file:
-            start = file.read(_PAGE_SIZE)
+            start = file.read(PAGE_SIZE)
     except OSError:
         return None
     if start.startswith(_MAGIC[: len(start)]) or not start.strip(b"\0"):  # a power failure may leave zeros
@@ -283,7 +282,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     # `isolation_level=None`: this package sends BEGIN and COMMIT itself. `timeout=0`: it also does the waiting itself.
     connection = sqlite3.connect(uri_of(path), uri=True, timeout=0, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         connection.execute("PRAGMA synchronous = OFF")  # states need to survive a process, not a power failure
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {_KEPT_LOG}")

@@ -20,6 +20,7 @@ from django.urls import path
 from fastapi import Depends, FastAPI
 from flask import Flask
 from httpx import ASGITransport, AsyncClient
+from starlette.responses import PlainTextResponse
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.cli import main
@@ -27,6 +28,8 @@ from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.django.management.commands.ratelimit import Command
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.http.scopes import scope_from_parts
+from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Control, freeze
 
 SEARCH = "2/hour using fixed_window"
@@ -163,8 +166,8 @@ def front(
 @pytest.fixture(autouse=True)
 def _known_ids_and_times(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     numbers = count(1)
+    monkeypatch.setattr("ratelimit_mw.admin.override_set.token_hex", lambda _: f"id{next(numbers)}")
     for module in ("changing", "override_set"):
-        monkeypatch.setattr(f"ratelimit_mw.admin.{module}.token_hex", lambda _: f"id{next(numbers)}")
         monkeypatch.setattr(f"ratelimit_mw.admin.{module}.time", SimpleNamespace(time=lambda: NOW))
     monkeypatch.setattr("ratelimit_mw.admin.output.time", SimpleNamespace(time=lambda: NOW))
     monkeypatch.setenv("TZ", "XYZ-5:45")  # east of Greenwich
@@ -241,10 +244,10 @@ def test_a_network_is_blocked_and_everything_is_switched_off_and_on(front: Front
     assert front.get(CLIENT, 2) == [200, 429]
 
     switched = front.run("switch", "off", "--for", "1h", "--note", "fire", *BY)
-    assert switched == (0, [f"id4  everyone  all rules  off  {HOUR_LATER})  ann  fire"], [FOLLOW])
+    assert switched == (0, [f"id3  everyone  all rules  off  {HOUR_LATER})  ann  fire"], [FOLLOW])
     assert front.get(CLIENT, 3) == [200, 200, 200]
     assert front.run("peek", "--request", "/search", "--ip", CLIENT).out == [
-        f"override id4: off for everyone {HOUR_LATER}; fire)",
+        f"override id3: off for everyone {HOUR_LATER}; fire)",
         "no limit applies to this request",
     ]
     assert front.run("switch", "on", *BY) == (0, ["all rules are on"], [FOLLOW])
@@ -262,16 +265,16 @@ def test_a_rule_is_in_shadow_and_a_change_is_undone(front: Front) -> None:
         shown = front.run("peek", "--request", "/search", "--ip", CLIENT).out[-1]
         assert re.search(r" 0 of 2 left, would refuse for \d+ min \(shadow: admits\)  ", shown)
     at = "2100-01-01 05:45:00 XYZ"
-    assert front.run("changes") == (0, [f"id2  {at}  ann  switch shadow @search for 1d"], [])
-    undone = front.run("changes", "--undo", "id2", "--note", "calm", "--by", "bo")
-    assert undone == (0, [f"id3  {at}  bo  undo switch shadow @search for 1d  calm"], [FOLLOW])
+    assert front.run("changes") == (0, [f"id1  {at}  ann  switch shadow @search for 1d"], [])
+    undone = front.run("changes", "--undo", "id1", "--note", "calm", "--by", "bo")
+    assert undone == (0, [f"id2  {at}  bo  undo switch shadow @search for 1d  calm"], [FOLLOW])
     assert front.get(CLIENT) == [429]
-    first = {"id": "id2", "at": NOW, "by": "ann", "what": "switch shadow @search for 1d", "note": "", "undone": True}
-    second = {"id": "id3", "at": NOW, "by": "bo", "what": "undo switch shadow @search for 1d", "note": "calm"}
+    first = {"id": "id1", "at": NOW, "by": "ann", "what": "switch shadow @search for 1d", "note": "", "undone": True}
+    second = {"id": "id2", "at": NOW, "by": "bo", "what": "undo switch shadow @search for 1d", "note": "calm"}
     assert json.loads(front.run("changes", "--json").out[0]) == {"changes": [{**second, "undone": False}, first]}
     assert front.run("changes").out == [
-        f"id3  {at}  bo   undo switch shadow @search for 1d      calm",
-        f"id2  {at}  ann  switch shadow @search for 1d (undone)",
+        f"id2  {at}  bo   undo switch shadow @search for 1d      calm",
+        f"id1  {at}  ann  switch shadow @search for 1d (undone)",
     ]
 
 
@@ -326,3 +329,72 @@ def test_a_mistake_in_the_words_is_an_error_with_its_place(front: Front) -> None
     assert {words: text[: len(MISTAKES[words])] for words, text in texts.items()} == MISTAKES
     rest = "; for a limit on an endpoint its name with an `@`, as `keys` shows it"
     assert texts["--user bob --exempt --rule sear"].endswith(rest if front.name == "file" else ", messages, @search")
+
+
+class Commands:
+    """The command line over a file of settings, with a rule by user and one by address."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        SQLiteStore(folder / "limits.db").close()
+        self.path = folder / "limits.json"
+        login = {"name": "login", "path": "/login", "limits": "1/hour", "key": "ip"}
+        self.settings = {"limits": "5/minute", "key": "user | ip", "store": f"sqlite://{folder}/limits.db"}
+        self.settings |= {"store_timeout": 5.0, "app_limits": {"limit": "9/minute", "key": "all"}, "rules": [login]}
+        self.write()
+
+    def write(self, **more: Any) -> None:
+        self.path.write_text(json.dumps({**self.settings, **more}))
+
+    def run(self, *words: str) -> Answer:
+        end = 2 if words[0] == "override" else 1
+        code = main([*words[:end], str(self.path), *words[end:]])
+        out, err = self._capsys.readouterr()
+        return Answer(code, out.splitlines(), err.splitlines())
+
+
+@pytest.fixture
+def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(tmp_path, capsys)
+
+
+def count_request(settings: dict[str, Any], path: str, user: str) -> int:
+    app = RateLimitMiddleware(PlainTextResponse("found"), settings)
+    scope = {**scope_from_parts("GET", path.encode(), [], (CLIENT, 1), user), "state": {}}
+
+    async def get() -> int:
+        client = AsyncClient(transport=ASGITransport(lambda _, *rest: app(scope, *rest)), base_url="http://test")
+        async with client:
+            return (await client.get(path)).status_code
+
+    return asyncio.run(get())
+
+
+def test_an_override_of_a_user_for_whom_nothing_is_counted_says_so(commands: Commands) -> None:
+    assert count_request(commands.settings, "/", "7") == 200
+    note = "nothing is counted for user=ann: is that how the app names this user; `user` is the first of "
+    for user, notes in (("7", 0), ("ann", 1)):
+        found = commands.run("override", "set", "--user", user, "--exempt")
+        assert (found.code, sum(line.startswith(note) for line in found.err)) == (0, notes)
+    assert "nothing is counted" not in str(commands.run("override", "set", "--ip", CLIENT, "--exempt").err)
+
+
+def test_peek_says_which_limit_an_exemption_does_not_cover(commands: Commands) -> None:
+    assert commands.run("override", "set", "--user", "7", "--exempt").code == 0
+    assert count_request(commands.settings, "/login", "7") == 200
+    (line,) = [
+        one for one in commands.run("peek", "--request", "/login", "--ip", CLIENT, "--user", "7").err if "id" in one
+    ]
+    assert line == (
+        f"login refuses, although override id1 exempts user=7: login counts by ip, as ip={CLIENT}; exempt that, too"
+    )
+
+
+def test_clearing_a_set_with_another_mac_says_so(commands: Commands) -> None:
+    commands.write(key_secret="a secret of 32 characters, or more")
+    assert commands.run("override", "set", "--ip", CLIENT, "--block").code == 0
+    commands.write()
+    cleared = commands.run("override", "clear", "--all", "--yes")
+    assert cleared.code == 0
+    assert cleared.err[0].startswith("cleared a set with a MAC of another key_secret, or none, which these settings")
+    assert commands.run("override", "clear", "--all", "--yes").code == 1
