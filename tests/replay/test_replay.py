@@ -385,7 +385,7 @@ def log_with_an_office(path: Path, *, attack: bool, agents: int) -> Path:
     lines += [(1000 + at // 2, "192.0.2.20", f"GET /{at % 7}?at={at}", f"agent {at % agents}") for at in range(90)]
     if attack:
         lines += [(3000 + at // 6, "192.0.2.66", "POST /login", "b") for at in range(300)]
-    path.write_text("".join(combined(at, client, *more[:1], agent=more[1]) for at, client, *more in sorted(lines)))
+    path.write_text("".join(combined(at, client, request, agent=agent) for at, client, request, agent in sorted(lines)))
     return path
 
 

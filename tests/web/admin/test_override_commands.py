@@ -339,7 +339,11 @@ class Commands:
         SQLiteStore(folder / "limits.db").close()
         self.path = folder / "limits.json"
         login = {"name": "login", "path": "/login", "limits": "1/hour", "key": "ip"}
-        self.settings = {"limits": "5/minute", "key": "user | ip", "store": f"sqlite://{folder}/limits.db"}
+        self.settings: dict[str, Any] = {
+            "limits": "5/minute",
+            "key": "user | ip",
+            "store": f"sqlite://{folder}/limits.db",
+        }
         self.settings |= {"store_timeout": 5.0, "app_limits": {"limit": "9/minute", "key": "all"}, "rules": [login]}
         self.write()
 
