@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import RateLimitError, StoreError
 from ratelimit_mw.core.limit import Charge, Decision
+
+CHARGE: Final = "charge"  # the rule of a verdict on units that the app itself charges, in a handler
 
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
 """Where a verdict comes from.

@@ -212,8 +212,8 @@ class Hooks:
         flask_request: Any = _current_request()
         our_request = FlaskLoginRequest(flask_request.environ, flask_request.remote_addr, state)
         self.gate.rule_set.find_client(our_request)
-        state.record(error.verdict, self.gate)
-        decision, before = self._refusal_decision(our_request, error.verdict), getattr(flask_request, _ATTRIBUTE)
+        verdict = state.refusal_of(error, self.gate)
+        decision, before = self._refusal_decision(our_request, verdict), getattr(flask_request, _ATTRIBUTE)
         decision.shown_state, decision.tracker = before.shown_state, before.tracker
         setattr(flask_request, _ATTRIBUTE, decision)
         if decision.fields is not None:

@@ -17,7 +17,7 @@ Bodies are problem details (RFC 9457).
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import ceil, inf, isinf
 from random import uniform
@@ -26,7 +26,7 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec import json
 
 from ratelimit_mw.core.limit import Limit
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import CHARGE, RateLimited, Verdict
 
 _MAX_FIELD_INT: Final = 999_999_999_999_999  # the largest integer of a structured field (RFC 9651, 3.3.1)
 _MAX_POLICIES: Final = 8  # policies in a field; proxies limit the size of headers
@@ -34,6 +34,7 @@ _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
 _BURST: Final = "ratelimit-mw-burst"  # not in the draft, so the parameter has a vendor prefix
 _SLOT_UNIT: Final = "concurrent-requests"  # the quota unit of slots; the unit of all other limits is requests
 _BLOCKED: Final = "Requests from this client are blocked."
+SERVER_ERROR: Final = 500  # a framework's answer to an error that the app lets pass
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, because the end of the outage is unknown
 
 # The names of all headers that this module builds. `raw` raises KeyError for any other name. It is used where headers
@@ -194,13 +195,25 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     return fields
 
 
-def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = ()) -> RawFields:
+def raise_unhandled(verdict: Verdict | None, status: int | None) -> None:
+    """Raise `RateLimited` if an app answers a refused charge with a server error.
+
+    The app let the error pass, and its framework made a 500 of it. Raised where the response starts, the error reaches
+    the middleware after all.
+    """
+    if status == SERVER_ERROR and verdict is not None and verdict.rule == CHARGE and not verdict.allowed:
+        raise RateLimited(verdict)
+
+
+def raw_headers(verdict: Verdict, message: Mapping[str, Any]) -> RawFields:
     """Return an app's headers followed by `headers` in the style `ietf`, in ASGI form.
 
     The app's headers may contain the two `RateLimit` fields already. Both are lists, so a client joins all lines of the
-    same name to one list.
+    same name to one list. `message`: the start of the app's response. Raises `RateLimited`, see `raise_unhandled`.
     """
+    app_headers = message.get("headers", ())
     if not verdict.allowed:
+        raise_unhandled(verdict, message.get("status"))
         app_headers = list(app_headers)
         return [*app_headers, *raw(addable_to_refusal(headers(verdict), names_of(app_headers)))]
     return [*app_headers, *_rate_limit_fields(verdict)]

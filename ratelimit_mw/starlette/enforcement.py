@@ -217,7 +217,7 @@ class EndpointDecision(Struct):
         if state is None or state.headers_claimed or state.verdict is None:
             return []
         style = self.gate.settings.headers
-        return raw_headers(state.verdict) if style == "ietf" else raw(headers(state.verdict, style))
+        return raw_headers(state.verdict, {}) if style == "ietf" else raw(headers(state.verdict, style))
 
     def with_headers(self, send: Send) -> Send:
         """Return a `send` that adds the headers, for everything charged when the response starts."""
@@ -326,4 +326,4 @@ def record_admission(scope: Scope, check: EndpointCheck, gate: AsyncGate, verdic
         return []
     state = scope[STATE_KEY] = RateLimitState(verdict, entries=[(gate, verdict)])
     scope.setdefault("state", {})["ratelimit"] = state
-    return raw_headers(verdict)
+    return raw_headers(verdict, {})
