@@ -53,8 +53,8 @@ class AsyncHome:
 
 
 def routed(app: Any, home: Any) -> Any:
-    for path in ("/", "/free"):
-        app.add_route(path, home)
+    for one in ("/", "/free"):
+        app.add_route(one, home)
     return app
 
 
@@ -87,7 +87,7 @@ def test_requests_are_limited_in_asgi_frameworks_without_an_integration(make: Ca
     async def talk() -> list[tuple[int, str | None]]:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-            answers = [await client.get(path) for path in PATHS]
+            answers = [await client.get(one) for one in PATHS]
         return [(answer.status_code, left(answer.headers.get("ratelimit"))) for answer in answers]
 
     assert asyncio.run(talk()) == EXPECTED
@@ -97,7 +97,7 @@ def test_requests_are_limited_in_asgi_frameworks_without_an_integration(make: Ca
 @pytest.mark.parametrize("make", WSGI.values(), ids=WSGI)
 def test_requests_are_limited_in_wsgi_frameworks_without_an_integration(make: Callable[[], Any]) -> None:
     client = Client(wsgi.RateLimitMiddleware(make(), SETTINGS))
-    answers = [client.get(path) for path in PATHS]
+    answers = [client.get(one) for one in PATHS]
     assert [(answer.status_code, left(answer.headers.get("RateLimit"))) for answer in answers] == EXPECTED
 
 
