@@ -1,6 +1,7 @@
 """Keys: which part of a request selects its bucket.
 
-`ip`, `ip/24/56`, `user`, `route`, `all`, `header:X-Api-Key`, `cookie:sid`, `call:package.module:function`, or a callable.
+`ip`, `ip/24/56`, `user`, `route`, `all`, `header:X-Api-Key`, `cookie:sid`, `call:package.module:function`, or a
+callable.
 
 `|` selects the first part that is present. `+` combines parts, and binds tighter.
 """
@@ -68,10 +69,11 @@ class Key:
     """A compiled key. `identity(request, route, results)` returns the encoded identity, or None if it is missing.
 
     `callables`: the callables whose results it needs. `headers`, `cookies`: the names of those that it reads.
-    `is_shared`: all clients have the same identity. `address_prefix`: the bits of an IPv6 address that it reads, if for
-    a request with an address and without a user it reads only the address, and all of an IPv4 address; else None. `place`: its text, or for a
-    callable the name, with file and line of a lambda. `no_effect`: the parts behind one that practically every request
-    has, that one, and a text in which they come first; None without such parts.
+    `is_shared`: all clients have the same identity. `address_prefix`: the bits of an IPv6 address that it reads, if
+    for a request with an address and without a user it reads only the address, and all of an IPv4 address; else
+    None. `place`: its text, or for a callable the name, with file and line of a lambda. `no_effect`: the parts
+    behind one that practically every request has, that one, and a text in which they come first; None without such
+    parts.
     """
 
     __slots__ = (
@@ -293,7 +295,7 @@ def _is_known(name: str) -> bool:
 
 
 def _prefixes(text: str, ipv6_prefix: int) -> tuple[int, int]:
-    """Return the bits of an IPv4 and of an IPv6 address that `ip/` and this text read; all and `ipv6_prefix` without."""
+    """Return the bits of an IPv4 and of an IPv6 address that a key reads. `text`: what follows `ip/`, or nothing."""
     if not text:
         return _MAX_IPV4_PREFIX, ipv6_prefix
     match = _PREFIX.fullmatch(text)

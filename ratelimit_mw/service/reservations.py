@@ -70,7 +70,7 @@ class Reservations:
         self._hits: Final = hits
 
     async def reserve_call(self, call: ReserveCall) -> dict[str, Any]:
-        """Take units, all or nothing. `id` is null if nothing was taken, e.g. for an exempt key, or if the store failed."""
+        """Take units, all or nothing. `id` is null if nothing was, e.g. of an exempt key, or if the store failed."""
         if not 1 <= call.ttl <= _MAX_TTL:
             raise Rejected(400, f"ttl: got {call.ttl:g}, expected 1 to {_MAX_TTL:g} seconds")
         if not 0 <= call.cost < MAX_EXACT_INT:
