@@ -108,7 +108,11 @@ async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, rece
 
     The docstring of this module lists the callers.
     """
-    scope, refusal, refusal_handler = request.raw, gate.default_refusal(request, verdict), gate.refusal_handler
+    scope, refusal, refusal_handler = (
+        request.raw,
+        gate.default_refusal(request, verdict),
+        gate.refusal_handler_for(verdict),
+    )
     if scope["type"] == "websocket":
         await receive()  # a handshake is answered only after websocket.connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):

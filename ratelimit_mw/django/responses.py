@@ -98,7 +98,7 @@ def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Head
 async def refusal_of(gate: Any, request: Request, verdict: Verdict, waits: Any) -> Response:
     """Return the response to a refused request. `waits`: waits for `on_refused`."""
     default = gate.default_refusal(request, verdict)
-    return await custom_refusal(gate.refusal_handler, request, verdict, default, waits)
+    return await custom_refusal(gate.refusal_handler_for(verdict), request, verdict, default, waits)
 
 
 def to_django(request: HttpRequest, refusal: Response) -> HttpResponse:

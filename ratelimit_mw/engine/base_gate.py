@@ -34,6 +34,7 @@ from ratelimit_mw.rules.overrides import NO_OVERRIDES
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_variables
+from ratelimit_mw.settings.rule import placed
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.contract import declared
 from ratelimit_mw.stores.fallback import FallbackStore
@@ -148,7 +149,12 @@ class BaseGate:
         # `_use_store` resets it to None if the store calls the hook itself
         self._on_store_event = _hook("on_store_event", settings.on_store_event)
         self._owns_store: Final = isinstance(settings.store, str)
-        self.refusal_handler: Final = self._build_refusal_handler(settings)
+        self.refusal_handler: Final = self._build_refusal_handler(settings.on_refused)
+        # by the id of the value in the settings, which live as long
+        self._rule_handlers: Final[dict[int, RefusalHandler | None]] = {}
+        for place, rule in placed(() if rules is not None else settings.parsed_rules()):
+            with error_location(place):
+                self._rule_handlers[id(rule.on_refused)] = self._build_refusal_handler(rule.on_refused)
         self.delay_capacity: DelayCapacity = DelayCapacity(
             self._default_max_waiting if settings.max_waiting is None else settings.max_waiting,
             self._lasting.delayed,
@@ -224,11 +230,17 @@ class BaseGate:
         for store_id, gate in app_cache(before, NESTED_GATES).items():
             gates[store_id] = self.nested_with(gate.settings.store, gate)
 
-    def _build_refusal_handler(self, settings: Settings) -> RefusalHandler | None:
-        if settings.on_refused is None:
+    def refusal_handler_for(self, verdict: Verdict) -> RefusalHandler | None:
+        """Return what responds to a refusal: `on_refused` of the rule whose limit binds, else the global one."""
+        binding, policies = verdict.binding, verdict.policies
+        own = None if binding is None or not policies else policies[binding].on_refused
+        return self.refusal_handler if own is None else self._rule_handlers.get(id(own), self.refusal_handler)
+
+    def _build_refusal_handler(self, value: Any) -> RefusalHandler | None:
+        if value is None:
             return None
         with error_location("on_refused"):
-            handler = refusal_handler(settings.on_refused)
+            handler = refusal_handler(value)
             if handler.kind not in self._integration.handler_kinds:
                 expected = self._integration.expected_handler
                 raise ConfigError(

@@ -14,7 +14,7 @@ from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.settlement import Corrected, GateVerdict, settlements
 from ratelimit_mw.http.callables import whole_units
-from ratelimit_mw.http.response import Policy
+from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _lock: Final = fork_safe_lock()  # an app may call settle() from several threads

@@ -235,7 +235,7 @@ class _RefusalResponse(Response):
         self._decision, self._verdict = decision, verdict
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal_handler = self._decision.gate.refusal_handler
+        refusal_handler = self._decision.gate.refusal_handler_for(self._verdict)
         if refusal_handler is not None and refusal_handler.kind == "asgi":
             await send_refusal(self._decision.request, self._verdict, self._decision.gate, receive, send)
         else:
@@ -249,7 +249,7 @@ async def respond_to_refused(
     request, gate = decision.request, decision.gate
     if not isinstance(connection, WebSocket):
         default = gate.default_refusal(request, verdict)
-        refusal = await custom_refusal(gate.refusal_handler, request, verdict, default)
+        refusal = await custom_refusal(gate.refusal_handler_for(verdict), request, verdict, default)
         return _RefusalResponse(decision, verdict, refusal)
     if connection.client_state is WebSocketState.CONNECTING:
         await send_refusal(request, verdict, gate, connection.receive, connection.send)

@@ -134,7 +134,7 @@ class RateLimitMiddleware:
         environ["ratelimit_mw"] = state
         if verdict is not None and not verdict.allowed:
             response = gate.default_refusal(request, verdict)
-            return send_refusal(request, verdict, response, gate.refusal_handler, start_response)
+            return send_refusal(request, verdict, response, gate.refusal_handler_for(verdict), start_response)
         if not state.headers_claimed:
             state.headers_claimed = setup.adds_headers
             start_response = partial(start_with_headers, state, setup.style, start_response)
@@ -156,7 +156,7 @@ class RateLimitMiddleware:
         request = WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, state)
         gate.rule_set.find_client(request)
         response = gate.default_refusal(request, verdict)
-        return send_refusal(request, verdict, response, gate.refusal_handler, start_response)
+        return send_refusal(request, verdict, response, gate.refusal_handler_for(verdict), start_response)
 
     def close(self) -> None:
         """Close the store if the middleware opened it. WSGI has no shutdown event: call this from a server hook."""

@@ -199,6 +199,7 @@ styles = pytest.mark.parametrize("style", ["ietf", "legacy", "none"])
 limited_or_not = pytest.mark.parametrize("limits", ["9/minute", []], ids=["limited", "unlimited"])
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django leaves its body file to Python
 @styles
 @limited_or_not
 @pytest.mark.parametrize("make", CHARGING_ASGI.values(), ids=CHARGING_ASGI)

@@ -144,7 +144,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("store_timeout", inf, f"store_timeout: {found(inf, SECONDS)}"),
     ("store_timeout", True, f"store_timeout: {found(True, SECONDS)}"),
     ("store_timeout", "1", f"store_timeout: {found('1', SECONDS)}"),
-    ("headers", "iet", f"headers: {found('iet', 'one of ietf, legacy, both, none')}"),
+    ("headers", "iet", f"headers: {found('iet', 'one of ietf, legacy, both, draft-6, draft-7, none')}"),
     ("missing_key", "", f"missing_key: {found('', 'one of shared, deny, exempt')}"),
     ("shadow", 1, f"shadow: {found(1, BOOL)}"),
     ("on_change", "keep", "on_change: got 'keep', expected one of fresh, used, share"),
