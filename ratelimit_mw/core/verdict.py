@@ -115,6 +115,12 @@ class Verdict(Struct, frozen=True, gc=False):
         return _NO_DECISION if self.binding is None else self.decisions[self.binding]
 
     @property
+    def limit_name(self) -> str | None:
+        """Name of the limit that binds, as headers show it; None without one, or if no middleware decided."""
+        binding = self.binding if self.policies else None
+        return None if binding is None else str(self.policies[binding].name)
+
+    @property
     def limit(self) -> int:
         """Number of units from which `remaining` counts down."""
         return self._binding_decision.limit
