@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct, to_builtins
 
 from ratelimit_mw.admin.target import DescribedRequest
-from ratelimit_mw.checks.long_quotas import long_quota_of
+from ratelimit_mw.checks.calendar_limits import findings_of_servers
 from ratelimit_mw.cli.explain import explain
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.core.log import capture_warnings, single_line
@@ -191,7 +191,6 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
         remembers_refused=settings.remember_refused > 0,
         counts=settings.metrics,
     )
-    quota = long_quota_of(rule_set.known_limits)
     lines = [f"Store {redacted_url(store)}:"]
     if inspection is None:
         try:
@@ -199,6 +198,7 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
         except ConfigError as error:
             return _REJECTED, [*lines, *(f"  rejects this app: {problem}" for problem in error.problems)]
         return 0, [*lines, f"  {place}"]
+    on_calendar = findings_of_servers(rule_set.known_limits, inspection)
     for node in inspection.nodes:
         lines.append(f"  {node.label}")
         lines += [f"    {name:<8} {text}" for name, text in _node_rows(node, inspection.kind)]
@@ -206,7 +206,7 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
         ("rejects this app", inspection.mistakes),
         ("no answer", inspection.unreachable),
         ("warning", inspection.warnings),
-        ("warning", [f"{quota} needs a store that keeps it: {loss}" for loss in inspection.losses] if quota else []),
+        ("warning", [one.text.removeprefix("store: ") for one in on_calendar]),
     ):
         lines += [f"  {title}: {text}" for text in texts]
     if inspection.mistakes:

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
+from ratelimit_mw.checks.calendar_limits import calendar_findings
 from ratelimit_mw.checks.deployment import switched_off
-from ratelimit_mw.checks.long_quotas import lost_quota_findings
 from ratelimit_mw.checks.rules import unseen_messages, unused_slot_options
 from ratelimit_mw.checks.workers import configured_workers, forgeable_address_findings, multiple_workers_finding
 from ratelimit_mw.core.errors import ConfigError, error_location
@@ -296,7 +296,8 @@ class BaseGate:
             self._probe()
         if not self._is_nested:
             limits = self.rule_set.known_limits
-            warn_or_fail(lost_quota_findings(limits, self._declared, self.settings, asks=probes), strict=False)
+            found = calendar_findings(limits, self._declared, self.settings, asks=probes)
+            warn_or_fail(found, strict=self.settings.strict)
 
     def _probe(self) -> None:
         """Raise `ConfigError` if the store rejects the gate. If it does not answer, only warn: the app starts."""
