@@ -210,3 +210,7 @@ class RateLimited(RateLimitError):
     def __reduce__(self) -> tuple[type["RateLimited"], tuple[Verdict]]:
         """Support pickling, so that worker processes can raise it."""
         return type(self), (self.verdict,)
+
+
+class RefusedCharge(RateLimited):
+    """A refused charge of an app's own limits, see `RateLimitState.charge`. The integrations respond to it."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.identity import encode
 from ratelimit_mw.core.limit import Limit, check_int
-from ratelimit_mw.core.verdict import CHARGE, RateLimited, Verdict
+from ratelimit_mw.core.verdict import CHARGE, RefusedCharge, Verdict
 from ratelimit_mw.engine.limits_of_calls import Key, Limits, as_limits, check_key
 from ratelimit_mw.rules.override_entries import warn_invalid_override
 from ratelimit_mw.rules.plan import Match, Plan
@@ -35,7 +35,7 @@ async def charge(gate: Any, limits: Limits, key: Key, cost: int, state: "RateLim
     verdict = await _decide(gate, limits, key, check_int("cost", cost, 0))
     if state is not None and not verdict.allowed:
         state.record_refused_charge(verdict, gate)
-        raise RateLimited(verdict)
+        raise RefusedCharge(verdict)
     return verdict
 
 

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec import json
 
 from ratelimit_mw.core.limit import Limit
-from ratelimit_mw.core.verdict import CHARGE, RateLimited, Verdict
+from ratelimit_mw.core.verdict import CHARGE, RefusedCharge, Verdict
 from ratelimit_mw.http.policy import MAX_FIELD_INT, POLICY_NAME, Policy
 
 _MAX_POLICIES: Final = 8  # policies in a field; proxies limit the size of headers
@@ -155,7 +155,7 @@ def raise_unhandled(verdict: Verdict | None, status: int | None) -> None:
     the middleware after all.
     """
     if status == SERVER_ERROR and verdict is not None and verdict.rule == CHARGE and not verdict.allowed:
-        raise RateLimited(verdict)
+        raise RefusedCharge(verdict)
 
 
 def raw_headers(verdict: Verdict, message: Mapping[str, Any]) -> RawFields:

@@ -12,7 +12,7 @@ from ratelimit_mw.asgi.tracking import MIDDLEWARE_REGISTRY
 from ratelimit_mw.checks.endpoints import check_routes
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import RefusedCharge, Verdict
 from ratelimit_mw.engine.base_gate import NESTED_GATES
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.state import RateLimitState
@@ -309,6 +309,17 @@ def _track(request: AsgiRequest, state: RateLimitState) -> None:
         warn_throttled("endpoint", _NOT_TRACKED, code="RL-230")
     else:
         state.tracker.add(request.on_end)
+
+
+def decision_on_charge(scope: Scope, error: RefusedCharge) -> EndpointDecision:
+    """Return the decision on a request whose charge was refused. Raises the error if a middleware will respond."""
+    state: RateLimitState | None = scope.get(STATE_KEY)
+    if state is None or state.gate is not None:
+        raise error
+    gate = state.verdicts_by_gate[0][0]
+    request = AsgiRequest(scope, peer_of(scope), state)
+    gate.rule_set.find_client(request)
+    return EndpointDecision(request, gate, state.refusal_of(error, gate), state)
 
 
 def short_way_check(scope: Scope, checks: Sequence[EndpointCheck]) -> CompiledCheck | None:
