@@ -183,9 +183,10 @@ class RateLimitMiddleware:
         except BaseException:
             context.end("raised")
             raise
+        verdict = context.state.verdict
         refusal = None if context.is_decided else self._decide_in_thread(request)
         if response.status_code == SERVER_ERROR and refusal is None:
-            refusal = run(self._refuse_unhandled(request, context, wait_in_thread))
+            refusal = run(self._refuse_unhandled(verdict, request, context, wait_in_thread))
         return self._complete(request, context, response, refusal)
 
     async def _handle(self, request: HttpRequest) -> HttpResponseBase:
@@ -197,9 +198,10 @@ class RateLimitMiddleware:
         except BaseException as error:
             context.end("cancelled" if isinstance(error, asyncio.CancelledError) else "raised")
             raise
+        verdict = context.state.verdict
         refusal = None if context.is_decided else await self._decide(request)
         if response.status_code == SERVER_ERROR and refusal is None:
-            refusal = await self._refuse_unhandled(request, context, await_result)
+            refusal = await self._refuse_unhandled(verdict, request, context, await_result)
         return self._complete(request, context, response, refusal)
 
     def _asks_usage(self, request: HttpRequest, context: RequestContext) -> bool:
@@ -232,10 +234,15 @@ class RateLimitMiddleware:
             return None
         return run(self._refuse_charge(error, request, self._context(request), wait_in_thread))
 
-    async def _refuse_unhandled(self, request: HttpRequest, context: RequestContext, waits: Any) -> HttpResponse | None:
-        """Return the response to a refused charge of which the app made a server error; None for other errors."""
+    async def _refuse_unhandled(
+        self, verdict: Verdict | None, request: HttpRequest, context: RequestContext, waits: Any
+    ) -> HttpResponse | None:
+        """Return the response to a refused charge of which the app made a server error; None for other errors.
+
+        `verdict`: when the app responded.
+        """
         try:
-            raise_unhandled(context.state.verdict, SERVER_ERROR)
+            raise_unhandled(verdict, SERVER_ERROR)
         except RateLimited as error:
             return await self._refuse_charge(error, request, context, waits)
         return None

@@ -43,7 +43,7 @@ class RequestContext(Struct):
     @property
     def needs_decision(self) -> bool:
         """Whether the request is undecided. False if another middleware refused it."""
-        return not self.is_decided and (self.state.verdict is None or self.state.verdict.allowed)
+        return not (self.is_decided or self.state.is_refused)
 
     def end(self, ending: EndReason) -> None:
         """End the tracking of a request without a response to track."""

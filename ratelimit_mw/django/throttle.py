@@ -84,7 +84,7 @@ class Throttle:
         state = getattr(raw, "ratelimit", None)
         if not isinstance(state, RateLimitState):
             state = None
-        elif state.verdict is not None and not state.verdict.allowed:
+        elif state.verdict is not None and state.is_refused:
             return self._record_wait(state.verdict, state, view)
         shared = self._shared_throttles(view)
         pending += [kind for kind in shared if kind is not type(self)]

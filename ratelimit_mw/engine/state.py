@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, RequestBucket, request_bucket
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.verdict import RateLimited, Verdict
+from ratelimit_mw.core.verdict import CHARGE, RateLimited, RefusedCharge, Verdict
 from ratelimit_mw.engine.settlement import Corrected, GateVerdict, settlements
 from ratelimit_mw.http.callables import whole_units
 from ratelimit_mw.http.policy import Policy
@@ -60,6 +60,11 @@ class RateLimitState(Struct, gc=False):
     def remaining(self) -> int | None:
         """The number of units that are left; None if nothing limits the request, as with `enabled = false`."""
         return None if self.verdict is None else self.verdict.remaining
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a gate refused the request. A refused charge does not count, because the app may go on."""
+        return self.verdict is not None and not self.verdict.allowed and self.verdict.rule != CHARGE
 
     @property
     def message(self) -> "RateLimitState | None":
@@ -125,10 +130,9 @@ class RateLimitState(Struct, gc=False):
     def refusal_of(self, error: RateLimited, gate: Any) -> Verdict:
         """Return the verdict of an error that the app let pass, and record it if it is not of a charge."""
         refusals = [one for _, one in self.verdicts_by_gate if not one.allowed]
-        if refusals and error.verdict is self.verdict:  # see `raise_unhandled`: with the charges of the outer gates
-            return refusals[-1]
-        if not any(one is error.verdict for one in refusals):
-            self.record(error.verdict, gate)
+        if isinstance(error, RefusedCharge) and refusals:  # of `raise_unhandled`: with the charges of the outer gates
+            return next((one for one in refusals if one is error.verdict), refusals[-1])
+        self.record(error.verdict, gate)
         return error.verdict
 
     def reset(self, outer: "RateLimitState | None") -> None:

@@ -80,9 +80,8 @@ class Reservations:
             return {"id": None, **numbers(found)}
         charges = found.charges
         verdict = await self._hits.take_or_handle_error(charges)
-        if not all(decision.allowed for decision in verdict.decisions):  # in shadow, nothing was taken
-            return {"id": None, **numbers(verdict)}
-        if not verdict.allowed or not verdict.decisions or verdict.source == "local":
+        took = bool(verdict.decisions) and all(decision.allowed for decision in verdict.decisions)  # also in shadow
+        if not took or verdict.source == "local":
             return {"id": None, **numbers(verdict)}
         at = [decision.at for decision in verdict.decisions]
         reserved = _Reserved(token_hex(16), call.ttl, found.limits or call.limits, call.key, call.cost, at)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -110,6 +111,24 @@ def charging(get_response: Any) -> Any:
         return get_response(request)
 
     return respond
+
+
+def going_on(get_response: Any) -> Any:
+    """A middleware of a Django project that charges, and admits a request whose charge is refused."""
+
+    def respond(request: Any) -> Any:
+        with suppress(RateLimited):
+            request.ratelimit.charge("2/hour", key="a")
+        return get_response(request)
+
+    return respond
+
+
+@pytest.mark.parametrize("site", [under_wsgi, under_asgi], ids=["wsgi", "asgi"])
+def test_a_refused_charge_that_the_app_handles_takes_no_request_from_the_limits(site: Site) -> None:
+    found = settings(RecordingStore(clock=Clock()), limits="4/minute using fixed_window")
+    ask = site([path("", lambda _: HttpResponse("hello"))], found, LOGIN, OURS, f"{__name__}.going_on")
+    assert [ask().status for _ in range(6)] == [200, 200, 200, 200, 429, 429]
 
 
 class OwnErrors(APIView):

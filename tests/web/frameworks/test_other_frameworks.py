@@ -18,7 +18,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from werkzeug.test import Client
 
-from ratelimit_mw import asgi, wsgi
+from ratelimit_mw import MemoryStore, asgi, wsgi
+from ratelimit_mw.testing import Clock
 from web.django_site import asgi_site, wsgi_site
 
 SETTINGS: dict[str, Any] = {"limits": "2/minute", "rules": [{"path": "/free", "exempt": True}]}
@@ -206,7 +207,7 @@ limited_or_not = pytest.mark.parametrize("limits", ["9/minute", []], ids=["limit
 def test_a_refused_charge_is_a_429_in_asgi_frameworks_that_make_a_500_of_errors(
     make: Callable[[], Any], limits: Any, style: Any
 ) -> None:
-    app = asgi.RateLimitMiddleware(make(), limits=limits, headers=style)
+    app = asgi.RateLimitMiddleware(make(), limits=limits, headers=style, store=MemoryStore(clock=Clock()))
 
     async def talk() -> list[tuple[int, str | None]]:
         transport = httpx.ASGITransport(app=app)
@@ -223,7 +224,7 @@ def test_a_refused_charge_is_a_429_in_asgi_frameworks_that_make_a_500_of_errors(
 def test_a_refused_charge_is_a_429_in_wsgi_frameworks_that_make_a_500_of_errors(
     make: Callable[[], Any], limits: Any, style: Any
 ) -> None:
-    client = Client(wsgi.RateLimitMiddleware(make(), limits=limits, headers=style))
+    client = Client(wsgi.RateLimitMiddleware(make(), limits=limits, headers=style, store=MemoryStore(clock=Clock())))
     answers = [client.get("/charge") for _ in range(3)]
     assert [(answer.status_code, answer.headers.get("Retry-After")) for answer in answers] == REFUSED_THIRD
 
