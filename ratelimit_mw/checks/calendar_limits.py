@@ -36,10 +36,12 @@ def findings_of_servers(limits: Iterable[Limit], inspection: Any) -> Iterator[Fi
     whose clock is a period away may be in none of them.
     """
     on_calendar = [limit for limit in limits if limit.uses_wall_time]
+    if not on_calendar:
+        return
     yield from _losses(on_calendar, inspection.losses)
     now = round(time.time() * MICROSECONDS)
-    shortest = min(on_calendar, key=lambda limit: limit.window_at(now), default=None)
-    for node in () if shortest is None else inspection.nodes:
+    shortest = min(on_calendar, key=lambda limit: limit.window_at(now))
+    for node in inspection.nodes:
         if node.clock_offset is not None and abs(node.clock_offset) >= shortest.window_at(now):
             yield Finding(
                 f"store: {shortest.notation} counts in a wrong period: the clock of {node.label} differs by "

@@ -139,8 +139,8 @@ def _settings_at_start(file: str, *, wsgi: bool) -> Settings:
     with mistakes.collect(), _located(env_values, path):
         _check_for_start(path, env_values)
     mistakes.raise_if_any()
-    handlers = [one.on_refused for one in (settings, *settings.parsed_rules()) if one.on_refused is not None]
-    wsgi = wsgi or any(refusal_handler(one).kind == "wsgi" for one in handlers)
+    handlers = [settings.on_refused, *(rule.on_refused for rule in settings.parsed_rules())]
+    wsgi = wsgi or any(refusal_handler(one).kind == "wsgi" for one in handlers if one is not None)
     with _located(env_values, path):
         if wsgi:  # a `Gate` opens no connection before the first request
             Gate(settings, integration=WSGI._replace(probes_store=False))
