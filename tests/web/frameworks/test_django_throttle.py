@@ -91,14 +91,9 @@ def throttled(*classes: Any, **more: Any) -> Any:
 def test_the_error_of_rest_framework_has_the_verdict(
     site: Site, classes: Any, name: str, times: int, wait: int
 ) -> None:
-    class View(Hello):
-        throttle_classes: ClassVar[Any] = classes
-
-        def get_exception_handler(self) -> Any:
-            return handled
-
+    view = throttled(*classes, get_exception_handler=lambda _: handled)
     store = RecordingStore(clock=Clock())
-    ask = site([path("", View.as_view())], settings(store, **FREE))
+    ask = site([path("", view)], settings(store, **FREE))
     refused = [ask() for _ in range(times + 1)][-1]
     assert (refused.status, json.loads(refused.body)) == (420, ["Throttled", wait, name, wait])
 
