@@ -327,10 +327,8 @@ class Hooks:
         return self.gate.rule_set.compile_endpoint_limits(*levels[0], *levels[1:]) if levels else ()
 
     def _refusal_decision(self, our_request: Request, verdict: Verdict) -> _RequestDecision:
-        refusal, refusal_handler = (
-            self.gate.default_refusal(our_request, verdict),
-            self.gate.refusal_handler_for(verdict),
-        )
+        refusal = self.gate.default_refusal(our_request, verdict)
+        refusal_handler = self.gate.refusal_handler_for(verdict)
         if refusal_handler is None and _is_handled(refusal.status):
             response = _flask_response(our_request, verdict, refusal, None)
             return _RequestDecision(refusal=response, verdict=verdict, fields=refusal.headers_without_body)
