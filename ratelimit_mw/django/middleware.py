@@ -237,7 +237,7 @@ class RateLimitMiddleware:
     async def _refuse_unhandled(
         self, verdict: Verdict | None, request: HttpRequest, context: RequestContext, waits: Any
     ) -> HttpResponse | None:
-        """Return the response to a refused charge of which the app made a server error; None for other errors.
+        """Return the response to a refused charge that the app answered with a server error; None for other errors.
 
         `verdict`: when the app responded.
         """
