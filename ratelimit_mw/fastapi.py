@@ -14,7 +14,7 @@ from ratelimit_mw.core.errors import ConfigError, require
 from ratelimit_mw.core.memo import Budget, Memo
 from ratelimit_mw.core.signatures import callable_name
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import RateLimited, Verdict
+from ratelimit_mw.core.verdict import RateLimited, RefusedCharge, Verdict
 from ratelimit_mw.engine.entrance import enter_asgi
 from ratelimit_mw.engine.usage import USAGE_RESPONSE
 from ratelimit_mw.http.response import RESPONSES
@@ -39,7 +39,7 @@ with require("fastapi"):
     from fastapi.requests import HTTPConnection
 
 # imports Starlette; FastAPI is imported first, so that it is the package that is named if both are missing
-from ratelimit_mw.starlette import exempt, limit, respond_to_refused
+from ratelimit_mw.starlette import exempt, limit, respond_to_charge, respond_to_refused
 from ratelimit_mw.starlette.enforcement import (
     AsgiEndpointLimit,
     EndpointCheck,
@@ -276,6 +276,9 @@ class _RouteContext:
         self._shown: Final = display_name(info, self.endpoint)
         self.runs: Final = _runs(matched_route(scope), overrides)
         self._all_limits: Final = tuple(dict.fromkeys(one for run in self.runs for one in run))
+        handlers, _ = scope.get("starlette.exception_handlers", (None, None))
+        if isinstance(handlers, MutableMapping) and handlers.keys().isdisjoint(RefusedCharge.__mro__):
+            handlers[RefusedCharge] = respond_to_charge  # Starlette looks up the handler when it has caught the error
         self.checks: Final = Memo[AsgiEndpointLimit, Sequence[EndpointCheck]](self._checks_for, Budget(_MAX_LIMITS))
 
     def _checks_for(self, one: AsgiEndpointLimit) -> Sequence[EndpointCheck]:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.promise(9)
 
 BROKEN = Path(__file__).resolve().parent / "broken_settings"
 PERIODS = "(us, ms, second, minute, hour, day, week, month, year)"
-KEYS = "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
+KEYS = "ip, ip/24/56, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
 
 MISTAKES: dict[str, list[str]] = {
     "misspelt_setting.toml": ["unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"],

@@ -319,6 +319,22 @@ def test_check_explains_concurrency_slots_and_their_queue(more: str, says: str, 
     assert printed.endswith(SLOTS_SAY + says)
 
 
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        (
+            "5/month in Europe/Berlin from 15 using calendar_window",
+            "5 in each month of the calendar in Europe/Berlin, from 15",
+        ),
+        ("5/week from sunday using calendar_window", "5 in each week of the calendar in UTC, from sunday"),
+        ("5/day using calendar_window", "5 in each day of the calendar in UTC"),
+        ("0/minute", "0 in any 60 s"),
+    ],
+)
+def test_check_explains_periods_of_the_calendar(limit: str, says: str, check: Check) -> None:
+    assert f"    at most   {says}\n" in check(f'limits = "{limit}"', "--request", "/")
+
+
 def test_worst_window_of_a_custom_algorithm_is_unknown(check: Check, tmp_path: Path) -> None:
     own = (
         "from ratelimit_mw import Limit\nclass Own(Limit, frozen=True, kw_only=True):\n    algorithm = 'own_of_check'\n"

@@ -76,7 +76,8 @@ NAMES = {
     ],
     ".admin": [
         *("Bucket", "Buckets", "Change", "Changes", "Clients", "Keys", "Override", "Overrides", "RefusedClient"),
-        *("changes", "clear_override", "keys", "overrides", "peek", "reset", "reset_key", "set_override", "switch"),
+        *("changes", "clear_override", "keys", "overrides", "peek", "reset", "reset_all", "reset_key", "set_override"),
+        "switch",
         *("top", "undo"),
     ],
     ".algorithms.ban": ["Ban"],
@@ -146,6 +147,7 @@ SIGNATURES: list[tuple[Any, str]] = [
     (AsyncRedisStore, REDIS),
     (admin.peek, f"settings, {REQUEST}"),
     (admin.reset, f"settings, {REQUEST}"),
+    (admin.reset_all, "settings, *, rule=None"),
     (admin.reset_key, "settings, key, *, rule=None"),
     (admin.keys, "settings, *, limited=False, key=None, rule=None, most=None"),
     (admin.top, "settings, *, since=3600, most=100"),

@@ -50,6 +50,7 @@ __all__ = [
     "overrides",
     "peek",
     "reset",
+    "reset_all",
     "reset_key",
     "set_override",
     "switch",
@@ -143,6 +144,17 @@ def reset_key(settings: SettingsSource, key: str, *, rule: str | None = None) ->
     target = Target.of(settings)
     with target.open_store() as store:
         return forget(store, Listing(target, store, key=key, rule=rule).charges())
+
+
+def reset_all(settings: SettingsSource, *, rule: str | None = None) -> int:
+    """Forget all buckets of the store, and return how many of them had something counted.
+
+    `rule`: only the buckets of this rule; `login` is also `@login` and `@login()`. Buckets of limits that neither the
+    settings nor the key describe stay. Reads all keys of the store, as `keys` does.
+    """
+    target = Target.of(settings)
+    with target.open_store() as store:
+        return Listing(target, store, rule=rule).forget()
 
 
 def forget(store: Store, charges: Sequence[Charge], before: Sequence[Bucket] | None = None) -> Buckets:

@@ -54,7 +54,7 @@ _FROM_FILE: Final = (
 )
 _ELSEWHERE: Final = "limits with a store of their own are not shown: {}"
 
-_UNREAD: Final = "buckets of this key that stay, because the settings do not have their limits"
+_UNREAD: Final = "buckets that stay, because the settings do not have their limits"
 
 OpenTarget = Callable[[argparse.Namespace], Target]
 
@@ -76,11 +76,12 @@ def add_commands(commands: Any, open_target: OpenTarget, *, has_file: bool) -> N
     parser = add(commands, "peek", "show what is left in the buckets of a request; changes nothing", _peek)
     _add_request(parser, parser, is_required=True)
     parser = add(
-        commands, "reset", "forget the buckets of a request or of a key, so that the client is admitted again", _reset
+        commands, "reset", "forget the buckets of a request, a key or all, so that clients are admitted again", _reset
     )
     either = parser.add_mutually_exclusive_group(required=True)
     _add_request(parser, either, is_required=False)
     _add_key(parser, either)
+    either.add_argument("--all", action="store_true", help="all buckets of the store; with --rule, of one rule")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser = add(commands, "keys", "list the buckets of the store, at a fifth of its server's time at most", _keys)
     parser.add_argument("--limited", action="store_true", help="only buckets that would refuse a request now")
@@ -187,6 +188,8 @@ def _descriptions(args: argparse.Namespace) -> Iterable[str]:
 
 def _reset(args: argparse.Namespace, target: Target) -> int:
     _check_words(args)
+    if args.all:
+        return _reset_all(args, target)
     described = None if args.key is not None else _described(args)
     with target.open_store() as store:
         if described is None:
@@ -200,11 +203,34 @@ def _reset(args: argparse.Namespace, target: Target) -> int:
     if args.json or not done.buckets:
         _show(found, done, as_json=args.json)
     else:
-        write_line(f"{done.forgotten} {'bucket' if done.forgotten == 1 else 'buckets'} forgotten; {_DENY_CACHE}")
+        _write_forgotten(done.forgotten)
     if described is not None:
         _mention_absent(args, found, before)
         _mention_endpoints(args, target)
     return 0
+
+
+def _reset_all(args: argparse.Namespace, target: Target) -> int:
+    of_rule = "" if args.rule is None else f" of the rule {printable(args.rule)}"
+    with target.open_store() as store:
+        show = partial(write_line, f"all buckets{of_rule}, of all clients")
+        if not args.yes and not confirmed("reset", "to forget the buckets", show, "Forget what is counted there?"):
+            return _FAILED
+        listing = Listing(target, store, rule=args.rule)
+        forgotten = listing.forget()
+        if args.json:
+            write_line(json_text({"forgotten": forgotten}))
+        else:
+            _write_forgotten(forgotten)
+        if listing.unread:
+            print(f"{_UNREAD}: {listing.unread}", file=sys.stderr)
+        if args.rule is not None and not forgotten:
+            _mention_rules(args.rule, target, listing.rules, "the store's keys")
+    return 0
+
+
+def _write_forgotten(count: int | None) -> None:
+    write_line(f"{count} {'bucket' if count == 1 else 'buckets'} forgotten; {_DENY_CACHE}")
 
 
 def _mention_absent(args: argparse.Namespace, found: RequestBuckets, buckets: Sequence[Bucket]) -> None:
@@ -219,14 +245,11 @@ def _mention_absent(args: argparse.Namespace, found: RequestBuckets, buckets: Se
 
 def _check_words(args: argparse.Namespace) -> None:
     """Raise `ConfigError` for words that have no effect together."""
-    if args.key is None and args.rule is not None:
-        raise ConfigError(
-            "--rule: present without --key, expected a key whose buckets of this rule to forget", code="RL-051"
-        )
-    if args.key is not None and any((args.ip, args.user, args.host, args.header)):
-        raise ConfigError(
-            "--key: names the client, expected no --ip, --user, --host or --header beside it", code="RL-051"
-        )
+    if args.request is not None and args.rule is not None:
+        raise ConfigError("--rule: present without --key or --all, whose buckets of this rule to forget", code="RL-051")
+    if args.request is None and any((args.ip, args.user, args.host, args.header)):
+        given = "--all: names all clients" if args.all else "--key: names the client"
+        raise ConfigError(f"{given}, expected no --ip, --user, --host or --header beside it", code="RL-051")
 
 
 def _buckets_of_key(target: Target, store: Store, args: argparse.Namespace) -> RequestBuckets:

@@ -73,6 +73,19 @@ class Listing:
             found.update((stored_bucket(charge), charge) for charge in charges)
         return list(found.values())
 
+    def forget(self) -> int:
+        """Forget each bucket, page by page, and return the number of those in which something was counted."""
+        forgotten = 0
+        for page, charges in self._charges_by_page():
+            for start in range(0, len(charges), PER_CALL):
+                some = charges[start : start + PER_CALL]
+                forgotten += sum(bucket.exists for bucket in self._pace(partial(look, self._store, some)))
+                self._pace(partial(self._store.reset, some))
+            self.seen = page.seen
+            self.read += len(page.keys)
+            self.on_progress()
+        return forgotten
+
     def _charges_by_page(self) -> Iterator[tuple[KeyPage, list[Charge]]]:
         pages = iter(self._pages())
         while (page := self._pace(partial(next, pages, None))) is not None:

@@ -126,7 +126,12 @@ class CalendarWindow(FixedWindow, frozen=True, kw_only=True):
             return 0, now, end
         return state.count, state.start if now < begin else min(state.start, now), end
 
+    @property
+    def start_text(self) -> str:
+        """The words of the notation for the first day of a period, such as `from 15`; empty for the default."""
+        return "" if self.start in (None, 1, "monday") else f"from {self.start}"
+
     def _format_notation(self, names: Iterable[str]) -> str:
         zone = f" in {self.zone}" if "zone" in names and self.zone != "UTC" else ""
-        start = f" from {self.start}" if self.start not in (None, 1, "monday") else ""
+        start = f" {self.start_text}" if self.start_text else ""
         return f"{self.quota}/{self.period}{zone}{start} using {self.algorithm}"

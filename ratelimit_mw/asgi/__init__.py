@@ -196,7 +196,7 @@ class RateLimitMiddleware:
             ) -> "Awaitable[None]":
                 if message["type"] == "http.response.start" and (verdict := state.verdict) is not None:
                     message = {**message}  # a copy: an app may send the same message again
-                    message["headers"] = raw_headers(verdict, message.get("headers", ()))
+                    message["headers"] = raw_headers(verdict, message)
                 return send(message)
 
             send = send_with_headers
@@ -280,8 +280,8 @@ class RateLimitMiddleware:
         if request.on_end is not None or self._tracks_all:
             app, receive, send = track(request, state, app, receive, send)
         if scope["type"] == "http":
-            if setup.adds_headers and not state.headers_claimed:
-                state.headers_claimed = True
+            if not state.headers_claimed:
+                state.headers_claimed = setup.adds_headers
                 send = with_headers(state, setup.style, send)
         elif request.messages is not None:
             receive, send = await with_messages(request, gate, state, receive, send)
@@ -299,14 +299,14 @@ class RateLimitMiddleware:
         tracker = state.tracker
         if tracker is not None and tracker.response.status is not None:
             raise error
-        state.record(error.verdict, setup.gate)
+        verdict = state.refusal_of(error, setup.gate)
         if scope["type"] == "websocket":  # the app may have accepted it
-            status = setup.gate.default_refusal(AsgiRequest(scope, None, state), error.verdict).status
+            status = setup.gate.default_refusal(AsgiRequest(scope, None, state), verdict).status
             await send(close_message(status))
             return
         request = self.request_type(scope, peer_of(scope), state)
         setup.gate.rule_set.find_client(request)
-        await send_refusal(request, error.verdict, setup.gate, receive, send)
+        await send_refusal(request, verdict, setup.gate, receive, send)
 
     async def _handle_other_scope(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._error is not None:

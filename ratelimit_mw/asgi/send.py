@@ -56,6 +56,7 @@ from ratelimit_mw.http.response import (
     addable_to_refusal,
     headers,
     names_of,
+    raise_unhandled,
     raw,
     raw_headers,
 )
@@ -76,11 +77,9 @@ _FORBIDDEN = 403
 def with_headers(state: RateLimitState, style: HeaderStyle, send: Send) -> Send:
     """Return a `send` that adds the rate limit headers to the start of the app's response.
 
-    The headers describe everything charged for the request by then. Other messages pass unchanged. In the style `none`
-    there are no headers, and `send` itself is returned.
+    The headers describe everything charged for the request by then. Other messages pass unchanged. The `send` raises
+    `RateLimited` if the app lets a refused charge pass, see `raise_unhandled`.
     """
-    if style == "none":
-        return send
     if style != "ietf":
         return partial(_send_in_style, state, style, send)
 
@@ -89,7 +88,7 @@ def with_headers(state: RateLimitState, style: HeaderStyle, send: Send) -> Send:
         if message["type"] == "http.response.start" and state.verdict is not None:
             # both fields are lists, so they are valid beside the same fields of the app
             message = {**message}  # a copy: an app may send the same message again
-            message["headers"] = raw_headers(state.verdict, message.get("headers", ()))
+            message["headers"] = raw_headers(state.verdict, message)
         return send(message)
 
     return send_with_headers
@@ -97,6 +96,7 @@ def with_headers(state: RateLimitState, style: HeaderStyle, send: Send) -> Send:
 
 def _send_in_style(state: RateLimitState, style: HeaderStyle, send: Send, message: Message) -> Awaitable[None]:
     if message["type"] == "http.response.start" and state.verdict is not None:
+        raise_unhandled(state.verdict, message["status"])
         theirs = list(message.get("headers", ()))
         added = addable(state.verdict, headers(state.verdict, style), zip(names_of(theirs), theirs, strict=True))
         message = {**message, "headers": [*theirs, *raw(added)]}
@@ -108,7 +108,11 @@ async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, rece
 
     The docstring of this module lists the callers.
     """
-    scope, refusal, refusal_handler = request.raw, gate.default_refusal(request, verdict), gate.refusal_handler
+    scope, refusal, refusal_handler = (
+        request.raw,
+        gate.default_refusal(request, verdict),
+        gate.refusal_handler_for(verdict),
+    )
     if scope["type"] == "websocket":
         await receive()  # a handshake is answered only after websocket.connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):

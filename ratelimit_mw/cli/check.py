@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct, to_builtins
 
 from ratelimit_mw.admin.target import DescribedRequest
-from ratelimit_mw.checks.long_quotas import long_quota_of
+from ratelimit_mw.checks.calendar_limits import findings_of_servers
 from ratelimit_mw.cli.explain import explain
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.core.log import capture_warnings, single_line
@@ -139,7 +139,8 @@ def _settings_at_start(file: str, *, wsgi: bool) -> Settings:
     with mistakes.collect(), _located(env_values, path):
         _check_for_start(path, env_values)
     mistakes.raise_if_any()
-    wsgi = wsgi or (settings.on_refused is not None and refusal_handler(settings.on_refused).kind == "wsgi")
+    handlers = [settings.on_refused, *(rule.on_refused for rule in settings.parsed_rules())]
+    wsgi = wsgi or any(refusal_handler(one).kind == "wsgi" for one in handlers if one is not None)
     with _located(env_values, path):
         if wsgi:  # a `Gate` opens no connection before the first request
             Gate(settings, integration=WSGI._replace(probes_store=False))
@@ -190,7 +191,6 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
         remembers_refused=settings.remember_refused > 0,
         counts=settings.metrics,
     )
-    quota = long_quota_of(rule_set.known_limits)
     lines = [f"Store {redacted_url(store)}:"]
     if inspection is None:
         try:
@@ -198,6 +198,7 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
         except ConfigError as error:
             return _REJECTED, [*lines, *(f"  rejects this app: {problem}" for problem in error.problems)]
         return 0, [*lines, f"  {place}"]
+    on_calendar = findings_of_servers(rule_set.known_limits, inspection)
     for node in inspection.nodes:
         lines.append(f"  {node.label}")
         lines += [f"    {name:<8} {text}" for name, text in _node_rows(node, inspection.kind)]
@@ -205,7 +206,7 @@ def _inspect_store(settings: Settings) -> tuple[int, Sequence[str]]:
         ("rejects this app", inspection.mistakes),
         ("no answer", inspection.unreachable),
         ("warning", inspection.warnings),
-        ("warning", [f"{quota} needs a store that keeps it: {loss}" for loss in inspection.losses] if quota else []),
+        ("warning", [one.text.removeprefix("store: ") for one in on_calendar]),
     ):
         lines += [f"  {title}: {text}" for text in texts]
     if inspection.mistakes:

@@ -212,7 +212,8 @@ def _at_most(limit: Limit) -> str:
     if limit.is_concurrency:
         return f"{limit.quota} requests in progress; a slot that is not renewed is free after {window} s"
     if isinstance(limit, CalendarWindow):
-        return f"{limit.quota} in each {limit.period} of the calendar in {limit.zone}"
+        begins = f", {limit.start_text}" if limit.start_text else ""
+        return f"{limit.quota} in each {limit.period} of the calendar in {limit.zone}{begins}"
     most = limit.max_per_window
     return f"{most} in any {window} s" if most is not None else "unknown for its algorithm"
 

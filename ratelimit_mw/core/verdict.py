@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import RateLimitError, StoreError
 from ratelimit_mw.core.limit import Charge, Decision
+
+CHARGE: Final = "charge"  # the rule of a verdict on units that the app itself charges, in a handler
 
 Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
 """Where a verdict comes from.
@@ -113,6 +115,12 @@ class Verdict(Struct, frozen=True, gc=False):
         return _NO_DECISION if self.binding is None else self.decisions[self.binding]
 
     @property
+    def limit_name(self) -> str | None:
+        """Name of the limit that binds, as headers show it; None without one, or if no middleware decided."""
+        binding = self.binding if self.policies else None
+        return None if binding is None else str(self.policies[binding].name)
+
+    @property
     def limit(self) -> int:
         """Number of units from which `remaining` counts down."""
         return self._binding_decision.limit
@@ -202,3 +210,7 @@ class RateLimited(RateLimitError):
     def __reduce__(self) -> tuple[type["RateLimited"], tuple[Verdict]]:
         """Support pickling, so that worker processes can raise it."""
         return type(self), (self.verdict,)
+
+
+class RefusedCharge(RateLimited):
+    """A refused charge of an app's own limits, see `RateLimitState.charge`. The integrations respond to it."""

@@ -32,6 +32,7 @@ from ratelimit_mw.django.responses import (
     RequestContext,
     add_headers,
     end_on_close,
+    refusal_of,
     replace_response,
     to_django,
     wait_in_thread,
@@ -42,8 +43,8 @@ from ratelimit_mw.engine.reload import reloader
 from ratelimit_mw.engine.response_tracking import track_response
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.keys import Key
-from ratelimit_mw.http.on_refused import await_result, custom_refusal
-from ratelimit_mw.http.response import HeaderStyle
+from ratelimit_mw.http.on_refused import await_result
+from ratelimit_mw.http.response import SERVER_ERROR, HeaderStyle, raise_unhandled
 from ratelimit_mw.rules.deployment_checks import ProcessCountCheck
 from ratelimit_mw.rules.rule_set import UNDECIDED, ShortWay
 from ratelimit_mw.rules.rule_table import EndpointRules
@@ -182,7 +183,10 @@ class RateLimitMiddleware:
         except BaseException:
             context.end("raised")
             raise
+        verdict = context.state.verdict
         refusal = None if context.is_decided else self._decide_in_thread(request)
+        if response.status_code == SERVER_ERROR and refusal is None:
+            refusal = run(self._refuse_unhandled(verdict, request, context, wait_in_thread))
         return self._complete(request, context, response, refusal)
 
     async def _handle(self, request: HttpRequest) -> HttpResponseBase:
@@ -194,7 +198,10 @@ class RateLimitMiddleware:
         except BaseException as error:
             context.end("cancelled" if isinstance(error, asyncio.CancelledError) else "raised")
             raise
+        verdict = context.state.verdict
         refusal = None if context.is_decided else await self._decide(request)
+        if response.status_code == SERVER_ERROR and refusal is None:
+            refusal = await self._refuse_unhandled(verdict, request, context, await_result)
         return self._complete(request, context, response, refusal)
 
     def _asks_usage(self, request: HttpRequest, context: RequestContext) -> bool:
@@ -225,11 +232,29 @@ class RateLimitMiddleware:
         """
         if not isinstance(error, RateLimited):
             return None
-        context = self._context(request)
+        return run(self._refuse_charge(error, request, self._context(request), wait_in_thread))
+
+    async def _refuse_unhandled(
+        self, verdict: Verdict | None, request: HttpRequest, context: RequestContext, waits: Any
+    ) -> HttpResponse | None:
+        """Return the response to a refused charge that the app answered with a server error; None for other errors.
+
+        `verdict`: when the app responded.
+        """
+        try:
+            raise_unhandled(verdict, SERVER_ERROR)
+        except RateLimited as error:
+            return await self._refuse_charge(error, request, context, waits)
+        return None
+
+    async def _refuse_charge(
+        self, error: RateLimited, request: HttpRequest, context: RequestContext, waits: Any
+    ) -> HttpResponse:
+        gate = context.setup.gate
         django_request = DjangoRequest(request, context.state)
-        context.setup.gate.rule_set.find_client(django_request)
-        run(self._conclude(error.verdict, django_request, context, wait_in_thread))
-        return None if context.refusal is None else to_django(request, context.refusal)
+        gate.rule_set.find_client(django_request)
+        verdict = context.state.refusal_of(error, gate)
+        return to_django(request, await refusal_of(gate, django_request, verdict, waits))
 
     def _decide_in_thread(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         context = self._context(request)
@@ -308,8 +333,7 @@ class RateLimitMiddleware:
         gate = context.setup.gate
         context.state.record(verdict, gate)
         if not verdict.allowed:
-            default = gate.default_refusal(django_request, verdict)
-            context.refusal = await custom_refusal(gate.refusal_handler, django_request, verdict, default, waits)
+            context.refusal = await refusal_of(gate, django_request, verdict, waits)
         elif django_request.on_end is not None:
             loop = asyncio.get_running_loop() if self._is_async else None
             context.tracker = track_response(django_request, context.state, loop)

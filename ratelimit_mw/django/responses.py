@@ -11,7 +11,8 @@ from msgspec import Struct
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.response_tracking import EndReason, ResponseTracker
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.on_refused import await_result
+from ratelimit_mw.http.on_refused import await_result, custom_refusal
+from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import HeaderStyle, Response, addable, headers
 
 _LIMITS: Final = "ratelimit"  # a key in Django's dict
@@ -42,7 +43,7 @@ class RequestContext(Struct):
     @property
     def needs_decision(self) -> bool:
         """Whether the request is undecided. False if another middleware refused it."""
-        return not self.is_decided and (self.state.verdict is None or self.state.verdict.allowed)
+        return not (self.is_decided or self.state.is_refused)
 
     def end(self, ending: EndReason) -> None:
         """End the tracking of a request without a response to track."""
@@ -92,6 +93,12 @@ def add_headers(response: HttpResponseBase, verdict: Verdict | None, style: Head
             return
     for name, value in addable(verdict, added, theirs.items()):
         theirs[name] = f"{theirs[name]}, {value}" if name in theirs else value
+
+
+async def refusal_of(gate: Any, request: Request, verdict: Verdict, waits: Any) -> Response:
+    """Return the response to a refused request. `waits`: waits for `on_refused`."""
+    default = gate.default_refusal(request, verdict)
+    return await custom_refusal(gate.refusal_handler_for(verdict), request, verdict, default, waits)
 
 
 def to_django(request: HttpRequest, refusal: Response) -> HttpResponse:

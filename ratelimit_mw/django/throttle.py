@@ -3,8 +3,8 @@
 Imports nothing from the framework.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from inspect import isfunction, isroutine, signature
 from math import isinf
 from types import SimpleNamespace
@@ -84,8 +84,8 @@ class Throttle:
         state = getattr(raw, "ratelimit", None)
         if not isinstance(state, RateLimitState):
             state = None
-        elif state.verdict is not None and not state.verdict.allowed:
-            return self._record_wait(state.verdict, state)
+        elif state.verdict is not None and state.is_refused:
+            return self._record_wait(state.verdict, state, view)
         shared = self._shared_throttles(view)
         pending += [kind for kind in shared if kind is not type(self)]
         limits = _limits_of(shared, view)
@@ -101,7 +101,7 @@ class Throttle:
             state.record(verdict, gate)
         if django_request.on_end is not None:
             _track(raw, django_request, state)
-        return self._record_wait(verdict, state)
+        return self._record_wait(verdict, state, view)
 
     def wait(self) -> float | None:
         """Return the seconds until a refused request would pass, for the 429 that REST framework builds.
@@ -110,8 +110,10 @@ class Throttle:
         """
         return self._wait if self._wait > 0 and not isinf(self._wait) else None
 
-    def _record_wait(self, verdict: Verdict, state: RateLimitState | None) -> bool:
+    def _record_wait(self, verdict: Verdict, state: RateLimitState | None, view: Any) -> bool:
         self._wait = max(verdict.retry_after, 0.0 if state is None else state.wait)
+        if not verdict.allowed and hasattr(view, "throttled"):
+            view.throttled = partial(_raise_throttled, view.throttled, verdict)  # a view serves one request
         return verdict.allowed
 
     def _shared_throttles(self, view: Any) -> "list[type[Throttle]]":
@@ -174,6 +176,15 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
             likely.append(name)
     if likely:
         raise ConfigError(*[unknown_key_message(name, known) for name in likely], code="RL-001")
+
+
+def _raise_throttled(throttled: Callable[[Any, Any], Any], verdict: Verdict, request: Any, wait: Any) -> None:
+    """Let a view raise its error, `Throttled`, with the verdict."""
+    try:
+        throttled(request, wait)
+    except Exception as error:
+        vars(error)["verdict"] = verdict
+        raise
 
 
 def _limits_of(throttles: Sequence[type[Throttle]], view: Any) -> Sequence[EndpointLevel]:

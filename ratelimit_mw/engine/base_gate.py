@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
+from ratelimit_mw.checks.calendar_limits import calendar_findings
 from ratelimit_mw.checks.deployment import switched_off
-from ratelimit_mw.checks.long_quotas import lost_quota_findings
 from ratelimit_mw.checks.rules import unseen_messages, unused_slot_options
 from ratelimit_mw.checks.workers import configured_workers, forgeable_address_findings, multiple_workers_finding
 from ratelimit_mw.core.errors import ConfigError, error_location
@@ -34,6 +34,7 @@ from ratelimit_mw.rules.overrides import NO_OVERRIDES
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.loading import unread_variables
+from ratelimit_mw.settings.rule import placed
 from ratelimit_mw.stores import AsyncStore, Store, check_is_store
 from ratelimit_mw.stores.contract import declared
 from ratelimit_mw.stores.fallback import FallbackStore
@@ -148,7 +149,12 @@ class BaseGate:
         # `_use_store` resets it to None if the store calls the hook itself
         self._on_store_event = _hook("on_store_event", settings.on_store_event)
         self._owns_store: Final = isinstance(settings.store, str)
-        self.refusal_handler: Final = self._build_refusal_handler(settings)
+        self.refusal_handler: Final = self._build_refusal_handler(settings.on_refused)
+        # by the id of the value in the settings, which live as long
+        self._rule_handlers: Final[dict[int, RefusalHandler | None]] = {}
+        for place, rule in placed(() if rules is not None else settings.parsed_rules()):
+            with error_location(place):
+                self._rule_handlers[id(rule.on_refused)] = self._build_refusal_handler(rule.on_refused)
         self.delay_capacity: DelayCapacity = DelayCapacity(
             self._default_max_waiting if settings.max_waiting is None else settings.max_waiting,
             self._lasting.delayed,
@@ -224,11 +230,17 @@ class BaseGate:
         for store_id, gate in app_cache(before, NESTED_GATES).items():
             gates[store_id] = self.nested_with(gate.settings.store, gate)
 
-    def _build_refusal_handler(self, settings: Settings) -> RefusalHandler | None:
-        if settings.on_refused is None:
+    def refusal_handler_for(self, verdict: Verdict) -> RefusalHandler | None:
+        """Return what responds to a refusal: `on_refused` of the rule whose limit binds, else the global one."""
+        binding, policies = verdict.binding, verdict.policies
+        own = None if binding is None or not policies else policies[binding].on_refused
+        return self.refusal_handler if own is None else self._rule_handlers.get(id(own), self.refusal_handler)
+
+    def _build_refusal_handler(self, value: Any) -> RefusalHandler | None:
+        if value is None:
             return None
         with error_location("on_refused"):
-            handler = refusal_handler(settings.on_refused)
+            handler = refusal_handler(value)
             if handler.kind not in self._integration.handler_kinds:
                 expected = self._integration.expected_handler
                 raise ConfigError(
@@ -284,7 +296,8 @@ class BaseGate:
             self._probe()
         if not self._is_nested:
             limits = self.rule_set.known_limits
-            warn_or_fail(lost_quota_findings(limits, self._declared, self.settings, asks=probes), strict=False)
+            found = calendar_findings(limits, self._declared, self.settings, asks=probes)
+            warn_or_fail(found, strict=self.settings.strict)
 
     def _probe(self) -> None:
         """Raise `ConfigError` if the store rejects the gate. If it does not answer, only warn: the app starts."""

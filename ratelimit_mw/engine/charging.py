@@ -5,31 +5,37 @@ else follows the settings of the middleware: `on_store_error`, shadow, overrides
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.identity import encode
 from ratelimit_mw.core.limit import Limit, check_int
-from ratelimit_mw.core.verdict import RateLimited, Verdict
+from ratelimit_mw.core.verdict import CHARGE, RefusedCharge, Verdict
 from ratelimit_mw.engine.limits_of_calls import Key, Limits, as_limits, check_key
 from ratelimit_mw.rules.override_entries import warn_invalid_override
 from ratelimit_mw.rules.plan import BLOCKLIST, Match, Plan
 from ratelimit_mw.settings.compiled import LimitSet
 from ratelimit_mw.settings.limits import LimitSpec
 
-NAME: Final = "charge"  # the rule of such a verdict, and the name of its first limit, if that has none
+if TYPE_CHECKING:
+    from ratelimit_mw.engine.state import RateLimitState
+
 _BUCKET_NAME: Final = "default"  # that of a `Limiter`
-_ADMITTED: Final = Verdict(True, (), (), NAME)
+_ADMITTED: Final = Verdict(True, (), (), CHARGE)
 _BLOCKED: Final = Verdict(False, (), (), BLOCKLIST)
 
 
-async def charge(gate: Any, limits: Limits, key: Key, cost: int, *, raises: bool) -> Verdict:
-    """Charge units of the app's own limits over the store of a gate. See `RateLimitState.charge`."""
+async def charge(gate: Any, limits: Limits, key: Key, cost: int, state: "RateLimitState | None") -> Verdict:
+    """Charge units of the app's own limits over the store of a gate. See `RateLimitState.charge`.
+
+    `state`: records a refusal, which is then raised; None if it is only returned.
+    """
     verdict = await _decide(gate, limits, key, check_int("cost", cost, 0))
-    if raises and not verdict.allowed:
-        raise RateLimited(verdict)
+    if state is not None and not verdict.allowed:
+        state.record_refused_charge(verdict, gate)
+        raise RefusedCharge(verdict)
     return verdict
 
 
@@ -64,4 +70,5 @@ def _compile(gate: Any, limits: str | Limit | Sequence[str | Limit], in_shadow: 
     specs = [LimitSpec(limit=limit, key="ip", cost=1, shadow=in_shadow, settle=False) for limit in found]
     # a charge names its limits itself, so another charge's limits must not be taken over
     fresh = replace(gate.settings, on_change="fresh")
-    return Match([LimitSet(specs, NAME, fresh, bucket_name=_BUCKET_NAME)], NAME, NAME)
+    # the first limit, if it has no name, gets that of the rule
+    return Match([LimitSet(specs, CHARGE, fresh, bucket_name=_BUCKET_NAME)], CHARGE, CHARGE)

@@ -21,6 +21,7 @@ from ratelimit_mw.engine.refresh import Refresher
 from ratelimit_mw.engine.runtime import AsyncioRuntime, Sleep, ThreadRuntime, async_sleep
 from ratelimit_mw.engine.settlement import MAY_BE_LOST, SettlementQueue
 from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER
+from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.rules.rule_table import EndpointRules
@@ -93,9 +94,9 @@ class Gate(Flow):
             self.report_refusal(verdict, raw)
         return verdict
 
-    def charge(self, limits: Limits, key: Key, cost: int, *, raises: bool) -> Verdict:
+    def charge(self, limits: Limits, key: Key, cost: int, state: RateLimitState | None) -> Verdict:
         """See `RateLimitState.charge`."""
-        return run(charge(self, limits, key, cost, raises=raises))
+        return run(charge(self, limits, key, cost, state))
 
     async def _look(self, refresher: Refresher) -> None:
         refresher.look_in_thread()
@@ -216,9 +217,9 @@ class AsyncGate(Flow):
             self.report_refusal(verdict, raw)
         return verdict
 
-    def charge(self, limits: Limits, key: Key, cost: int, *, raises: bool) -> Any:
+    def charge(self, limits: Limits, key: Key, cost: int, state: RateLimitState | None) -> Any:
         """See `RateLimitState.charge`."""
-        work = charge(self, limits, key, cost, raises=raises)
+        work = charge(self, limits, key, cost, state)
         if in_event_loop():
             return work
         if self.loop is None or not self.loop.is_running():

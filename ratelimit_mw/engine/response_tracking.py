@@ -16,8 +16,8 @@ from ratelimit_mw.core.runtime import CALLBACK_RAISED, spawn_task
 from ratelimit_mw.core.signatures import callable_place
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.callables import FAILED, close_unawaited, whole_units
+from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.http.request import Headers
-from ratelimit_mw.http.response import Policy
 from ratelimit_mw.settings.features import SettleCall, SettlePolicy
 
 EndReason = Literal["ended", "raised", "cancelled", "disconnected"]

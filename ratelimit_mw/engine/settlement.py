@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from ratelimit_mw.core.limit import Charge, RequestBucket, request_bucket
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.verdict import Source, Verdict
-from ratelimit_mw.http.response import Policy
+from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.stores import AsyncStore
 from ratelimit_mw.stores.group import committed
 

@@ -1,6 +1,7 @@
 """The rate limit state of a request, for the app and for inner middleware."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Final
 from weakref import ReferenceType
 
@@ -10,10 +11,10 @@ from msgspec.structs import replace
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, RequestBucket, request_bucket
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import CHARGE, RateLimited, RefusedCharge, Verdict
 from ratelimit_mw.engine.settlement import Corrected, GateVerdict, settlements
 from ratelimit_mw.http.callables import whole_units
-from ratelimit_mw.http.response import Policy
+from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _lock: Final = fork_safe_lock()  # an app may call settle() from several threads
@@ -59,6 +60,11 @@ class RateLimitState(Struct, gc=False):
     def remaining(self) -> int | None:
         """The number of units that are left; None if nothing limits the request, as with `enabled = false`."""
         return None if self.verdict is None else self.verdict.remaining
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a gate refused the request. A refused charge does not count, because the app may go on."""
+        return self.verdict is not None and not self.verdict.allowed and self.verdict.rule != CHARGE
 
     @property
     def message(self) -> "RateLimitState | None":
@@ -114,6 +120,21 @@ class RateLimitState(Struct, gc=False):
         self.entries.append((gate, verdict))
         self.verdict = verdict if self.verdict is None else _merged(self.verdict, verdict)
 
+    def record_refused_charge(self, verdict: Verdict, gate: Any) -> None:
+        """Add a refused charge of the app, in place of the one before: a websocket may make any number."""
+        self.entries = [(one, admitted) for one, admitted in self.verdicts_by_gate if admitted.allowed]
+        verdicts = [admitted for _, admitted in self.entries]
+        self.verdict = reduce(_merged, verdicts) if verdicts else None
+        self.record(verdict, gate)
+
+    def refusal_of(self, error: RateLimited, gate: Any) -> Verdict:
+        """Return the verdict of an error that the app let pass, and record it if it is not of a charge."""
+        refusals = [one for _, one in self.verdicts_by_gate if not one.allowed]
+        if isinstance(error, RefusedCharge) and refusals:  # of `raise_unhandled`: with the charges of the outer gates
+            return next((one for one in refusals if one is error.verdict), refusals[-1])
+        self.record(error.verdict, gate)
+        return error.verdict
+
     def reset(self, outer: "RateLimitState | None") -> None:
         """Reset the state for the next message. `outer`: the state of the same message in an outer middleware."""
         self.verdict, self.entries, self.extras = None, None, None
@@ -167,11 +188,12 @@ class RateLimitState(Struct, gc=False):
         call. If the store fails, `on_store_error` of the settings decides. `cost=0` looks only.
 
         Raises `RateLimited` if the charge is refused, unless `raises` is False. The middleware answers the request as
-        one that it refused itself, if the app lets this error pass; not after the response has begun. What the request
-        was charged before stays charged. Raises `ConfigError` for invalid limits, keys and costs.
+        one that it refused itself, if the app lets this error pass, also if a framework makes a 500 of it; not after
+        the response has begun. What the request was charged before stays charged. Raises `ConfigError` for invalid
+        limits, keys and costs.
         """
         gate = self.gate or self.verdicts_by_gate[0][0]
-        return gate.charge(limits, key, cost, raises=raises)
+        return gate.charge(limits, key, cost, self if raises else None)
 
     def _check_names(self, names: Iterable[str]) -> None:
         """Raise `ConfigError` for names of no limit that is settled.

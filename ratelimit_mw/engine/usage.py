@@ -15,7 +15,8 @@ from msgspec import json
 
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Verdict
-from ratelimit_mw.http.response import Policy, Response, refusal_response
+from ratelimit_mw.http.policy import Policy
+from ratelimit_mw.http.response import Response, refusal_response
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.stores.group import stored_bucket
 

@@ -212,8 +212,8 @@ class Hooks:
         flask_request: Any = _current_request()
         our_request = FlaskLoginRequest(flask_request.environ, flask_request.remote_addr, state)
         self.gate.rule_set.find_client(our_request)
-        state.record(error.verdict, self.gate)
-        decision, before = self._refusal_decision(our_request, error.verdict), getattr(flask_request, _ATTRIBUTE)
+        verdict = state.refusal_of(error, self.gate)
+        decision, before = self._refusal_decision(our_request, verdict), getattr(flask_request, _ATTRIBUTE)
         decision.shown_state, decision.tracker = before.shown_state, before.tracker
         setattr(flask_request, _ATTRIBUTE, decision)
         if decision.fields is not None:
@@ -327,7 +327,8 @@ class Hooks:
         return self.gate.rule_set.compile_endpoint_limits(*levels[0], *levels[1:]) if levels else ()
 
     def _refusal_decision(self, our_request: Request, verdict: Verdict) -> _RequestDecision:
-        refusal, refusal_handler = self.gate.default_refusal(our_request, verdict), self.gate.refusal_handler
+        refusal = self.gate.default_refusal(our_request, verdict)
+        refusal_handler = self.gate.refusal_handler_for(verdict)
         if refusal_handler is None and _is_handled(refusal.status):
             response = _flask_response(our_request, verdict, refusal, None)
             return _RequestDecision(refusal=response, verdict=verdict, fields=refusal.headers_without_body)

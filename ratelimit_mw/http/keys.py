@@ -1,12 +1,14 @@
 """Keys: which part of a request selects its bucket.
 
-`ip`, `user`, `route`, `all`, `header:X-Api-Key`, `cookie:sid`, `call:package.module:function`, or a callable.
+`ip`, `ip/24/56`, `user`, `route`, `all`, `header:X-Api-Key`, `cookie:sid`, `call:package.module:function`, or a
+callable.
 
 `|` selects the first part that is present. `+` combines parts, and binds tighter.
 """
 
 import re
 from collections.abc import Callable, Sequence
+from ipaddress import IPv4Network
 from typing import Any, Final, Protocol
 
 from ratelimit_mw.core.errors import ConfigError, error_location
@@ -35,7 +37,8 @@ _Part = tuple[str, _PartReader]  # kind, reader
 ANY_PREFIX: Final = 64  # for keys that are checked or compared, but not read
 _CERTAIN: Final = {"ip", "route", "all"}  # parts that no client can leave out
 _MAX_PREFIX, _MIN_PREFIX = 128, 32  # bits of an IPv6 network
-_PREFIX: Final = re.compile("[0-9]{1,3}")
+_MAX_IPV4_PREFIX, _MIN_IPV4_PREFIX = 32, 8  # bits of an IPv4 network; alone, 32 is that of an IPv6 network
+_PREFIX: Final = re.compile("(?:([0-9]{1,2})/)?([0-9]{1,3})")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _HEADER: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)+|authorization", re.IGNORECASE)
 _PREFIXES: Final = ("header", "cookie", "call")
@@ -45,7 +48,7 @@ _FIELD: Final = re.compile(r"(?:post|get|form|json|body|query|param|params|field
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]\w*")  # of a module, without `call:`
 _ADDRESS_NAMES: Final = ("remote_addr", "remote_address", "client_ip", "ip_address", "address", "client", "host")
 _SYNTAX: Final = (
-    "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
+    "ip, ip/24/56, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
 )
 
 
@@ -66,10 +69,11 @@ class Key:
     """A compiled key. `identity(request, route, results)` returns the encoded identity, or None if it is missing.
 
     `callables`: the callables whose results it needs. `headers`, `cookies`: the names of those that it reads.
-    `is_shared`: all clients have the same identity. `address_prefix`: the bits of an IPv6 address that it reads, if for
-    a request with an address and without a user it reads only the address; else None. `place`: its text, or for a
-    callable the name, with file and line of a lambda. `no_effect`: the parts behind one that practically every request
-    has, that one, and a text in which they come first; None without such parts.
+    `is_shared`: all clients have the same identity. `address_prefix`: the bits of an IPv6 address that it reads, if
+    for a request with an address and without a user it reads only the address, and all of an IPv4 address; else
+    None. `place`: its text, or for a callable the name, with file and line of a lambda. `no_effect`: the parts
+    behind one that practically every request has, that one, and a text in which they come first; None without such
+    parts.
     """
 
     __slots__ = (
@@ -111,7 +115,8 @@ class Key:
         kinds = [tuple(kind for kind, _ in parts) for parts in alternatives]
         first = next((text for text, one in zip(texts, kinds, strict=True) if "user" not in one), "")
         reads_address = "+" not in first and first.partition("/")[0] == "ip"
-        self.address_prefix: Final = int(first[len("ip/") :] or ipv6_prefix) if reads_address else None
+        ipv4_bits, ipv6_bits = _prefixes(first[len("ip/") :], ipv6_prefix) if reads_address else (0, 0)
+        self.address_prefix: Final = ipv6_bits if ipv4_bits == _MAX_IPV4_PREFIX else None
         self.place: Final = f"key {callable_place(spec) if callable(spec) else repr(self.text)}"
         self._kinds = {*kinds}
         parts = {part.partition(":")[::2] for one in kinds for part in one}
@@ -181,7 +186,8 @@ class Key:
     def _compile_part(self, part_name: str, ipv6_prefix: int) -> _Part:
         kind, _, name = part_name.partition(":")
         if part_name == "ip" or kind.startswith("ip/"):
-            return "ip", _ip(_prefix(kind[3:]) if kind != "ip" else ipv6_prefix)
+            ipv4_bits, ipv6_bits = _prefixes(kind[3:], ipv6_prefix)
+            return "ip", _ip(ipv6_bits) if ipv4_bits == _MAX_IPV4_PREFIX else _network(ipv4_bits, ipv6_bits)
         if part_name in _SIMPLE_PARTS:
             return part_name, _SIMPLE_PARTS[part_name]
         if is_callable_name(part_name):
@@ -237,6 +243,16 @@ def _ip(prefix: int) -> _PartReader:
     return read
 
 
+def _network(ipv4_prefix: int, ipv6_prefix: int) -> _PartReader:
+    def read(request: KeyContext, _: str, __: CallResults) -> str | None:
+        address = client_address(request.client, ipv6_prefix)
+        if address is not None and ":" not in address:
+            address = str(IPv4Network((address, ipv4_prefix), strict=False))
+        return _encoded("ip", address)
+
+    return read
+
+
 _SIMPLE_PARTS: Final[dict[str, _PartReader]] = {
     "user": lambda request, _, __: None if (user := request.user) is None else _encoded("user", user),
     "route": lambda _, route, __: _encoded("route", route),
@@ -278,13 +294,23 @@ def _is_known(name: str) -> bool:
     return name in ("ip", *_SIMPLE_PARTS) or name.partition(":")[0] in _PREFIXES
 
 
-def _prefix(text: str) -> int:
-    if not _PREFIX.fullmatch(text) or not _MIN_PREFIX <= int(text) <= _MAX_PREFIX:
-        raise ConfigError(
-            f"got 'ip/{text}', expected ip/{_MIN_PREFIX} to ip/{_MAX_PREFIX}, the bits of an IPv6 network",
-            code="RL-029",
-        )
-    return int(text)
+def _prefixes(text: str, ipv6_prefix: int) -> tuple[int, int]:
+    """Return the bits of an IPv4 and of an IPv6 address that a key reads. `text`: what follows `ip/`, or nothing."""
+    if not text:
+        return _MAX_IPV4_PREFIX, ipv6_prefix
+    match = _PREFIX.fullmatch(text)
+    ipv4, last = (None, "0") if match is None else match.groups()
+    bits = int(last)
+    if ipv4 is None and _MIN_IPV4_PREFIX <= bits < _MIN_PREFIX:
+        return bits, ipv6_prefix
+    ipv4_bits = _MAX_IPV4_PREFIX if ipv4 is None else int(ipv4)
+    if _MIN_IPV4_PREFIX <= ipv4_bits <= _MAX_IPV4_PREFIX and _MIN_PREFIX <= bits <= _MAX_PREFIX:
+        return ipv4_bits, bits
+    raise ConfigError(
+        f"got 'ip/{text}', expected ip/{_MIN_IPV4_PREFIX} to ip/{_MIN_PREFIX - 1}, the bits of an IPv4 network, "
+        f"ip/{_MIN_PREFIX} to ip/{_MAX_PREFIX}, those of an IPv6 network, or both, such as ip/24/56",
+        code="RL-029",
+    )
 
 
 def check_ipv6_prefix(option: str, value: object) -> None:

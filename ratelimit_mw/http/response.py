@@ -13,11 +13,12 @@ Every new header needs its name in `_NAMES`. For OpenAPI, it also needs a text i
 `RESPONSES`. CONTRIBUTING.md lists the other files to change.
 
 `RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11 and are structured fields (RFC 9651).
+The styles `draft-6` and `draft-7` follow its earlier versions, for clients that read only these.
 Bodies are problem details (RFC 9457).
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import ceil, inf, isinf
 from random import uniform
@@ -26,14 +27,13 @@ from typing import Any, Final, Literal, NamedTuple
 from msgspec import json
 
 from ratelimit_mw.core.limit import Limit
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import CHARGE, RefusedCharge, Verdict
+from ratelimit_mw.http.policy import MAX_FIELD_INT, POLICY_NAME, Policy
 
-_MAX_FIELD_INT: Final = 999_999_999_999_999  # the largest integer of a structured field (RFC 9651, 3.3.1)
 _MAX_POLICIES: Final = 8  # policies in a field; proxies limit the size of headers
 _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
-_BURST: Final = "ratelimit-mw-burst"  # not in the draft, so the parameter has a vendor prefix
-_SLOT_UNIT: Final = "concurrent-requests"  # the quota unit of slots; the unit of all other limits is requests
 _BLOCKED: Final = "Requests from this client are blocked."
+SERVER_ERROR: Final = 500  # a framework's answer to an error that the app lets pass
 _STORE_DOWN_RETRY: Final = 1  # seconds; a hint, because the end of the outage is unknown
 
 # The names of all headers that this module builds. `raw` raises KeyError for any other name. It is used where headers
@@ -43,7 +43,10 @@ _NAMES: Final = (
     "Content-Length",
     "Content-Type",
     "RateLimit",
+    "RateLimit-Limit",
     "RateLimit-Policy",
+    "RateLimit-Remaining",
+    "RateLimit-Reset",
     "Retry-After",
     "X-RateLimit-Limit",
     "X-RateLimit-Remaining",
@@ -59,80 +62,12 @@ _DESCRIPTIONS: Final = {
 }
 _RAW_NAMES: Final = {name: name.lower().encode("ascii") for name in _NAMES}
 _LEGACY: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
-_POLICY_NAME: Final = b"ratelimit-policy"
 _LIST_FIELDS: Final = ("RateLimit", "RateLimit-Policy")
 BODY_HEADERS: Final = ("content-type", "content-length")
 
-HeaderStyle = Literal["ietf", "legacy", "both", "none"]
+HeaderStyle = Literal["ietf", "legacy", "both", "draft-6", "draft-7", "none"]
 HeaderList = list[tuple[str, str]]
 RawFields = list[tuple[bytes, bytes]]
-
-
-class Policy:
-    """How headers and bodies show one limit: its name and numbers. Made once per limit; compared by identity."""
-
-    __slots__ = (
-        "burst",
-        "field",
-        "label",
-        "limit",
-        "max_wait_seconds",
-        "may_be_hidden",
-        "name",
-        "only_in_refusals",
-        "quota",
-        "rate_limit_format",
-        "settle_policy",
-        "settles",
-        "text",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        limit: Limit,
-        *,
-        only_in_refusals: bool = False,
-        shadow: bool = False,
-        settles: bool = True,
-        settle_policy: Any = None,
-        label: str = "",
-    ) -> None:
-        self.name = name
-        self.label = label or name  # the name in metrics; a callable must not choose the labels of metrics
-        self.limit = limit
-        self.quota = min(limit.quota, _MAX_FIELD_INT)  # units, at most what a header field can show
-        # units that can be admitted at one instant
-        self.burst = min(limit.quota and (getattr(limit, "burst", None) or limit.quota), _MAX_FIELD_INT)
-        self.max_wait_seconds = ceil(limit.max_wait)  # the most that `t` of the RateLimit field shows
-        # Whether headers show it only when it refuses: the numbers of a limit for all clients reveal the traffic of
-        # others, and those of a penalty count refusals.
-        self.only_in_refusals = only_in_refusals
-        self.may_be_hidden = only_in_refusals or shadow  # whether the headers of an admitted request leave it out
-        self.settles = settles  # whether the charge is settled when the true cost is known
-        self.settle_policy = settle_policy  # the SettlePolicy of its rule, if any
-        # in the field RateLimit-Policy, such as `"default";q=100;w=60`; None if the window depends on the time
-        self.text = None if limit.uses_wall_time else self._text(limit.window)
-        self.field = None if self.text is None else (_POLICY_NAME, self.text)
-        # In the field RateLimit: a format of units left and seconds. A name never contains %. A quota of 0 has no `t`,
-        # because waiting does not help: `%.0a` shows nothing.
-        self.rate_limit_format = f'"{name}";r=%d'.encode() + (b";t=%d" if self.quota else b"%.0a")
-
-    def text_at(self, now: int) -> bytes:
-        """Return `text` for the window with this instant, in microseconds."""
-        return self._text(self.limit.window_at(now))
-
-    def _text(self, window: float) -> bytes:
-        """Return the policy as a member of the field RateLimit-Policy.
-
-        A burst is included only if it differs from the quota. A window is included only if it is a whole number of
-        seconds, because the field has no fractions.
-        """
-        length = f";w={int(window)}" if window == int(window) else ""
-        if self.limit.is_concurrency:
-            length = f';qu="{_SLOT_UNIT}"'  # a slot has no window
-        burst = f";{_BURST}={self.burst}" if self.burst != self.quota else ""
-        return f'"{self.name}";q={self.quota}{length}{burst}'.encode()
 
 
 class Response(NamedTuple):
@@ -183,10 +118,12 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     if style == "none" or verdict is None or not verdict.decisions:
         return []
     fields: HeaderList = []
-    if style != "legacy" and (raw_fields := _rate_limit_fields(verdict)):
+    if style in ("ietf", "both") and (raw_fields := _rate_limit_fields(verdict)):
         (_, policies), (_, rate_limit) = raw_fields
         fields = [("RateLimit-Policy", policies.decode()), ("RateLimit", rate_limit.decode())]
     if style != "ietf" and (visible := _visible(verdict, _policies(verdict))):
+        if style in ("draft-6", "draft-7"):
+            return _draft_fields(verdict, visible, style)
         binding = verdict.decisions[visible[0]]
         fields += [("X-RateLimit-Limit", str(binding.limit)), ("X-RateLimit-Remaining", str(binding.remaining))]
         if _policies(verdict)[visible[0]].quota:  # a quota of 0 is never full again
@@ -194,13 +131,42 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     return fields
 
 
-def raw_headers(verdict: Verdict, app_headers: Iterable[tuple[bytes, bytes]] = ()) -> RawFields:
+def _draft_fields(verdict: Verdict, visible: Sequence[int], style: HeaderStyle) -> HeaderList:
+    """Return the fields of draft-ietf-httpapi-ratelimit-headers-06 or -07, whose limit is the first visible one.
+
+    Both require a reset, so a quota of 0 has its window.
+    """
+    policies, decisions = _policies(verdict), verdict.decisions
+    texts = [policies[index].text_of_drafts_at(decisions[index].at) for index in visible]
+    first, policy = decisions[visible[0]], policies[visible[0]]
+    limit, remaining = min(first.limit, MAX_FIELD_INT), min(first.remaining, MAX_FIELD_INT)
+    reset = ceil(first.reset_after) if policy.quota else policy.max_wait_seconds
+    policy_field = ("RateLimit-Policy", ", ".join(texts))
+    if style == "draft-7":
+        return [policy_field, ("RateLimit", f"limit={limit}, remaining={remaining}, reset={reset}")]
+    values = {"Limit": limit, "Remaining": remaining, "Reset": reset}
+    return [policy_field, *[(f"RateLimit-{name}", str(value)) for name, value in values.items()]]
+
+
+def raise_unhandled(verdict: Verdict | None, status: int | None) -> None:
+    """Raise `RateLimited` if an app answers a refused charge with a server error.
+
+    The app let the error pass, and its framework made a 500 of it. Raised where the response starts, the error reaches
+    the middleware after all.
+    """
+    if status == SERVER_ERROR and verdict is not None and verdict.rule == CHARGE and not verdict.allowed:
+        raise RefusedCharge(verdict)
+
+
+def raw_headers(verdict: Verdict, message: Mapping[str, Any]) -> RawFields:
     """Return an app's headers followed by `headers` in the style `ietf`, in ASGI form.
 
     The app's headers may contain the two `RateLimit` fields already. Both are lists, so a client joins all lines of the
-    same name to one list.
+    same name to one list. `message`: the start of the app's response. Raises `RateLimited`, see `raise_unhandled`.
     """
+    app_headers = message.get("headers", ())
     if not verdict.allowed:
+        raise_unhandled(verdict, message.get("status"))
         app_headers = list(app_headers)
         return [*app_headers, *raw(addable_to_refusal(headers(verdict), names_of(app_headers)))]
     return [*app_headers, *_rate_limit_fields(verdict)]
@@ -214,7 +180,7 @@ def _rate_limit_fields(verdict: Verdict) -> Sequence[tuple[bytes, bytes]]:
         units, wait = decision.remaining, ceil(decision.next_after)
         if units > policy.quota or wait > policy.max_wait_seconds:
             units, wait = _capped(policy, units, wait)
-        field = policy.field or (_POLICY_NAME, policy.text_at(decision.at))
+        field = policy.field or (POLICY_NAME, policy.text_at(decision.at))
         return field, (b"ratelimit", policy.rate_limit_format % (units, wait))
     shown, members = [], []
     policies = policies or _policies(verdict)
@@ -225,7 +191,7 @@ def _rate_limit_fields(verdict: Verdict) -> Sequence[tuple[bytes, bytes]]:
             units, wait = _capped(policy, units, wait)
         shown.append(policy.text or policy.text_at(decision.at))
         members.append(policy.rate_limit_format % (units, wait))
-    return ((_POLICY_NAME, b", ".join(shown)), (b"ratelimit", b", ".join(members))) if shown else ()
+    return ((POLICY_NAME, b", ".join(shown)), (b"ratelimit", b", ".join(members))) if shown else ()
 
 
 def _capped(policy: Policy, units: int, wait: int) -> tuple[int, int]:

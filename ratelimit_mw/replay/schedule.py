@@ -12,7 +12,7 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.delays import DelayCapacity
 from ratelimit_mw.engine.settlement import settlements
 from ratelimit_mw.engine.slots import HeldSlots, slot_charges
-from ratelimit_mw.http.response import Policy
+from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.replay.client_plans import LastingStore
 from ratelimit_mw.rules.plan import Match
 

@@ -14,8 +14,8 @@ from ratelimit_mw.core.verdict import Source, Verdict, verdict_of
 from ratelimit_mw.http.callables import CallResults, RequestCallable
 from ratelimit_mw.http.cookies import Cookies
 from ratelimit_mw.http.keys import KeyContext
+from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.http.response import Policy
 from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
 from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
 from ratelimit_mw.stores.group import can_be_summed, hash_tag

@@ -17,8 +17,8 @@ from ratelimit_mw.http.client_lists import ClientList
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.networks import is_ipv4, shortest
 from ratelimit_mw.http.paths import Forms
+from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.http.response import Policy
 from ratelimit_mw.http.views import UNDERSCORE_FINDING, unambiguous_values
 from ratelimit_mw.rules.deployment_checks import ProxyHeaderCheck
 from ratelimit_mw.rules.overrides import ActiveOverrides

@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -13,9 +13,9 @@ from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.core.verdict import Verdict, verdict_of
 from ratelimit_mw.engine.gate import AsyncGate
 from ratelimit_mw.engine.limiter import AsyncLimiter
-from ratelimit_mw.engine.limits_of_calls import Key
+from ratelimit_mw.engine.limits_of_calls import Limits
 from ratelimit_mw.engine.slots import slot_charges
-from ratelimit_mw.rules.override_entries import Override, warn_invalid_override
+from ratelimit_mw.rules.override_entries import warn_invalid_override
 from ratelimit_mw.service.answers import STORE_RETRY, Rejected, numbers
 from ratelimit_mw.service.calls import HitCall, SettleCall, cost_of, limits_of
 from ratelimit_mw.stores.group import hash_tag
@@ -23,6 +23,13 @@ from ratelimit_mw.stores.group import hash_tag
 _NAME: Final = re.compile(r"([0-9]{1,16})x([0-9]{1,5})")
 _ONE_OF: Final = "expected one of `delta`, `release` and `renew`"
 _LOCAL: Final = "local:"  # the prefix of slots in the fallback store, which only this process has
+
+
+class InForce(NamedTuple):
+    """The charges of a call. `limits`: those of an override, if they replace those of the call."""
+
+    limits: str | None
+    charges: Sequence[Charge]
 
 
 class Hits(AsyncLimiter):
@@ -39,14 +46,11 @@ class Hits(AsyncLimiter):
 
     async def hit_call(self, call: HitCall) -> dict[str, Any]:
         """Take units, all or nothing. Slots that were taken are named in `slot`."""
-        charges: Sequence[Charge] = self._charges(limits_of(call), call.key, cost_of(call, 1))
-        await self._gate.refresh()
-        override = self._gate.rule_set.overrides.of_key(f"{{{hash_tag(charges[0].key if charges else '')}}}")
-        if override is not None:
-            if override.action in ("exempt", "off", "block"):
-                return numbers(Verdict(override.action != "block", (), ()))
-            charges = self._overridden(override, charges, call.key)
-        verdict = await self.take_or_handle_error(charges)
+        cost = cost_of(call, 1)
+        found = await self.in_force(limits_of(call), lambda limits: self._charges(limits, call.key, cost))
+        if isinstance(found, Verdict):
+            return numbers(found)
+        verdict = await self.take_or_handle_error(found.charges)
         answer = numbers(verdict)
         slots = slot_charges(verdict.charges, verdict.decisions) if verdict.allowed else []
         if slots:
@@ -112,15 +116,22 @@ class Hits(AsyncLimiter):
                 Charge(slot.key, slot.limit, sign * cost, at=at) for slot, (at, cost) in zip(slots, names, strict=True)
             ]
 
-    def _overridden(self, override: Override, charges: Sequence[Charge], key: Key) -> Sequence[Charge]:
-        """Return the charges of an override with other limits, or of a switch to shadow."""
-        if override.limits is not None:
-            try:
-                return self._charges(override.limits, key, charges[0].cost)
-            except ConfigError as error:
-                warn_invalid_override(override.id, error)
-                return charges
-        return [replace(charge, role="shadow") for charge in charges]
+    async def in_force(self, limits: Limits, charges_of: Callable[[Limits], Sequence[Charge]]) -> InForce | Verdict:
+        """Return the charges of a call, or what overrides and switches make of them: other charges, or a verdict."""
+        charges = charges_of(limits)
+        await self._gate.refresh()
+        override = self._gate.rule_set.overrides.of_key(f"{{{hash_tag(charges[0].key if charges else '')}}}")
+        if override is None:
+            return InForce(None, charges)
+        if override.action in ("exempt", "off", "block"):
+            return Verdict(override.action != "block", (), ())
+        if override.limits is None:
+            return InForce(None, [replace(charge, role="shadow") for charge in charges])
+        try:
+            return InForce(override.limits, charges_of(override.limits))
+        except ConfigError as error:
+            warn_invalid_override(override.id, error)
+            return InForce(None, charges)
 
     def _on_store_error(self, charges: Sequence[Charge], error: Exception) -> Verdict:
         if not getattr(error, "rejected", False):  # the store logs a rejection itself, with the fix

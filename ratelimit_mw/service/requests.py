@@ -48,7 +48,8 @@ class Requests:
         gate = self._gate
         if verdict is None or verdict.allowed:
             return Response(_OK, headers(verdict, gate.settings.headers), b"")
-        return await custom_refusal(gate.refusal_handler, request, verdict, gate.default_refusal(request, verdict))
+        handler = gate.refusal_handler_for(verdict)
+        return await custom_refusal(handler, request, verdict, gate.default_refusal(request, verdict))
 
     async def decide(
         self, requests: Sequence[RequestWithCost], *, zero_looks: bool = False

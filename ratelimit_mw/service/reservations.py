@@ -8,6 +8,7 @@ refused, and without the mark, or after it, 1 would be left.
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any, Final
@@ -18,8 +19,8 @@ from msgspec.structs import replace
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Charge, Decision
-from ratelimit_mw.core.verdict import refunds_for
-from ratelimit_mw.engine.limits_of_calls import Key
+from ratelimit_mw.core.verdict import Verdict, refunds_for
+from ratelimit_mw.engine.limits_of_calls import Key, Limits
 from ratelimit_mw.service.answers import Rejected, numbers
 from ratelimit_mw.service.calls import LimitsText, limits_of
 from ratelimit_mw.service.hits import Hits, answered
@@ -69,17 +70,21 @@ class Reservations:
         self._hits: Final = hits
 
     async def reserve_call(self, call: ReserveCall) -> dict[str, Any]:
-        """Take units, all or nothing. `id` is null if nothing was taken, or if the store failed."""
+        """Take units, all or nothing. `id` is null if nothing was, e.g. of an exempt key, or if the store failed."""
         if not 1 <= call.ttl <= _MAX_TTL:
             raise Rejected(400, f"ttl: got {call.ttl:g}, expected 1 to {_MAX_TTL:g} seconds")
         if not 0 <= call.cost < MAX_EXACT_INT:
             raise Rejected(400, f"cost: got {call.cost}, expected a whole number from 0 to {MAX_EXACT_INT - 1}")
-        charges = self._charges(call)
+        found = await self._hits.in_force(limits_of(call), lambda limits: self._charges(limits, call))
+        if isinstance(found, Verdict):
+            return {"id": None, **numbers(found)}
+        charges = found.charges
         verdict = await self._hits.take_or_handle_error(charges)
-        if not verdict.allowed or not verdict.decisions or verdict.source == "local":
+        took = bool(verdict.decisions) and all(decision.allowed for decision in verdict.decisions)  # also in shadow
+        if not took or verdict.source == "local":
             return {"id": None, **numbers(verdict)}
         at = [decision.at for decision in verdict.decisions]
-        reserved = _Reserved(token_hex(16), call.ttl, call.limits, call.key, call.cost, at)
+        reserved = _Reserved(token_hex(16), call.ttl, found.limits or call.limits, call.key, call.cost, at)
         try:
             await self._mark(reserved, charges, _RESERVED)
         except Rejected:  # without an id, the caller cannot end it
@@ -101,7 +106,7 @@ class Reservations:
         """End a reservation at its true cost. Returns the units that it took. None keeps the estimate."""
         reserved = _read(text)
         try:
-            charges = self._charges(reserved)
+            charges = self._charges(limits_of(reserved), reserved)
         except ConfigError:
             raise _unknown() from None
         mark = await self._mark(reserved, charges, _ENDED)
@@ -116,7 +121,7 @@ class Reservations:
             await answered(self._hits.corrected(due))
         return actual
 
-    async def _mark(self, reserved: _Reserved, charges: list[Charge], units: int) -> Decision:
+    async def _mark(self, reserved: _Reserved, charges: Sequence[Charge], units: int) -> Decision:
         digest = sha256(json.encode(reserved)).hexdigest()
         limit = FixedWindow(_RESERVED + _ENDED, reserved.ttl)
         charge = Charge(f"{{{hash_tag(charges[0].key)}}}:reserved-{digest}", limit, units)
@@ -124,8 +129,8 @@ class Reservations:
         found: Decision = decision
         return found
 
-    def _charges(self, call: ReserveCall | _Reserved) -> list[Charge]:
-        return self._hits._units_to_reserve(limits_of(call), call.key, call.cost)  # noqa: SLF001  # of the same package
+    def _charges(self, limits: Limits, call: ReserveCall | _Reserved) -> list[Charge]:
+        return self._hits._units_to_reserve(limits, call.key, call.cost)  # noqa: SLF001  # of the same package
 
 
 def _read(text: str) -> _Reserved:

@@ -17,7 +17,7 @@ from ratelimit_mw.core.memo import cached_property, get_or_create
 from ratelimit_mw.core.signatures import reject_async
 from ratelimit_mw.http.callables import CallResults, RequestCallable, cost_result
 from ratelimit_mw.http.keys import Key, KeyContext, KeySpec
-from ratelimit_mw.http.response import Policy
+from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.features import parse_penalty, settle_policy, slot_limit_spec
 from ratelimit_mw.settings.limits import (
@@ -94,6 +94,7 @@ class CompiledLimit:
             settles=spec.settle,
             settle_policy=limit_set.settle_policy if spec.settle else None,
             label=label,
+            on_refused=None if rule is None else rule.on_refused,
         )
         self.policy: Final = make_policy(spec.limit)
         # a request that is charged 0 in advance is never refused, whatever it is settled to

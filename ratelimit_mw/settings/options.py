@@ -168,7 +168,10 @@ class Options(TypedDict, total=False):
         "where each takes a thread",
         partial(check_int, minimum=0),
     ]
-    headers: Annotated[HeaderStyle, "`ietf`, `legacy` (`X-RateLimit-*`), `both` or `none`"]
+    headers: Annotated[
+        HeaderStyle,
+        "`ietf`, `legacy` (`X-RateLimit-*`), `both`, `draft-6`, `draft-7` (earlier drafts of `ietf`) or `none`",
+    ]
     on_refused: Annotated[
         Callable[..., Any] | str,
         "the response to refused requests: an ASGI or WSGI app, or a callable of request and verdict",

@@ -1,7 +1,7 @@
 """Rules: the requests that they match, and their limits."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from msgspec import Struct
@@ -151,6 +151,11 @@ class RuleOptions(EndpointLimitOptions, total=False):
     ]
     host: Annotated[str | Sequence[str], "only for these hosts: `api.example.com`, `*.example.com`", Hosts]
     preflight: Annotated[bool, "only for CORS preflights"]
+    on_refused: Annotated[
+        Callable[..., Any] | str,
+        "the response to requests that a limit of the rule refuses, instead of the global one",
+        callable_check(None),
+    ]
     exempt: Annotated[bool, "skips the default limits, but not `app_limits`"]
     messages: Annotated[
         LimitsValue,
@@ -185,6 +190,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     limits: Any = None  # required, unless exempt
     host: Any = ()
     preflight: bool = False
+    on_refused: Any = None
     exempt: bool = False
     messages: Any = None
     on_message_refused: OnMessageRefused | None = None

@@ -39,7 +39,7 @@ NAMED: Final[dict[Any, str]] = {  # types with a name in the schema and in the r
 }
 _DESCRIPTIONS: Final = {  # the descriptions of named types other than tables
     "limits": "notation such as '100/minute', a table of one limit, a list of these, or limits by tier",
-    "key": "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +",
+    "key": "ip, ip/24/56, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +",
     "member": "a network or an address, a header with its value, or a callable",
     "call": "a function of the request, call:PACKAGE.MODULE:FUNCTION",
 }

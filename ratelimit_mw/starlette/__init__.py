@@ -14,7 +14,7 @@ from ratelimit_mw.core.errors import ConfigError, ConfigTypeError, require
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.core.signatures import callable_name, explain_exempt, signature_of
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import RefusedCharge, Verdict
 from ratelimit_mw.http.on_refused import custom_refusal
 from ratelimit_mw.http.response import Response as OwnResponse
 from ratelimit_mw.http.response import addable
@@ -26,6 +26,7 @@ from ratelimit_mw.starlette.enforcement import (
     EndpointOptions,
     asgi_limits_on,
     bucket_name_of,
+    decision_on_charge,
     enforce_on_endpoint,
 )
 from ratelimit_mw.starlette.route_limits import RateLimit, limit_class
@@ -133,10 +134,13 @@ def _limit_endpoint(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
         decision = await enforce_on_endpoint(connection.scope, endpoint_limits, endpoint)
         if decision is not None and decision.refusing_verdict is not None:
             return await respond_to_refused(decision, decision.refusing_verdict, connection)
-        if is_async:
-            answer = await endpoint(*arguments, **named)
-        else:
-            answer = await run_in_threadpool(endpoint, *arguments, **named)
+        try:
+            if is_async:
+                answer = await endpoint(*arguments, **named)
+            else:
+                answer = await run_in_threadpool(endpoint, *arguments, **named)
+        except RefusedCharge as error:
+            return await respond_to_charge(connection, error)
         if decision is not None and isinstance(answer, Response):
             _add_headers(decision, answer)
         return answer
@@ -235,7 +239,7 @@ class _RefusalResponse(Response):
         self._decision, self._verdict = decision, verdict
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal_handler = self._decision.gate.refusal_handler
+        refusal_handler = self._decision.gate.refusal_handler_for(self._verdict)
         if refusal_handler is not None and refusal_handler.kind == "asgi":
             await send_refusal(self._decision.request, self._verdict, self._decision.gate, receive, send)
         else:
@@ -249,13 +253,19 @@ async def respond_to_refused(
     request, gate = decision.request, decision.gate
     if not isinstance(connection, WebSocket):
         default = gate.default_refusal(request, verdict)
-        refusal = await custom_refusal(gate.refusal_handler, request, verdict, default)
+        refusal = await custom_refusal(gate.refusal_handler_for(verdict), request, verdict, default)
         return _RefusalResponse(decision, verdict, refusal)
     if connection.client_state is WebSocketState.CONNECTING:
         await send_refusal(request, verdict, gate, connection.receive, connection.send)
     else:  # the app has accepted the websocket before this decision
         await connection.send(close_message(gate.default_refusal(request, verdict).status))
     return None
+
+
+async def respond_to_charge(connection: HTTPConnection, error: RefusedCharge) -> Response | None:
+    """Do what `respond_to_refused` does for a refused charge. Raises it again if a middleware will respond."""
+    decision = decision_on_charge(connection.scope, error)
+    return await respond_to_refused(decision, decision.verdict or error.verdict, connection)
 
 
 def _add_headers(decision: EndpointDecision, response: Response) -> None:

@@ -12,7 +12,7 @@ from ratelimit_mw.asgi.tracking import MIDDLEWARE_REGISTRY
 from ratelimit_mw.checks.endpoints import check_routes
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import Verdict
+from ratelimit_mw.core.verdict import RefusedCharge, Verdict
 from ratelimit_mw.engine.base_gate import NESTED_GATES
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.state import RateLimitState
@@ -217,7 +217,7 @@ class EndpointDecision(Struct):
         if state is None or state.headers_claimed or state.verdict is None:
             return []
         style = self.gate.settings.headers
-        return raw_headers(state.verdict) if style == "ietf" else raw(headers(state.verdict, style))
+        return raw_headers(state.verdict, {}) if style == "ietf" else raw(headers(state.verdict, style))
 
     def with_headers(self, send: Send) -> Send:
         """Return a `send` that adds the headers, for everything charged when the response starts."""
@@ -311,6 +311,17 @@ def _track(request: AsgiRequest, state: RateLimitState) -> None:
         state.tracker.add(request.on_end)
 
 
+def decision_on_charge(scope: Scope, error: RefusedCharge) -> EndpointDecision:
+    """Return the decision on a request whose charge was refused. Raises the error if a middleware will respond."""
+    state: RateLimitState | None = scope.get(STATE_KEY)
+    if state is None or state.gate is not None:
+        raise error
+    gate = state.verdicts_by_gate[0][0]
+    request = AsgiRequest(scope, peer_of(scope), state)
+    gate.rule_set.find_client(request)
+    return EndpointDecision(request, gate, state.refusal_of(error, gate), state)
+
+
 def short_way_check(scope: Scope, checks: Sequence[EndpointCheck]) -> CompiledCheck | None:
     """Return the compiled check of a request that may take the short way, as no limit has decided before; else None."""
     if len(checks) != 1 or STATE_KEY in scope or "user" in scope or scope["type"] != "http" or _ENFORCED in scope:
@@ -326,4 +337,4 @@ def record_admission(scope: Scope, check: EndpointCheck, gate: AsyncGate, verdic
         return []
     state = scope[STATE_KEY] = RateLimitState(verdict, entries=[(gate, verdict)])
     scope.setdefault("state", {})["ratelimit"] = state
-    return raw_headers(verdict)
+    return raw_headers(verdict, {})

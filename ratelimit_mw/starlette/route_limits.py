@@ -8,6 +8,7 @@ from ratelimit_mw.asgi.send import App, Receive, Scope, Send
 from ratelimit_mw.core.errors import ConfigTypeError
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.validation import check_arguments
+from ratelimit_mw.core.verdict import RefusedCharge
 from ratelimit_mw.http.routes import all_routes, app_cache, endpoint_below, route_info, routes_below
 from ratelimit_mw.settings.endpoint_limits import EndpointLimit, HonorsExempt, is_exempt
 from ratelimit_mw.settings.rule import LimitsValue
@@ -17,6 +18,7 @@ from ratelimit_mw.starlette.enforcement import (
     EndpointOptions,
     asgi_limits_on,
     checks_on_endpoint,
+    decision_on_charge,
     enforce,
     enforce_on_endpoint,
 )
@@ -56,7 +58,10 @@ class RateLimit(HonorsExempt):
                 if await decision.send_refusal(receive, send):
                     return
                 send = decision.with_headers(send)
-        await self.app(scope, receive, send)
+        try:
+            await self.app(scope, receive, send)
+        except RefusedCharge as error:
+            await decision_on_charge(scope, error).send_refusal(receive, send)
 
     def checks_on(self, scope: Scope) -> tuple[Sequence[EndpointCheck], str | None] | None:
         """Return the checks of a request, and the template of its route; None if its endpoint is exempt."""
@@ -93,7 +98,10 @@ def limit_class(endpoint_limit: AsgiEndpointLimit, endpoint: Any) -> Any:
 
     def checked_await(self: Any) -> Generator[Any, None, None]:
         if (yield from _enforce_on_instance(self).__await__()):
-            yield from inner(self)
+            try:
+                yield from inner(self)
+            except RefusedCharge as error:
+                yield from decision_on_charge(self.scope, error).send_refusal(self.receive, self.send).__await__()
 
     endpoint.__await__ = checked_await
     return endpoint_limit.attach(endpoint)

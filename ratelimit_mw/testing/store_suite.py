@@ -1,5 +1,6 @@
 """Tests that every store must pass, for pytest: subclass `StoreSuite` and provide a fixture for your store."""
 
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -118,6 +119,13 @@ class StoreSuite:
         _same(list(store.peek([])), [])
         store.settle([])
         store.reset([])
+
+    def test_a_quota_of_0_admits_nothing(self, store: Store) -> None:
+        closed = Charge("k", SlidingWindowCounter(0, 10))
+        _same(_outcomes(store.take([closed])), [(False, 0)])
+        _same(store.take([closed])[0].retry_after, math.inf)
+        _same(_outcomes(store.take([closed, Charge("k", WINDOW)])), [(False, 0), (True, 10)])  # room, but not charged
+        _same(_left(store, closed, Charge("k", WINDOW)), [0, 10])
 
     def test_take_charges_three_keys_all_or_nothing(self, store: Store) -> None:
         a, b, c = Charge("a", WINDOW, 3), Charge("b", BUCKET, 2), Charge("c", ONE)

@@ -98,11 +98,8 @@ class RateLimitMiddleware:
             verdict = None if way is None else setup.gate.take(way, charges, environ)
         if way is None or (verdict is not None and not verdict.allowed):
             return self._decide(setup, verdict, client, environ, start_response)
-        is_limited = verdict is not None
-        adds_headers = is_limited and setup.adds_headers
-        state = environ["ratelimit_mw"] = RateLimitState(verdict, setup.gate, adds_headers, is_limited)
-        if adds_headers:
-            start_response = partial(start_with_headers, state, setup.style, start_response)
+        state = environ["ratelimit_mw"] = RateLimitState(verdict, setup.gate, setup.adds_headers, True)
+        start_response = partial(start_with_headers, state, setup.style, start_response)
         try:
             return self.app(environ, start_response)
         except RateLimited as error:
@@ -110,7 +107,7 @@ class RateLimitMiddleware:
         finally:
             state.app_returned()
 
-    def _decide(  # noqa: C901, PLR0911  # a helper would be called for each request
+    def _decide(
         self,
         setup: Setup,
         verdict: Verdict | None,
@@ -131,17 +128,15 @@ class RateLimitMiddleware:
             return send_response(request.answer, environ, start_response)
         state = request.outer
         if state is None:
-            state = RateLimitState(verdict, gate, in_app=verdict is not None)
+            state = RateLimitState(verdict, gate, in_app=True)
         elif verdict is not None:
             state.record(verdict, gate)
         environ["ratelimit_mw"] = state
-        if verdict is None:
-            return self.app(environ, start_response)
-        if not verdict.allowed:
+        if verdict is not None and not verdict.allowed:
             response = gate.default_refusal(request, verdict)
-            return send_refusal(request, verdict, response, gate.refusal_handler, start_response)
-        if setup.adds_headers and not state.headers_claimed:
-            state.headers_claimed = True
+            return send_refusal(request, verdict, response, gate.refusal_handler_for(verdict), start_response)
+        if not state.headers_claimed:
+            state.headers_claimed = setup.adds_headers
             start_response = partial(start_with_headers, state, setup.style, start_response)
         try:
             if request.on_end is not None and (tracker := track_response(request, state)) is not None:
@@ -157,11 +152,11 @@ class RateLimitMiddleware:
     ) -> Iterable[bytes]:
         """Send the refusal of a charge of the app. If the response has begun, the server raises an error."""
         gate, state = setup.gate, environ["ratelimit_mw"]
-        state.record(error.verdict, gate)
+        verdict = state.refusal_of(error, gate)
         request = WsgiRequest(environ, environ.get("REMOTE_ADDR") or None, state)
         gate.rule_set.find_client(request)
-        response = gate.default_refusal(request, error.verdict)
-        return send_refusal(request, error.verdict, response, gate.refusal_handler, start_response)
+        response = gate.default_refusal(request, verdict)
+        return send_refusal(request, verdict, response, gate.refusal_handler_for(verdict), start_response)
 
     def close(self) -> None:
         """Close the store if the middleware opened it. WSGI has no shutdown event: call this from a server hook."""

@@ -16,6 +16,7 @@ from ratelimit_mw.http.response import (
     addable,
     addable_to_refusal,
     headers,
+    raise_unhandled,
 )
 
 if TYPE_CHECKING:
@@ -57,8 +58,13 @@ def start_with_headers(
     fields: HeaderList,
     exc_info: Any = None,
 ) -> Callable[[bytes], object]:
-    """Call `start_response` with the headers added. They describe everything charged for the request by then."""
+    """Call `start_response` with the headers added. They describe everything charged for the request by then.
+
+    Raises `RateLimited` if the app lets a refused charge pass, see `raise_unhandled`.
+    """
     verdict = state.verdict
+    if verdict is not None and not verdict.allowed:
+        raise_unhandled(verdict, int(status[:3]))
     both = [*fields, *addable(verdict, headers(verdict, style), fields)]
     return start_response(status, both) if exc_info is None else start_response(status, both, exc_info)
 

@@ -457,6 +457,31 @@ def test_keys_lists_and_reset_removes_the_buckets_of_a_key(
     assert json.loads(run(capsys, "reset", file, "--key", EIGHT, "--rule", "other", "--json")[1]) == NONE
 
 
+@pytest.mark.parametrize("server", ["redis", "file"])
+def test_reset_all_forgets_the_buckets_of_all_clients(
+    server: str, redis_server: RedisServer, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = redis_server.url if server == "redis" else f"sqlite://{tmp_path}/limits.db"
+    app, file = App(url), write(tmp_path, url)
+    for number in range(60):
+        app.admit("POST /login", f"192.0.2.{number}")
+        app.admit("/", f"192.0.2.{number}")
+    app.gate.close()
+    monkeypatch.setattr("sys.stdin", StringIO())
+    assert run(capsys, "reset", file, "--all")[:2] == (1, "")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert run(capsys, "reset", file, "--all") == (1, "all buckets, of all clients\n", "")
+    assert len(used(file)) == 180
+    later = "processes that remember a refusal follow within deny_cache, 1 s by default\n"
+    assert run(capsys, "reset", file, "--all", "--rule", "login", "--yes") == (0, f"120 buckets forgotten; {later}", "")
+    assert {one[1] for one in used(file)} == {"default"}
+    code, _, err = run(capsys, "reset", file, "--all", "--rule", "logn", "--yes")
+    assert (code, err.partition(";")[0]) == (0, "no rule logn in the settings and the store's keys")
+    assert run(capsys, "reset", file, "--all", "--yes", "--json") == (0, '{"forgotten": 60}\n', "")
+    assert (used(file), admin.reset_all(file)) == (set(), 0)
+
+
 def test_reset_of_a_key_needs_confirmation(app: App, file: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         app.admit()
@@ -491,7 +516,7 @@ def test_reset_keeps_buckets_of_unknown_limits(redis_server: RedisServer, tmp_pa
     file = write(tmp_path, redis_server.url, rules=[], limits="1/hour")  # a key of `smooth` does not contain the rate
     code, out, err = run(capsys, "reset", file, "--key", SEVEN, "--yes")
     assert (code, out) == (0, "the store has no bucket of this key\n")
-    assert err == "buckets of this key that stay, because the settings do not have their limits: 1\n"
+    assert err == "buckets that stay, because the settings do not have their limits: 1\n"
     app.gate.close()
 
 
@@ -899,6 +924,7 @@ def test_peek_and_reset_explain_why_a_request_has_no_bucket(
         ["peek"],
         ["reset", "--yes"],
         ["reset", "--yes", "--key", "a", "--request", "/"],
+        ["reset", "--yes", "--all", "--request", "/"],
         ["peek", "--key", "a"],
     ],
 )
@@ -912,7 +938,8 @@ def test_invalid_arguments_exit_with_2(file: str, capsys: Any, words: list[str])
     ("words", "problem"),
     [
         (["--key", SEVEN, "--ip", "192.0.2.7"], "--key: names the client, expected no --ip"),
-        (["--request", "/", "--ip", "192.0.2.7", "--rule", "login"], "--rule: present without --key"),
+        (["--all", "--user", "bob"], "--all: names all clients, expected no --ip"),
+        (["--request", "/", "--ip", "192.0.2.7", "--rule", "login"], "--rule: present without --key or --all"),
     ],
 )
 def test_options_without_effect_are_an_error(app: App, file: str, capsys: Any, words: list[str], problem: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from ratelimit_mw import ConfigError
 from ratelimit_mw.settings import Settings
 
-KEYS = "ip, ip/48, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
+KEYS = "ip, ip/24/56, user, route, all, header:NAME, cookie:NAME, call:PACKAGE.MODULE:FUNCTION, joined by | and +"
 PERIODS = "(us, ms, second, minute, hour, day, week, month, year)"
 LIMIT = "text such as '100/minute', a Limit or a table"
 LIMITS = "text such as '100/minute', a Limit, a table or a list of these"

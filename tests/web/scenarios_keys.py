@@ -70,6 +70,20 @@ def shared_by_all(name: str, key: Any, missing_key: str = "shared") -> Scenario:
 
 KEYS = (
     Scenario(
+        name="a key may be a network of IPv4 and of IPv6",
+        settings={"limits": "2/hour", "key": "ip/24/56"},
+        steps=(
+            Step(client="192.0.2.1", state=left(1)),
+            Step(client="192.0.2.200", state=left(0)),
+            no(3600, "default", client="192.0.2.3", state=left(0)),
+            Step(client="192.0.3.1", state=left(1)),
+            Step(client="2001:db8:0:1::1", state=left(1)),
+            Step(client="2001:db8:0:ff::1", state=left(0)),
+            Step(client="2001:db8:0:100::1", state=left(1)),
+        ),
+        promises=(10,),
+    ),
+    Scenario(
         name="clients do not share a bucket",
         settings=KEYED,
         steps=(

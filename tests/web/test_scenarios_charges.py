@@ -1,4 +1,4 @@
-"""Runs the scenarios of charges in handlers on each integration. Flask needs its extension."""
+"""Runs the scenarios of charges in handlers on each integration."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ from web.scenarios_charges import CHARGES
 from web.table import play, rows, tell_time
 
 
-@pytest.mark.parametrize("face", sorted(FACES.keys() - {"flask"}))
+@pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("scenario", rows(CHARGES))
 def test_the_integration_passes_the_scenario(face: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()

@@ -519,6 +519,10 @@ def test_django_reset_of_a_key_admits_a_client_refused_by_a_throttle(redis_url: 
         assert (code, out.split(";")[0]) == (0, "1 bucket forgotten")
         assert [one["key"] for one in json.loads(manage("keys", "--limited", "--json")[1])["keys"]] == [second["key"]]
         assert manage("reset", "--key", second["key"], "--yes")[0] == 0
+        assert (manage("reset", "--all", "--yes")[0], manage("keys", "--json")[1]) == (
+            0,
+            '{"keys": [\n], "seen": 1.0}\n',
+        )
         for one in (client, other):
             assert until_admitted(one) == 200
 

@@ -452,7 +452,7 @@ def test_asgi_or_wsgi_app_as_on_refused_is_an_error(site: Site, store: Recording
             {"limits": "5/minut", "headers": "all"},
             (
                 f"RATELIMIT_MW.limits: '5/minut': unknown period 'minut', did you mean 'minute'? {PERIODS}",
-                "RATELIMIT_MW.headers: got 'all', expected one of ietf, legacy, both, none",
+                "RATELIMIT_MW.headers: got 'all', expected one of ietf, legacy, both, draft-6, draft-7, none",
             ),
         ),
         (

@@ -1,5 +1,6 @@
 """The throttle for Django REST framework."""
 
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,8 +74,28 @@ class Dear(Throttle):
     cost = staticmethod(lambda request: 4 if request.method == "GET" else 1)
 
 
+def handled(error: Any, _: Any) -> Response:
+    """Handle errors for REST framework, as a project may."""
+    return Response([type(error).__name__, error.wait, error.verdict.limit_name, error.verdict.retry_after], 420)
+
+
 def throttled(*classes: Any, **more: Any) -> Any:
     return type("Throttled", (Hello,), {"throttle_classes": classes, **more}).as_view()  # type: ignore[attr-defined]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("classes", "name", "times", "wait"),
+    [((Burst,), "Burst", 2, 60), ((Burst, Sustained), "Burst", 2, 60), ((Sustained,), "sustained", 3, 3600)],
+)
+def test_the_error_of_rest_framework_has_the_verdict(
+    site: Site, classes: Any, name: str, times: int, wait: int
+) -> None:
+    view = throttled(*classes, get_exception_handler=lambda _: handled)
+    store = RecordingStore(clock=Clock())
+    ask = site([path("", view)], settings(store, **FREE))
+    refused = [ask() for _ in range(times + 1)][-1]
+    assert (refused.status, json.loads(refused.body)) == (420, ["Throttled", wait, name, wait])
 
 
 @BOTH

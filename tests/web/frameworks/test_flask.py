@@ -671,6 +671,7 @@ def test_an_error_handler_of_the_app_writes_the_refusal(by: Any) -> None:
     @app.errorhandler(by)
     def slow_down(error: Any) -> tuple[str, int]:
         assert error.verdict.retry_after == g.ratelimit.verdict.retry_after == 60.0
+        assert error.verdict.limit_name == "default"
         assert error.description == "1/60s using sliding_window_counter"
         return f"slow down: {error.code}", 420
 

@@ -1,6 +1,8 @@
 """Tests the middleware with frameworks that have no integration: it wraps them like any ASGI or WSGI app."""
 
 import asyncio
+import gc
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +13,16 @@ import httpx
 import litestar
 import pytest
 import quart
+from django.http import HttpResponse
+from django.urls import path
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 from werkzeug.test import Client
 
-from ratelimit_mw import asgi, wsgi
+from ratelimit_mw import MemoryStore, asgi, wsgi
+from ratelimit_mw.testing import Clock
+from web.django_site import asgi_site, wsgi_site
 
 SETTINGS: dict[str, Any] = {"limits": "2/minute", "rules": [{"path": "/free", "exempt": True}]}
 
@@ -53,8 +62,8 @@ class AsyncHome:
 
 
 def routed(app: Any, home: Any) -> Any:
-    for path in ("/", "/free"):
-        app.add_route(path, home)
+    for one in ("/", "/free"):
+        app.add_route(one, home)
     return app
 
 
@@ -87,7 +96,7 @@ def test_requests_are_limited_in_asgi_frameworks_without_an_integration(make: Ca
     async def talk() -> list[tuple[int, str | None]]:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-            answers = [await client.get(path) for path in PATHS]
+            answers = [await client.get(one) for one in PATHS]
         return [(answer.status_code, left(answer.headers.get("ratelimit"))) for answer in answers]
 
     assert asyncio.run(talk()) == EXPECTED
@@ -97,8 +106,131 @@ def test_requests_are_limited_in_asgi_frameworks_without_an_integration(make: Ca
 @pytest.mark.parametrize("make", WSGI.values(), ids=WSGI)
 def test_requests_are_limited_in_wsgi_frameworks_without_an_integration(make: Callable[[], Any]) -> None:
     client = Client(wsgi.RateLimitMiddleware(make(), SETTINGS))
-    answers = [client.get(path) for path in PATHS]
+    answers = [client.get(one) for one in PATHS]
     assert [(answer.status_code, left(answer.headers.get("RateLimit"))) for answer in answers] == EXPECTED
+
+
+class Charge:
+    """A resource of Falcon that charges units of the app's own."""
+
+    def on_get(self, request: Any, response: Any) -> None:
+        request.env["ratelimit_mw"].charge("2/hour", key="a")
+        response.text = "hello"
+
+
+class AsyncCharge:
+    """The same for ASGI."""
+
+    async def on_get(self, request: Any, response: Any) -> None:
+        await request.scope["ratelimit_mw"].charge("2/hour", key="a")
+        response.text = "hello"
+
+
+def charging_litestar() -> Any:
+    @litestar.get("/charge")
+    async def charge(request: litestar.Request[Any, Any, Any]) -> str:
+        scope: Any = request.scope
+        await scope["ratelimit_mw"].charge("2/hour", key="a")
+        return "hello"
+
+    return litestar.Litestar([charge], openapi_config=None, logging_config=None)
+
+
+def charging_quart() -> Any:
+    app = quart.Quart(__name__)
+
+    @app.get("/charge")
+    async def charge() -> str:
+        scope: Any = quart.request.scope
+        await scope["ratelimit_mw"].charge("2/hour", key="a")
+        return "hello"
+
+    return app
+
+
+async def charge_in_starlette(request: Any) -> Any:
+    await request.scope["ratelimit_mw"].charge("2/hour", key="a")
+    return PlainTextResponse("hello")
+
+
+def charging_django() -> Any:
+    async def charge(request: Any) -> Any:
+        await request.scope["ratelimit_mw"].charge("2/hour", key="a")
+        return HttpResponse("hello")
+
+    return asgi_site([path("charge", charge)], None, middleware=[])
+
+
+def charging_django_wsgi() -> Any:
+    def charge(request: Any) -> Any:
+        request.environ["ratelimit_mw"].charge("2/hour", key="a")
+        return HttpResponse("hello")
+
+    return wsgi_site([path("charge", charge)], None, middleware=[])
+
+
+def charging_bottle() -> Any:
+    app = bottle.Bottle()
+
+    def charge() -> str:
+        bottle.request.environ["ratelimit_mw"].charge("2/hour", key="a")
+        return "hello"
+
+    app.route("/charge", callback=charge)
+    return app
+
+
+def charging_falcon(app: Any, resource: Any) -> Any:
+    app.add_route("/charge", resource)
+    return app
+
+
+CHARGING_ASGI: dict[str, Callable[[], Any]] = {
+    "litestar": charging_litestar,
+    "quart": charging_quart,
+    "falcon": lambda: charging_falcon(falcon.asgi.App(), AsyncCharge()),
+    "starlette": lambda: Starlette(routes=[Route("/charge", charge_in_starlette)]),
+    "django": charging_django,
+}
+CHARGING_WSGI: dict[str, Callable[[], Any]] = {
+    "bottle": charging_bottle,
+    "falcon": lambda: charging_falcon(falcon.App(), Charge()),
+    "django": charging_django_wsgi,
+}
+REFUSED_THIRD = [(200, None), (200, None), (429, "3600")]
+styles = pytest.mark.parametrize("style", ["ietf", "legacy", "none"])
+limited_or_not = pytest.mark.parametrize("limits", ["9/minute", []], ids=["limited", "unlimited"])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django leaves its body file to Python
+@styles
+@limited_or_not
+@pytest.mark.parametrize("make", CHARGING_ASGI.values(), ids=CHARGING_ASGI)
+def test_a_refused_charge_is_a_429_in_asgi_frameworks_that_make_a_500_of_errors(
+    make: Callable[[], Any], limits: Any, style: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "django.request")  # its records would keep the request, and thus the file
+    app = asgi.RateLimitMiddleware(make(), limits=limits, headers=style, store=MemoryStore(clock=Clock()))
+
+    async def talk() -> list[tuple[int, str | None]]:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+            answers = [await client.get("/charge") for _ in range(3)]
+        return [(answer.status_code, answer.headers.get("retry-after")) for answer in answers]
+
+    assert asyncio.run(talk()) == REFUSED_THIRD
+    gc.collect()  # here, where a warning of the file is ignored
+
+
+@styles
+@limited_or_not
+@pytest.mark.parametrize("make", CHARGING_WSGI.values(), ids=CHARGING_WSGI)
+def test_a_refused_charge_is_a_429_in_wsgi_frameworks_that_make_a_500_of_errors(
+    make: Callable[[], Any], limits: Any, style: Any
+) -> None:
+    client = Client(wsgi.RateLimitMiddleware(make(), limits=limits, headers=style, store=MemoryStore(clock=Clock())))
+    answers = [client.get("/charge") for _ in range(3)]
+    assert [(answer.status_code, answer.headers.get("Retry-After")) for answer in answers] == REFUSED_THIRD
 
 
 class _Echo:
@@ -110,14 +242,14 @@ class _Echo:
 
 @pytest.mark.promise(9)
 @pytest.mark.parametrize(
-    ("path", "found"), [("/t/ann//", "{'user': 'ann', 'code': ''}"), ("/t//1234/", "{'user': '', 'code': '1234'}")]
+    ("spelling", "found"), [("/t/ann//", "{'user': 'ann', 'code': ''}"), ("/t//1234/", "{'user': '', 'code': '1234'}")]
 )
-def test_falcon_that_drops_a_slash_at_the_end_has_no_unlimited_spelling(path: str, found: str) -> None:
+def test_falcon_that_drops_a_slash_at_the_end_has_no_unlimited_spelling(spelling: str, found: str) -> None:
     app = falcon.App()
     app.add_route("/t/{user}/{code}", _Echo())
     app.req_options.strip_url_path_trailing_slash = True
     rule = {"path": "/t/{user}/{code}", "limits": "2/minute"}
     limited = wsgi.RateLimitMiddleware(app, limits="99/minute", rules=[rule])
-    answers = [Client(limited).get("/", environ_overrides={"PATH_INFO": path}) for _ in range(3)]
+    answers = [Client(limited).get("/", environ_overrides={"PATH_INFO": spelling}) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[0].text == found

@@ -125,6 +125,26 @@ def test_a_callable_sets_the_response_and_the_middleware_adds_its_fields(face: s
     assert fields(answer) == sorted([*own, *OWN])
 
 
+def busy(request: Request, verdict: Verdict) -> tuple[int, dict[str, str], str]:
+    return 420, {}, f"{request.path} {verdict.rule}"
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_rule_has_a_callable_of_its_own_and_others_the_global_one(face: str) -> None:
+    store = RecordingStore(clock=Clock())
+    rules = [{"path": "/a", "limits": "1/minute", "on_refused": teapot}, {"path": "/b", "limits": "1/minute"}]
+    send = FACES[face]({"limits": [], "rules": rules, "store": store, "on_refused": busy})
+    assert [send(Step(path=path)).status for path in ("/a", "/b", "/a", "/b")] == [200, 200, 418, 420]
+
+
+def test_a_wrong_callable_of_a_rule_is_named_with_its_place() -> None:
+    async def later(request: Request, verdict: Verdict) -> None: ...
+
+    rules = [{"name": "login", "path": "/a", "limits": "1/minute", "on_refused": later}]
+    with pytest.raises(ConfigError, match=r"^rules\[0\] \(login\)\.on_refused: .*later"):
+        wsgi.RateLimitMiddleware(hello, limits="9/minute", rules=rules)
+
+
 @pytest.mark.parametrize("face", FACES)
 def test_a_callable_receives_the_client_behind_the_proxy(face: str) -> None:
     step = Step(client="10.0.0.1", headers={"X-Forwarded-For": "192.0.2.1"})

@@ -1,6 +1,7 @@
 """Tests the exact rate limit headers, and the exact responses to refused requests."""
 
 import math
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,22 @@ from hypothesis import strategies as st
 from msgspec import json
 from msgspec.structs import replace
 
-from ratelimit_mw import Charge, Decision, Limit, Limiter, MemoryStore, SlidingWindowCounter, TokenBucket, Verdict
+from ratelimit_mw import (
+    CalendarWindow,
+    Charge,
+    Decision,
+    FixedWindow,
+    Limit,
+    Limiter,
+    MemoryStore,
+    SlidingWindowCounter,
+    TokenBucket,
+    Verdict,
+)
 from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.http import response
-from ratelimit_mw.http.response import Policy, headers, refusal_response
+from ratelimit_mw.http.policy import Policy
+from ratelimit_mw.http.response import headers, refusal_response
 from ratelimit_mw.testing import Clock
 
 LIMIT = SlidingWindowCounter(5, 60)
@@ -122,6 +135,8 @@ def test_fields_leave_out_shadows_and_show_hidden_limits_only_if_they_refuse(
             "both",
             ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"],
         ),
+        ("draft-6", ["RateLimit-Policy", "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"]),
+        ("draft-7", ["RateLimit-Policy", "RateLimit"]),
     ],
 )
 def test_the_headers_style_selects_the_fields(style: Any, names: list[str]) -> None:
@@ -136,6 +151,39 @@ def test_legacy_fields_have_the_exact_values(monkeypatch: pytest.MonkeyPatch) ->
         ("X-RateLimit-Limit", "5"),
         ("X-RateLimit-Remaining", "3"),
         ("X-RateLimit-Reset", "1061"),
+    ]
+
+
+BURST = TokenBucket(5, 60, burst=20), replace(ADMITTED, limit=20, remaining=19, reset_after=3.1)
+MONTH = CalendarWindow(9, "month"), Decision(True, 9, 1, 0.0, 5.0, 5.0, 0.0, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("of", "policy", "numbers"),
+    [
+        (verdict((LIMIT, ADMITTED)), "5;w=60", (5, 3, 60)),
+        (verdict((LIMIT, REFUSED)), "5;w=60", (5, 0, 60)),
+        (verdict(BURST), "5;w=60;burst=20", (20, 19, 4)),
+        (verdict(BURST, (LIMIT, ADMITTED)), "5;w=60, 5;w=60;burst=20", (5, 3, 60)),
+        (verdict(BURST, (LIMIT, ADMITTED), roles="ls"), "5;w=60;burst=20", (20, 19, 4)),
+        (verdict(MONTH), "9;w=2678400", (9, 1, 5)),
+        (verdict((FixedWindow(5, 0.5), replace(ADMITTED, reset_after=0.2))), "5", (5, 3, 1)),
+        (verdict((FixedWindow(0, 60), Decision(False, 0, 0, inf, inf, 0.0, 0.0, 0))), "0;w=60", (0, 0, 60)),
+    ],
+)
+def test_fields_of_earlier_drafts_have_the_exact_values(
+    of: Verdict, policy: str, numbers: tuple[int, int, int]
+) -> None:
+    limit, left, reset = numbers
+    assert headers(of, "draft-6") == [
+        ("RateLimit-Policy", policy),
+        ("RateLimit-Limit", f"{limit}"),
+        ("RateLimit-Remaining", f"{left}"),
+        ("RateLimit-Reset", f"{reset}"),
+    ]
+    assert headers(of, "draft-7") == [
+        ("RateLimit-Policy", policy),
+        ("RateLimit", f"limit={limit}, remaining={left}, reset={reset}"),
     ]
 
 

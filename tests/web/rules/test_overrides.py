@@ -221,6 +221,36 @@ def test_the_service_follows_overrides(clock: Control, tmp_path: Path) -> None:
     assert allowed() == [True, True]
 
 
+def test_reservations_follow_overrides(clock: Control, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"limits": [], "store": f"sqlite://{tmp_path}/limits.db", "store_timeout": 5.0}
+    app = service(Settings(**settings))
+
+    def reserved() -> dict[str, Any]:
+        clock.advance(1.0)
+        reserve = "/v1/reserve", {"limits": "1/hour", "key": "bob", "cost": 2}
+        asyncio.run(answered(app, reserve))  # looks
+        answer: dict[str, Any] = asyncio.run(answered(app, reserve))[0]
+        return answer
+
+    key = identity_hash("")("key=bob")
+    assert (reserved()["id"], reserved()["allowed"]) == (None, False)
+    admin.set_override(settings, key=key, exempt=True)
+    assert (reserved()["id"], reserved()["allowed"]) == (None, True)
+    admin.set_override(settings, key=key, block=True)
+    assert (reserved()["id"], reserved()["allowed"]) == (None, False)
+    admin.set_override(settings, key=key, limits="9/hour using fixed_window")
+    found = reserved()
+    assert (found["allowed"], found["remaining"]) == (True, 7)
+    admin.clear_override(settings, key=key)  # the id keeps the limits under which it was reserved
+    look = "/v1/peek", {"limits": "9/hour using fixed_window", "key": "bob"}
+    cancel = "/v1/cancel", {"id": found["id"]}
+    assert [one.get("remaining") for one in asyncio.run(answered(app, look, cancel, look))] == [7, None, 9]
+    admin.switch(settings, "shadow")
+    assert (reserved()["id"], reserved()["allowed"]) == (None, True)
+    admin.switch(settings, "off")
+    assert (reserved()["id"], reserved()["allowed"]) == (None, True)
+
+
 def test_the_metric_counts_what_is_in_force(clock: Control, tmp_path: Path, counts: Registry) -> None:
     site = Site("wsgi", clock, f"sqlite://{tmp_path}/limits.db", metrics=True)
     admin.set_override(site.settings, ip=BOB, block=True, duration=60.0)

@@ -175,8 +175,8 @@ def test_errors_for_unreadable_variables_name_the_variable(
         ("JITTER", "-1", f"jitter: got -1, expected {SECONDS}"),
         ("MAX_WAITING", "1.5", "max_waiting: got 1.5, expected a whole number from 0 to 9007199254740991"),
         ("LOCAL_SHARE", "2", "local_share: got 2, expected a number above 0 and up to 1, such as 0.25"),
-        ("HEADERS", "some", "headers: got 'some', expected one of ietf, legacy, both, none"),
-        ("HEADERS", "IETF", "headers: got 'IETF', expected one of ietf, legacy, both, none"),
+        ("HEADERS", "some", "headers: got 'some', expected one of ietf, legacy, both, draft-6, draft-7, none"),
+        ("HEADERS", "IETF", "headers: got 'IETF', expected one of ietf, legacy, both, draft-6, draft-7, none"),
         ("SAFELIST", "10.0.0.0/8,x",
          "safelist[1]: got 'x', expected a network such as '10.0.0.0/8' or an address such as '192.0.2.1'"),
         ("KEY_SECRET", "x" * 65, "import secrets; print(secrets.token_urlsafe(32))'"),
@@ -221,7 +221,7 @@ def test_an_unknown_variable_hides_no_other_error(tmp_path: Path, monkeypatch: p
     known = [
         f"{P}STROE: unknown setting `stroe`: did you mean `store`?",
         f"{P}LIMITS: got invalid JSON: Input data was truncated",
-        f"{P}HEADERS: headers: got 'yes', expected one of ietf, legacy, both, none",
+        f"{P}HEADERS: headers: got 'yes', expected one of ietf, legacy, both, draft-6, draft-7, none",
         f"{P}STRICT: strict: got 'ja', expected {BOOL}",
     ]
     own = "key: got 'nobody', expected "
@@ -244,7 +244,7 @@ def test_an_error_in_a_variable_is_not_attributed_to_the_file(tmp_path: Path, mo
     monkeypatch.setenv(P + "HEADERS", "some")
     with pytest.raises(ConfigError) as caught:
         Settings.load(file)
-    assert "headers: got 'some', expected one of ietf, legacy, both, none" in str(caught.value)
+    assert "headers: got 'some', expected one of ietf, legacy, both, draft-6, draft-7, none" in str(caught.value)
     assert not str(caught.value).startswith(str(file))
 
 
@@ -496,5 +496,5 @@ def test_all_errors_in_a_file_are_reported_together(tmp_path: Path) -> None:
         f"  {file}: unknown setting `stor`: did you mean `store`?",
         f"  {file}: limits: 'lots': {RATE}",
         f"  {file}: rules[0].path: got 'x', expected a path that starts with /, such as '/users/{{id}}'",
-        f"  {file}: headers: got 'some', expected one of ietf, legacy, both, none",
+        f"  {file}: headers: got 'some', expected one of ietf, legacy, both, draft-6, draft-7, none",
     ]

@@ -291,7 +291,7 @@ def test_policy_fields_show_a_burst_that_differs_from_the_quota(face: str, limit
           "rules[2]: got 7, expected a table or a Rule",
           "safelist[0]: got 5, expected a network, a table of header and value, a callable",
           "blocklist[0]: got 'x', expected a network such as '10.0.0.0/8' or an address such as '192.0.2.1'",
-          "headers: got 'some', expected one of ietf, legacy, both, none",
+          "headers: got 'some', expected one of ietf, legacy, both, draft-6, draft-7, none",
           "jitter: got -1, expected a finite number of seconds, 0 or more"]),
     ],
 )  # fmt: skip

@@ -78,6 +78,10 @@ LIMIT_ROWS: list[tuple[Any, str]] = [  # the value of limits, the message
     ),
 ]
 
+NETWORKS = (
+    "expected ip/8 to ip/31, the bits of an IPv4 network, ip/32 to ip/128, those of an IPv6 network, or both, such as "
+    "ip/24/56"
+)
 MAKE_ONE = "make one with python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the message
     ("app_limits", None, f"app_limits: {found(None, LIMITS)}"),
@@ -104,7 +108,10 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("key", "user+", f"key: {found('', KEYS)}"),
     ("key", "header:a b", f"key: {found('header:a b', KEYS)}"),
     ("key", None, f"key: {found(None, f'a callable, text made of {KEYS}, or a list of these')}"),
-    ("key", "ip/24", "key: got 'ip/24', expected ip/32 to ip/128, the bits of an IPv6 network"),
+    *[
+        ("key", key, f"key: got {key!r}, {NETWORKS}")
+        for key in ("ip/7", "ip/129", "ip/24/31", "ip/33/56", "ip/24/", "ip/x")
+    ],
     ("key", "call:os:name", "key: got 'call:os:name' of type str, expected a function"),
     (
         "key",
@@ -137,7 +144,7 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ("store_timeout", inf, f"store_timeout: {found(inf, SECONDS)}"),
     ("store_timeout", True, f"store_timeout: {found(True, SECONDS)}"),
     ("store_timeout", "1", f"store_timeout: {found('1', SECONDS)}"),
-    ("headers", "iet", f"headers: {found('iet', 'one of ietf, legacy, both, none')}"),
+    ("headers", "iet", f"headers: {found('iet', 'one of ietf, legacy, both, draft-6, draft-7, none')}"),
     ("missing_key", "", f"missing_key: {found('', 'one of shared, deny, exempt')}"),
     ("shadow", 1, f"shadow: {found(1, BOOL)}"),
     ("on_change", "keep", "on_change: got 'keep', expected one of fresh, used, share"),

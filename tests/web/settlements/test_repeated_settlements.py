@@ -15,7 +15,7 @@ from ratelimit_mw.core.limit import MOST_RECENT
 from ratelimit_mw.core.verdict import verdict_of
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.state import RateLimitState
-from ratelimit_mw.http.response import Policy
+from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.redis import AsyncRedisStore

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from ratelimit_mw import ConfigError
+from ratelimit_mw.checks import calendar_limits
 from ratelimit_mw.cli import main
 from ratelimit_mw.engine.base_gate import WSGI
 from ratelimit_mw.engine.gate import Gate
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.stores.redis.inspection import inspect
+from ratelimit_mw.stores.redis.inspection import Inspection, Node, inspect
 from redis_servers import RedisServer
 
 MONTH = "100/month in Europe/Berlin using calendar_window"
@@ -58,6 +60,39 @@ def test_server_that_may_lose_a_long_quota_is_reported_with_strict(
         finally:
             for name, value in before.items():
                 client.config_set(name, value)
+
+
+MINUTE = "5/minute using calendar_window"
+
+
+@pytest.mark.parametrize(
+    ("offset", "limits", "notation"),
+    [
+        (59.9, [MINUTE, MONTH], None),
+        (60.0, [MONTH, MINUTE], MINUTE),
+        (-60.0, [MINUTE], MINUTE),
+        (-3_000_000.0, [MONTH], MONTH),
+        (60.0, [MONTH, "5/minute"], None),
+        (None, [MINUTE], None),
+    ],
+)
+def test_server_in_another_period_is_a_finding(
+    offset: float | None, limits: list[str], notation: str | None, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Inspection("redis", [Node(label="redis:6379", clock_offset=offset)])
+    monkeypatch.setattr(calendar_limits, "inspect_store", lambda *_: found)
+    monkeypatch.setattr(Gate, "_probe", lambda _: None)
+    settings = Settings(limits=limits, store="redis://redis:6379", strict=True)
+    if notation is None:
+        Gate(settings, integration=WSGI)
+    else:
+        with pytest.raises(ConfigError, match="differs by") as caught:
+            Gate(settings, integration=WSGI)
+        assert str(caught.value) == (
+            f"store: {notation} counts in a wrong period: the clock of redis:6379 differs by {offset:+.0f} s from that "
+            "of this machine; synchronize the clocks"
+        )
+    assert [one for one in caplog.messages if "period" in one] == []
 
 
 def test_check_of_a_store_names_what_it_may_lose(
