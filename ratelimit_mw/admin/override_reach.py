@@ -50,7 +50,7 @@ def _concerned(target: Target, rule: str | None) -> Sequence[LimitSet]:
 
 
 def unknown_user(target: Target, override: Override) -> str | None:
-    """Return a note on an override of a user for whom nothing is counted; None if something is, or may be.
+    """Return a note on an override of a user without any counts; None if something is, or may be.
 
     Looks at the limits whose key is the user alone, because others need more of a request.
     """
