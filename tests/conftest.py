@@ -32,8 +32,8 @@ pytest.register_assert_rewrite(
     "web.table",
 )
 
-# slow tests, and tests that need Chromium; tox environments of their own run them
-collect_ignore = ["browser", "soak", "tutorials"]
+# slow tests, and tests that need Chromium or other clients; tox environments of their own run them
+collect_ignore = ["browser", "guides", "soak", "tutorials"]
 
 _CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
 _EVERY_REDIS = PROOF or os.environ.get("TEST_FAULTS") == "all"
