@@ -24,7 +24,7 @@ def customer(request):
 
 
 def limits(request):
-    tokens, day = CUSTOMERS[customer(request)]
+    tokens, day = CUSTOMERS.get(customer(request), (0, 1))
     size = int(request.header("content-length") or 0) // 4  # tokens of the prompt, about; the body is not read yet
     return [
         {"limit": "20000/minute using gcra", "name": "input", "cost": size},

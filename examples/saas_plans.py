@@ -6,11 +6,12 @@ from flask import Flask
 
 from ratelimit_mw.flask import RateLimiter
 
-PLANS = {"free": 5, "pro": 1_000}  # calls a month
+PLANS = {"none": 0, "free": 5, "pro": 1_000}  # calls a month
 CUSTOMERS = {  # in practice a table of the database, which a cache keeps for a minute
     "key-of-ann": {"plan": "free", "day": 31, "zone": "Europe/Berlin"},
     "key-of-bob": {"plan": "pro", "day": 1, "zone": "America/New_York"},
 }
+UNKNOWN = {"plan": "none", "day": 1, "zone": "UTC"}
 
 
 def customer(request):
@@ -19,7 +20,7 @@ def customer(request):
 
 
 def limits(request):
-    one = CUSTOMERS[customer(request)]
+    one = CUSTOMERS.get(customer(request), UNKNOWN)
     month = f"{PLANS[one['plan']]}/month using calendar_window in {one['zone']} from {one['day']}"
     return [{"limit": month, "name": "calls"}, {"limit": "20/second using gcra", "name": "speed"}]
 

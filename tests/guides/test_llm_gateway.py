@@ -10,7 +10,6 @@ import httpx
 import openai
 import pytest
 
-from redis_servers import RedisServer
 from web_servers import WebServer, serve_uvicorn
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -19,19 +18,22 @@ HELLO: Any = [{"role": "user", "content": "Say some words, please."}]  # 4 token
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture(params=["memory", "redis"])
-def server(request: pytest.FixtureRequest) -> Iterator[WebServer]:
-    store = "memory://"
-    if request.param == "redis":
-        redis: RedisServer = next(iter(request.getfixturevalue("redis_servers").values()))
-        redis.ask("FLUSHALL")
-        store = redis.url
-    with serve_uvicorn("llm_gateway:app", EXAMPLES, env={"STORE": store}) as running:
+@pytest.fixture
+def server() -> Iterator[WebServer]:
+    with serve_uvicorn("llm_gateway:app", EXAMPLES) as running:
         yield running
 
 
-def client(server: WebServer, key: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
+Open = Callable[..., openai.OpenAI]
+
+
+@pytest.fixture
+def client(server: WebServer) -> Iterator[Open]:
+    """Yield a function that returns a client of a customer. It retries only if it is told to."""
+    with contextlib.ExitStack() as stack:
+        yield lambda key, retries=0: stack.enter_context(
+            openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=retries)
+        )
 
 
 def left(server: WebServer, key: str) -> dict[str, int]:
@@ -48,8 +50,8 @@ def soon(what: Callable[[], bool]) -> bool:
     return done
 
 
-def test_an_answer_costs_the_tokens_that_were_read_and_given(server: WebServer) -> None:
-    ann = client(server, "sk-ann").chat.completions
+def test_an_answer_costs_the_tokens_that_were_read_and_given(server: WebServer, client: Open) -> None:
+    ann = client("sk-ann").chat.completions
     raw = ann.with_raw_response.create(model="small", messages=HELLO, max_tokens=20)
     usage = raw.parse().usage
     assert usage is not None
@@ -62,10 +64,8 @@ def test_an_answer_costs_the_tokens_that_were_read_and_given(server: WebServer) 
     assert soon(lambda: left(server, "sk-ann")["month"] == 2000 - 24 - 34)
 
 
-def test_a_client_that_disconnects_pays_what_was_given(server: WebServer) -> None:
-    stream = client(server, "sk-ann").chat.completions.create(
-        model="small", messages=HELLO, max_tokens=100_000, stream=True
-    )
+def test_a_client_that_disconnects_pays_what_was_given(server: WebServer, client: Open) -> None:
+    stream = client("sk-ann").chat.completions.create(model="small", messages=HELLO, max_tokens=100_000, stream=True)
     assert [chunk.choices[0].delta.content for chunk, _ in zip(stream, range(70), strict=False)][-1] == "word69 "
     stream.close()
     assert soon(lambda: left(server, "sk-ann")["month"] < 2000 - 50)  # more than the estimate
@@ -75,22 +75,22 @@ def test_a_client_that_disconnects_pays_what_was_given(server: WebServer) -> Non
     assert 2000 - left(server, "sk-ann")["month"] == paid  # the model has stopped
 
 
-def test_a_model_answers_two_at_once_for_all_customers(server: WebServer) -> None:
+def test_a_model_answers_two_at_once_for_all_customers(client: Open) -> None:
     ask: Any = {"messages": HELLO, "max_tokens": 100_000, "stream": True}
     with contextlib.ExitStack() as running:
         for key in ("sk-ann", "sk-bob"):
-            stream = client(server, key).chat.completions.create(model="small", **ask)
+            stream = client(key).chat.completions.create(model="small", **ask)
             next(running.enter_context(stream))
         with pytest.raises(openai.RateLimitError) as refused:
-            client(server, "sk-bob").chat.completions.create(model="small", messages=HELLO)
+            client("sk-bob").chat.completions.create(model="small", messages=HELLO)
         assert refused.value.response.headers["retry-after"] == "1"
-        client(server, "sk-bob").chat.completions.create(model="large", messages=HELLO)
-    again = openai.OpenAI(base_url=f"{server.url}/v1", api_key="sk-bob", max_retries=20)  # waits for Retry-After
+        client("sk-bob").chat.completions.create(model="large", messages=HELLO)
+    again = client("sk-bob", 20)  # waits for Retry-After
     again.chat.completions.create(model="small", messages=HELLO)
 
 
-def test_a_month_ends_at_its_quota_and_unknown_customers_are_denied(server: WebServer) -> None:
-    ann = client(server, "sk-ann").chat.completions
+def test_a_month_ends_at_its_quota_and_unknown_customers_are_denied(server: WebServer, client: Open) -> None:
+    ann = client("sk-ann").chat.completions
     for _ in range(10):
         stream = ann.create(model="small", messages=HELLO, max_tokens=196, stream=True)
         stream.response.read()
@@ -100,4 +100,4 @@ def test_a_month_ends_at_its_quota_and_unknown_customers_are_denied(server: WebS
     body: Any = refused.value.body
     assert body["violated-policies"] == ["month"]
     with pytest.raises(openai.PermissionDeniedError):
-        client(server, "sk-eve").chat.completions.create(model="small", messages=HELLO)
+        client("sk-eve").chat.completions.create(model="small", messages=HELLO)

@@ -10,7 +10,6 @@ from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
 
-from redis_servers import RedisServer
 from web_servers import WebServer, serve_uvicorn
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -18,14 +17,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture(params=["memory", "redis"])
-def server(request: pytest.FixtureRequest) -> Iterator[WebServer]:
-    store = "memory://"
-    if request.param == "redis":
-        redis: RedisServer = next(iter(request.getfixturevalue("redis_servers").values()))
-        redis.ask("FLUSHALL")
-        store = redis.url
-    with serve_uvicorn("mcp_tools:app", EXAMPLES, env={"STORE": store}) as running:
+@pytest.fixture
+def server() -> Iterator[WebServer]:
+    with serve_uvicorn("mcp_tools:app", EXAMPLES) as running:
         yield running
 
 
