@@ -12,18 +12,21 @@ from fastapi.responses import StreamingResponse
 from ratelimit_mw import AsyncLimiter, Concurrency
 from ratelimit_mw.fastapi import RateLimitMiddleware
 
-CUSTOMERS = {"sk-ann": (2_000, 15), "sk-bob": (1_000_000, 1)}  # tokens a month, and the billing day
+CUSTOMERS = {
+    "sk-ann": (2_000, 15),
+    "sk-bob": (1_000_000, 1),
+}  # tokens a month, and the billing day
 STORE = os.environ.get("STORE", "memory://")
 slots = AsyncLimiter(STORE)
 app = FastAPI()
 
 
-def customer(request):
+def customer(request: Any) -> Any:
     key = (request.header("authorization") or "").removeprefix("Bearer ")
     return key if key in CUSTOMERS else None
 
 
-def limits(request):
+def limits(request: Any) -> list[dict[str, Any]]:
     tokens, day = CUSTOMERS.get(customer(request), (0, 1))
     size = int(request.header("content-length") or 0) // 4  # tokens of the prompt, about; the body is not read yet
     return [
@@ -39,7 +42,7 @@ async def slot_of_model(request: Request) -> AsyncIterator[None]:
 
 
 @app.post("/v1/chat/completions", dependencies=[Depends(slot_of_model)])
-async def chat(request: Request):
+async def chat(request: Request) -> Any:
     asked, given = await request.json(), list[str]()
     read = sum(len(message["content"].split()) for message in asked["messages"])
 

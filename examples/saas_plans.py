@@ -1,25 +1,26 @@
 """gunicorn examples.saas_plans:app"""
 
 import os
+from typing import Any
 
 from flask import Flask
 
 from ratelimit_mw.flask import RateLimiter
 
 PLANS = {"none": 0, "free": 5, "pro": 1_000}  # calls a month
-CUSTOMERS = {  # in practice a table of the database, which a cache keeps for a minute
+CUSTOMERS: dict[str, dict[str, Any]] = {  # in practice a table of the database, which a cache keeps for a minute
     "key-of-ann": {"plan": "free", "day": 31, "zone": "Europe/Berlin"},
     "key-of-bob": {"plan": "pro", "day": 1, "zone": "America/New_York"},
 }
-UNKNOWN = {"plan": "none", "day": 1, "zone": "UTC"}
+UNKNOWN: dict[str, Any] = {"plan": "none", "day": 1, "zone": "UTC"}
 
 
-def customer(request):
+def customer(request: Any) -> Any:
     key = request.header("x-api-key")
     return key if key in CUSTOMERS else None
 
 
-def limits(request):
+def limits(request: Any) -> list[dict[str, Any]]:
     one = CUSTOMERS.get(customer(request), UNKNOWN)
     month = f"{PLANS[one['plan']]}/month using calendar_window in {one['zone']} from {one['day']}"
     return [{"limit": month, "name": "calls"}, {"limit": "20/second using gcra", "name": "speed"}]
@@ -39,11 +40,11 @@ RateLimiter(app)
 
 
 @app.get("/reports")
-def reports():
+def reports() -> dict[str, Any]:
     return {"reports": []}
 
 
 @app.post("/plan/<name>")  # in practice what the payment provider calls
-def change_plan(name):
+def change_plan(name: str) -> dict[str, str]:
     CUSTOMERS["key-of-ann"]["plan"] = name
     return {"plan": name}

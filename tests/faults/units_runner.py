@@ -69,7 +69,7 @@ async def work(url: str, random: Random, now: float) -> None:
         say(cost)
         match random.choice(("reserve", "service", "service", "charge")):
             case "reserve":
-                async with limiter.reserve(*LIMIT.values(), cost) as reservation:
+                async with limiter.reserve(LIMIT["limits"], LIMIT["key"], cost) as reservation:
                     say("ok")
                     reservation.actual = actual
                     say(actual - cost)

@@ -136,7 +136,7 @@ class World:
         cost, reservation, held = self._open.pop(self._random.randrange(len(self._open)))
         reservation.actual = self._random.choice((None, 0, self.units(), 2 * QUOTA))
         error = self._random.choice((None, ValueError()))
-        await held.__aexit__(error and type(error), error, None)
+        await held.__aexit__(type(error) if error else None, error, None)
         kept = 0 if error else cost
         self._shared.add((kept if reservation.actual is None else reservation.actual) - cost)
 
