@@ -15,10 +15,9 @@ from ratelimit_mw.fastapi import RateLimitMiddleware
 CUSTOMERS = {
     "sk-ann": (2_000, 15),
     "sk-bob": (1_000_000, 1),
-}  # tokens a month, and the billing day
+}  # tokens a month, billing day
 STORE = os.environ.get("STORE", "memory://")
-slots = AsyncLimiter(STORE)
-app = FastAPI()
+slots, app = AsyncLimiter(STORE), FastAPI()
 
 
 def customer(request: Any) -> Any:
@@ -60,8 +59,8 @@ async def chat(request: Request) -> Any:
         return StreamingResponse(events(head, tokens()), media_type="text/event-stream")
     text = "".join([token async for token in tokens()])
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-    usage = {"prompt_tokens": read, "completion_tokens": len(given), "total_tokens": read + len(given)}
-    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+    used = {"prompt_tokens": read, "completion_tokens": len(given), "total_tokens": read + len(given)}
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": used}
 
 
 async def events(head: dict[str, Any], tokens: AsyncIterator[str]) -> AsyncIterator[str]:
