@@ -31,8 +31,8 @@ pytest.register_assert_rewrite(
     "web.table",
 )
 
-# slow tests, tests that need Chromium, and those of maintainers' tools; tox environments of their own run them
-collect_ignore = ["browser", "soak", "tools", "tutorials"]
+# slow tests, those with Chromium or other clients, those of tools: tox environments of their own run them
+collect_ignore = ["browser", "guides", "soak", "tools", "tutorials"]
 
 _CACHE = Path(__file__).resolve().parents[1] / ".tox" / "redis"
 _EVERY_REDIS = PROOF or os.environ.get("TEST_FAULTS") == "all"

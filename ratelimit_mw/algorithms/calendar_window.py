@@ -24,6 +24,7 @@ from ratelimit_mw.algorithms.fixed_window import FixedWindow, WindowState
 from ratelimit_mw.core.limit import MICROSECONDS, Limit
 
 _SMALL_STEP: Final = 60 * MICROSECONDS  # microseconds that a clock may step back; Lua has it, too
+_MOST_STEP: Final = 3 * 3600  # seconds that a zone puts its clock back: Antarctica/Troll 2 hours, in others once 3
 _KEPT_PERIODS: Final = 8  # stored states are mostly from the last few periods
 
 
@@ -33,8 +34,8 @@ class CalendarWindow(FixedWindow, frozen=True, kw_only=True):
     `CalendarWindow(10000, "month", zone="Europe/Berlin", start=15)`. The second argument is the period: minute, hour,
     day, week, month, quarter or year. `zone`: a name of the IANA database, by default UTC. `start`: the first day of a
     month, from 1 to 31 (or the last day of a shorter month), or the first weekday of a week, such as `"sunday"`.
-    `window` is the longest length of the period in seconds. Raises `ConfigError` for other values, and for a quota of
-    2**52 or more.
+    `window` is the longest length of the period in seconds, where clocks change by an hour. Raises `ConfigError` for
+    other values, and for a quota of 2**52 or more.
 
     If the clock steps back over the begin of a period by less than a minute, the new period goes on. Otherwise a clock
     that steps back and forth would give clients the quota of a period twice.
@@ -81,7 +82,7 @@ class CalendarWindow(FixedWindow, frozen=True, kw_only=True):
 
     @property
     def max_wait(self) -> float:
-        return self.window + _SMALL_STEP / MICROSECONDS
+        return self.window + (0 if self.has_fixed_length else _MOST_STEP) + _SMALL_STEP / MICROSECONDS
 
     def expires(self, state: WindowState) -> int:
         return self.period_at(state.start)[1]
@@ -99,7 +100,7 @@ class CalendarWindow(FixedWindow, frozen=True, kw_only=True):
     def window_at(self, now: int) -> float:
         """See `Limit.window_at`."""
         begin, end = self.period_at(now)
-        return (end - begin) / MICROSECONDS
+        return (end - begin) // MICROSECONDS  # whole seconds, as all changes of clocks
 
     @property
     def numbers(self) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ def _shown(policy: Policy, decision: Decision) -> dict[str, Any]:
     return {
         "name": policy.name,
         "quota": policy.quota,
-        "window": None if policy.limit.is_concurrency else policy.limit.window,  # a slot has no window
+        "window": None if policy.limit.is_concurrency else policy.limit.window_at(decision.at),  # a slot has none
         "remaining": min(decision.remaining, policy.quota),
         "reset_after": round(decision.reset_after, 3) if isfinite(decision.reset_after) else None,
     }

@@ -61,6 +61,9 @@ ZONES = (
     "Australia/Lord_Howe",  # 30 minutes at each change
     "Pacific/Chatham",
     "Pacific/Apia",  # 30 December 2011 was skipped
+    "Asia/Tehran",  # 3:30 from UTC; until 2022 the clock changed at midnight
+    "Africa/Casablanca",  # the clock goes back for Ramadan
+    "Antarctica/Troll",  # 2 hours at each change
 )
 
 

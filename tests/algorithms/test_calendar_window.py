@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import product
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -20,7 +21,7 @@ from algorithms.strategies import ZONES
 from profiles import PROOF
 from ratelimit_mw import CalendarWindow, Charge, ConfigError, FixedWindow, Limit, Limiter, MemoryStore, Verdict, parse
 from ratelimit_mw.algorithms import calendar_periods
-from ratelimit_mw.algorithms.calendar_periods import PERIODS, WEEKDAYS
+from ratelimit_mw.algorithms.calendar_periods import PERIODS, WEEKDAYS, Period
 from ratelimit_mw.algorithms.notation import limit_of_bucket
 from ratelimit_mw.http.response import headers as headers_of
 from ratelimit_mw.http.response import refusal_response
@@ -29,7 +30,7 @@ from ratelimit_mw.testing import Clock, freeze
 from redis_cluster import RedisCluster
 from stores.opener import KINDS, Opener
 
-INSTANTS = 10_000 if PROOF else 300  # with each store
+INSTANTS = 10_000 if PROOF else 300  # with each store, and in each zone
 STEPS = 10  # with the same limit
 SECOND = 1_000_000  # microseconds
 FIRST_YEAR, LAST_YEAR = 1990, 2045
@@ -69,9 +70,11 @@ def start_near(random: Random, place: Zone) -> int:
     ) + random.randrange(8 * 86_400 * SECOND)
 
 
-def some_limit(random: Random, place: Zone) -> CalendarWindow:
-    period = random.choice(PERIODS)
-    starts: dict[str, Any] = {"month": random.choice((1, 15, 28, 29, 30, 31)), "week": random.choice(WEEKDAYS)}
+def some_limit(random: Random, place: Zone, period: Period) -> CalendarWindow:
+    starts: dict[str, Any] = {
+        "month": random.choice((random.randint(1, 28), 29, 30, 31)),
+        "week": random.choice(WEEKDAYS),
+    }
     return CalendarWindow(random.randint(1, 5), period, zone=place.name, start=starts.get(period))
 
 
@@ -82,14 +85,15 @@ def fields(verdict: Verdict) -> dict[str, str]:
 
 def test_decisions_and_headers_are_those_of_the_model(opened: Opener) -> None:
     random = Random(opened.kind)  # noqa: S311  # tests need no secrets
-    zones = [zone(name) for name in ZONES]
+    pairs = list(product([zone(name) for name in ZONES], PERIODS))
+    random.shuffle(pairs)
     refused = 0
     clock = Clock()
     with closing(opened(clock, "calendar")) as store:
         limiter = Limiter(store, name="k")
         for number in range(INSTANTS // STEPS):
-            place = random.choice(zones)
-            limit, now, counts = some_limit(random, place), start_near(random, place), dict[int, int]()
+            place, period = pairs[number % len(pairs)]
+            limit, now, counts = some_limit(random, place, period), start_near(random, place), dict[int, int]()
             for _ in range(STEPS):
                 begin, end = bounds(limit.period, limit.zone, limit.start, now)
                 clock.now, cost = now / SECOND, random.choice((0, 1, 1, 2, limit.quota, limit.quota + 1))
@@ -115,6 +119,17 @@ def test_decisions_and_headers_are_those_of_the_model(opened: Opener) -> None:
     assert refused > INSTANTS // 10
 
 
+@pytest.mark.parametrize("name", ZONES)
+def test_periods_are_those_of_the_model_near_both_changes_of_the_clock(name: str) -> None:
+    random, place = Random(name), zone(name)  # noqa: S311  # tests need no secrets
+    for number in range(INSTANTS):
+        limit, now = some_limit(random, place, PERIODS[number % len(PERIODS)]), start_near(random, place)
+        begin, end = bounds(limit.period, limit.zone, limit.start, now)
+        found = [limit.period_at(instant) for instant in (now, begin, end - 1)]
+        assert found == [(begin, end)] * 3, (limit.notation, local(now, ZoneInfo(name)))
+        assert end - begin <= limit.max_wait * SECOND
+
+
 @pytest.mark.parametrize(
     ("notation", "local_time", "length", "rest"),
     [  # seconds
@@ -138,6 +153,8 @@ def test_decisions_and_headers_are_those_of_the_model(opened: Opener) -> None:
         ("1/month in Pacific/Apia from 30", datetime(2011, 12, 31, tzinfo=ZoneInfo("Pacific/Apia")), 30 * 86_400, None),
         # at 0:01 the clock went back to 23:01; the day had begun by then
         ("1/day in America/St_Johns", datetime(2010, 11, 7, 2, 45, tzinfo=UTC), 25 * 3600, 25 * 3600 - 900),
+        # at 3:00 the clock goes back to 1:00
+        ("1/day in Antarctica/Troll", datetime(2026, 10, 24, 22, tzinfo=UTC), 26 * 3600, 26 * 3600),
         ("1/month from 31", datetime(2028, 2, 29, tzinfo=UTC), 31 * 86_400, 31 * 86_400),
         ("1/month from 30", datetime(2027, 2, 28, tzinfo=UTC), 30 * 86_400, 30 * 86_400),
         ("1/year", datetime(2028, 12, 31, tzinfo=UTC), 366 * 86_400, 86_400),
@@ -147,7 +164,7 @@ def test_decisions_and_headers_are_those_of_the_model(opened: Opener) -> None:
 def test_length_and_rest_of_known_periods(notation: str, local_time: datetime, length: int, rest: int | None) -> None:
     (limit,) = parse(f"{notation} using calendar_window")
     now = round(local_time.timestamp()) * SECOND
-    assert limit.window_at(now) == length <= limit.window
+    assert limit.window_at(now) == length <= limit.max_wait
     assert rest is None or limit.decide(None, now, 1, None)[0].next_after == rest
 
 

@@ -2,16 +2,22 @@
 
 bucket4j: `IntervallyAlignedRefillTest`, where capacity and refill are equal, or where only one refill counts. Left out
 are the cases of adaptive initial tokens, which are not a whole quota, and of a capacity of several refills.
-django-smart-ratelimit: `tests/integration/test_quota.py`. Its `30d` is a `fixed_window` here.
+django-smart-ratelimit: `tests/integration/test_quota.py`. Its `30d` is a `fixed_window` here. Left out is
+the registration of its table in the admin.
 """
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from django.http import HttpResponse
+from django.urls import path
 
-from ratelimit_mw import CalendarWindow, Charge, ConfigError, Limiter, parse
+from ratelimit_mw import CalendarWindow, Charge, ConfigError, Limiter, MemoryStore, parse
+from ratelimit_mw.django import limit as limit_on_view
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import Clock
+from web.django_ask import Ask, under_asgi, under_wsgi
 
 pytestmark = [pytest.mark.promise(3), pytest.mark.one_redis]
 
@@ -109,3 +115,52 @@ def test_smart_ratelimit_reset_clears_usage(stores: list[Store], limiters: list[
         limiter.reset(limit, "user:7")
         assert limiter.peek(limit, "user:7").remaining == 5
         assert store.peek([Charge("never:seen", parse(limit)[0], 0)])[0].remaining == 5
+
+
+def test_smart_ratelimit_usage_is_reported(limiters: list[Limiter]) -> None:
+    for limiter in limiters:
+        verdict = limiter.hit("10/month using calendar_window", "user:2", 4)
+        used = verdict.limit - verdict.remaining
+        assert (used, verdict.limit, verdict.remaining) == (4, 10, 6)
+        (charge,) = verdict.charges
+        assert isinstance(charge.limit, CalendarWindow)
+        assert charge.limit.period == "month"
+
+
+def answer(_request: Any) -> HttpResponse:
+    return HttpResponse("ok")
+
+
+async def answer_later(_request: Any) -> HttpResponse:
+    return HttpResponse("ok")
+
+
+def site(under: Any, view: Any, limits: str, *, key: Any = "ip", **options: Any) -> Ask:
+    """Return a function that sends requests to a view with these limits."""
+    urls = [path("", limit_on_view(limits, key=key, **options)(view))]
+    asking: Ask = under(urls, {"limits": [], "store": MemoryStore(clock=Clock())})
+    return asking
+
+
+@pytest.mark.parametrize(
+    ("under", "view", "quota", "shadow", "expected"),
+    [
+        (under_wsgi, answer, 3, False, [200, 200, 200, 429, 429]),
+        (under_asgi, answer_later, 2, False, [200, 200, 429]),
+        (under_wsgi, answer, 1, True, [200, 200, 200]),
+    ],
+    ids=["blocks", "asyncio", "only counts"],
+)
+def test_smart_ratelimit_decorator_counts_the_requests_of_a_view(
+    under: Any, view: Any, quota: int, shadow: bool, expected: list[int]
+) -> None:
+    ask = site(under, view, f"{quota}/month using calendar_window", shadow=shadow)
+    assert [ask("/").status for _ in expected] == expected
+
+
+def test_smart_ratelimit_decorator_takes_callables_for_key_and_cost() -> None:
+    def team(request: Any) -> str:
+        return f"team:{request.headers.get('X-Team', 'none')}"
+
+    ask = site(under_wsgi, answer, "10/month using calendar_window", key=team, cost=lambda _request: 5)
+    assert [ask("/", headers={"X-Team": name}).status for name in "aaab"] == [200, 200, 429, 200]

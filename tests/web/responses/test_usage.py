@@ -5,6 +5,7 @@ The scenarios in `scenarios_usage.py` have the answers of every integration.
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import pytest
 from fastapi import FastAPI
 from werkzeug.test import Client
 
-from ratelimit_mw import ConfigError, admin, asgi, wsgi
+from ratelimit_mw import ConfigError, MemoryStore, admin, asgi, wsgi
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.engine import usage
 from ratelimit_mw.fastapi import RateLimitMiddleware, usage_router
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.testing import RecordingStore
+from ratelimit_mw.testing import Clock, RecordingStore
 
 PATH = "/rate-limits"
 
@@ -72,6 +73,19 @@ def test_answers_are_kept_for_a_bounded_number_of_clients(monkeypatch: pytest.Mo
     asked = [charges[0].key for _, charges in store.calls]
     assert asked == [asked[0], asked[1], asked[2], asked[0]]
     assert len(set(asked)) == 3
+
+
+def test_window_of_a_calendar_quota_is_the_length_of_the_present_period() -> None:
+    store = MemoryStore(clock=Clock(datetime(2027, 2, 8, tzinfo=UTC).timestamp()))
+    limited = wsgi.RateLimitMiddleware(
+        wsgi_app, limits="9/month using calendar_window in Europe/Berlin", store=store, usage_path=PATH
+    )
+    client = Client(limited)
+    caller = {"REMOTE_ADDR": "192.0.2.1"}
+    client.get("/", environ_overrides=caller)
+    (shown,) = client.get(PATH, environ_overrides=caller).get_json()["policies"]
+    length, rest = 28 * 86_400, 21 * 86_400 - 3600
+    assert shown == {"name": "default", "quota": 9, "window": length, "remaining": 8, "reset_after": rest}
 
 
 def test_a_client_that_an_override_blocks_stays_blocked(tmp_path: Path) -> None:
