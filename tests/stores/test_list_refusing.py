@@ -128,6 +128,20 @@ def test_a_full_bucket_is_listed_until_a_unit_has_drained(algorithm: str, redis_
     assert found == [[key_of(charge)]] * 3 + [[]]
 
 
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter"])
+def test_a_full_window_is_listed_until_it_has_passed(algorithm: str, redis_server: RedisServer) -> None:
+    clock = Clock()
+    charge = Charge("{a}:r", parse(f"2/minute using {algorithm}")[0])
+    found = []
+    with closing(RedisStore(redis_server.url, timeout=PATIENT, deny_cache=0, clock=clock)) as store:
+        for seconds in (0, 0, 59, 61):
+            clock.advance(seconds)
+            found.append(listed(store, known([charge])))
+            if len(found) < 3:
+                store.take([charge])
+    assert found == [[], [], [key_of(charge)], []]
+
+
 @pytest.mark.usefixtures("small_pages")
 def test_listing_finds_all_full_keys_among_600_limits(redis_server: RedisServer) -> None:
     charges = [Charge(f"{{{number}}}:r{number}", FixedWindow(1 + number % 2, 3600)) for number in range(600)]
