@@ -183,7 +183,9 @@ def test_smooth_takes_over_units_beyond_its_next_free_ticket() -> None:
     assert new.decide(state, START, 0, None)[0].remaining == 15
 
 
-@pytest.mark.parametrize(("units", "by", "of"), [(0, 7, 3), (60, 200, 100), (2**52, 3, 7), (10**9, 10**9, 999_999_937)])
+@pytest.mark.parametrize(
+    ("units", "by", "of"), [(0, 7, 3), (5, 7, 3), (60, 200, 100), (2**52, 3, 7), (10**9, 10**9, 999_999_937)]
+)
 def test_scaled_units_are_rounded_up_and_room_down(units: int, by: int, of: int) -> None:
     exact = -(-units * by // of)
     assert exact <= scale_up(units, by, of) <= exact + 1

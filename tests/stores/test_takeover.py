@@ -209,6 +209,15 @@ def test_a_key_lives_as_long_as_the_units_of_the_new_limit_count(redis_url: str,
         assert remaining(store, after) == 8
 
 
+def test_a_log_has_the_head_of_the_limit_that_wrote_it_last(redis_url: str) -> None:
+    with closing(RedisStore(redis_url, timeout=5, deny_cache=0)) as store, Redis.from_url(redis_url) as client:
+        for limit in both(SlidingWindowLog(10, 3600), SlidingWindowLog(20, 3600)):
+            store.take([Charge("k", limit)])
+            (key,) = client.keys()
+            assert client.zcount(key, "-inf", "-inf") == 1
+        assert remaining(store, limit) == 18
+
+
 def test_the_fallback_takes_over_units_but_no_refusal_of_another_limit(clock: Clock) -> None:
     fallback = FallbackStore(0.5, clock=clock)
     old, new = both(FixedWindow(10, 60), FixedWindow(20, 60))

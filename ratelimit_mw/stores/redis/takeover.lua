@@ -86,13 +86,12 @@ if takes_over then
     return name, numbers, head
   end
 
-  -- Returns the state with this head. `old_head`: that of the limit that wrote the key before.
-  local function with_head(key, head, state, old_head)
+  -- Returns the state with this head. A sorted set has lost that of another limit by then, among expired units.
+  local function with_head(key, head, state)
     if type(state) == "string" then return head .. state end
     if not state then return state end
     return function()
       state()
-      if old_head and old_head ~= head then redis.call("ZREM", key, old_head) end
       redis.call("ZADD", key, "-inf", head)
     end
   end
@@ -131,7 +130,7 @@ if takes_over then
         decide[name](key, now, cost, max_delay, unpack(numbers))
       texts[key], held[key], has_injected_time = old_text, nil, injected
       if allowed == 1 and cost > 0 then
-        state = with_head(key, head, state, old_head)
+        state = with_head(key, head, state)
         return state, expires, allowed, limit, remaining, retry_after, next_after, reset_after, delay, at
       end
 
