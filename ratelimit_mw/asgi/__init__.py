@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ratelimit_mw.asgi.disconnect import ClientDisconnected, DisconnectWatcher, send_client_closed
+from ratelimit_mw.asgi.measured import measured
 from ratelimit_mw.asgi.messages import with_messages
 from ratelimit_mw.asgi.send import (
     STATE_KEY,
@@ -32,8 +33,10 @@ from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.entrance import enter_asgi
 from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.engine.overload import OverloadGuard
 from ratelimit_mw.engine.reload import Reloader, reloader
 from ratelimit_mw.engine.runtime import Sleep, async_sleep
+from ratelimit_mw.engine.shedding import shed_way
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.page_paths import page_paths
 from ratelimit_mw.http.response import HeaderStyle, raw_headers
@@ -54,7 +57,7 @@ class Setup(Struct, frozen=True, eq=False):
     """What the settings in force make of the middleware. A reload replaces it as a whole.
 
     `gate`: None if the settings are invalid. `rules`: those of the short way; None if every request takes the longer
-    one. `limited_types`: the types of scopes that are limited.
+    one. `limited_types`: the types of scopes that are limited. `guard`: of the latency goal; None without one.
     """
 
     gate: Any = None
@@ -64,6 +67,7 @@ class Setup(Struct, frozen=True, eq=False):
     style: HeaderStyle = "none"
     adds_headers: bool = False
     may_hold: bool = False
+    guard: OverloadGuard | None = None
 
 
 class RateLimitMiddleware:
@@ -104,12 +108,13 @@ class RateLimitMiddleware:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
         settings = settings.exempting(page_paths(self._checked_app or self.app))
         gate = AsyncGate(settings, before=before)
+        gate.start_guard(before)
         gate.warn_of_unused_slot_options()
         warn_of_authentication(self.app, gate.rule_set.keys, strict=settings.strict)
         warn_of_script_name(self.app, settings)
         gate.rule_set.adapt_to_router(self.app)
         types, style = _KINDS if settings.enabled is not False else (), settings.headers
-        return Setup(gate, None, gate.sync_gate, types, style, style != "none", gate.may_hold)
+        return Setup(gate, None, gate.sync_gate, types, style, style != "none", gate.may_hold, gate.guard)
 
     def _rebuild(self, settings: Settings) -> Setup:
         """Return what decides after a reload."""
@@ -176,18 +181,34 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send = _NOT_GIVEN) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         setup = self._setup  # once: a reload may replace it
-        way, verdict, client, rules = None, None, None, setup.rules
+        way = verdict = client = number = None  # `number`: of a request that the guard counts as at work
+        rules = setup.rules
         if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
             way, charges, client = enter_asgi(rules, scope)
             if way is not None:
+                if setup.guard is not None and way.share:
+                    number = setup.guard.enter(way.share)
+                    if number is None:
+                        way, charges = shed_way(way.rule, way.match.route), ()
                 gate = setup.sync_gate
-                verdict = await setup.gate.take(way, charges, scope) if gate is None else gate.take(way, charges, scope)
+                try:
+                    verdict = (
+                        await setup.gate.take(way, charges, scope) if gate is None else gate.take(way, charges, scope)
+                    )
+                except BaseException:  # canceled while it waited for the store
+                    if number is not None:
+                        setup.guard.leave(number)
+                    raise
         if way is None or (verdict is not None and not verdict.allowed):
+            if number is not None:
+                setup.guard.leave(number)
             refused = None if verdict is None else (verdict, client)
             await self._on_longer_way(setup, refused, scope, receive, send)
             return
         state = RateLimitState(verdict, setup.gate, setup.adds_headers, True)
-        if setup.style == "ietf":
+        if number is not None:
+            send = measured(setup.guard, number, with_headers(state, setup.style, send))
+        elif setup.style == "ietf":
             # with_headers() and _scope_with_state(), inlined: calling them would add 1/40 to the time that this class
             # takes per request. Default arguments are faster than closure cells. Annotations are quoted, so that they
             # are not evaluated for each request.
@@ -216,6 +237,8 @@ class RateLimitMiddleware:
             in_app, state.in_app = state.in_app, False  # app_returned(), inlined
             if in_app and state.extras is not None:
                 state.settle_at_actual_cost()
+            if number is not None:
+                setup.guard.leave(number)
 
     def _on_longer_way(
         self, setup: Setup, refused: Refused | None, scope: Scope, receive: Receive, send: Send

@@ -16,6 +16,7 @@ from ratelimit_mw.rules.way import NOT_LIMITED, Way, way_of
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.compiled import LimitSet
 from ratelimit_mw.settings.endpoint_limits import EndpointLimit
+from ratelimit_mw.settings.features import SHARES, Priority
 from ratelimit_mw.settings.rule import Rule
 
 _CACHE_SIZE: Final = 1024  # combinations of rules
@@ -57,6 +58,7 @@ class CompiledRule:
         "methods",
         "name",
         "preflight",
+        "priority",
         "when",
     )
 
@@ -83,6 +85,7 @@ class CompiledRule:
         self._preflight_limits: LimitSet | None = None
         self.limit_set: Final = self._limit_set_in_bucket(bucket_name)
         self.preflight: Final = rule.preflight
+        self.priority: Final = rule.priority
         self.methods: Final = rule.all_methods
         self.hosts: Final = Hosts("host", rule.host) if rule.host else None
         self.when: Final = None if rule.when is None else resolve_callable(rule.when)
@@ -299,8 +302,15 @@ class RuleTable:
         ):
             limit_sets.append(default)
         name, route = final_names[0] if final_names else default.name, rules[0].name if rules else "unmatched"
+        # a client can choose among the forms of a path, so the lowest of their priorities counts
+        priority = max((self._priority(matches.indices) for matches, _ in form_matches), key=[*SHARES].index)
         messages = None if preflight else self.messages.match_for(list(rule_indices), finals, name, route)
-        return Match(limit_sets, name, route, default, messages=messages)
+        return Match(limit_sets, name, route, default, messages=messages, priority=priority)
+
+    def _priority(self, indices: Sequence[int]) -> Priority:
+        """Return the priority of requests that these rules match."""
+        given = (self.rules[index].priority for index in indices)
+        return next((priority for priority in given if priority != "normal"), "normal")
 
 
 def applicable_rules(endpoint_rules: EndpointRules, method: str, request: Request | None) -> EndpointRules:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ratelimit_mw.algorithms import DEFAULT
 from ratelimit_mw.algorithms.ban import Ban
@@ -18,6 +18,9 @@ PenaltySpec = str | Ban
 SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is the name of a callable
 SettleCall = Callable[..., Any]
 StatusSpec = Sequence[int | str]
+
+Priority = Literal["critical", "normal", "low"]
+SHARES: Final[dict[Priority, float]] = {"critical": 1.0, "normal": 0.9, "low": 0.5}  # of what may be at work; falling
 
 check_concurrent: Final = at_most(MAX_SLOTS, "slots")
 check_queue: Final = at_most(100_000, "requests")  # in one process

@@ -22,6 +22,7 @@ from ratelimit_mw.http.keys import KeySpec, check_key, key_or_placeholder
 from ratelimit_mw.http.paths import Paths
 from ratelimit_mw.settings.features import (
     PenaltySpec,
+    Priority,
     SettleSpec,
     StatusSpec,
     check_concurrent,
@@ -156,6 +157,11 @@ class RuleOptions(EndpointLimitOptions, total=False):
         LimitsValue,
         "for messages of websockets, instead of the global limits; `[]`: no limits; cannot be combined with `exempt`",
     ]
+    priority: Annotated[
+        Priority,
+        "with `latency_goal`, the part of what may be at work that these requests may use: `critical` all of it, "
+        "`normal` 0.9, `low` half; if several rules match, that of the first other than `normal` counts",
+    ]
     on_message_refused: Annotated[OnMessageRefused, "instead of the global one; if several rules match, `close` counts"]
 
 
@@ -187,6 +193,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     preflight: bool = False
     exempt: bool = False
     messages: Any = None
+    priority: Priority = "normal"
     on_message_refused: OnMessageRefused | None = None
 
     def __post_init__(self) -> None:

@@ -66,6 +66,7 @@ class RateLimitMiddleware:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
         settings = settings.exempting(page_paths(self.app))
         gate = Gate(settings, before=before)
+        gate.start_guard(before)
         gate.rule_set.adapt_to_router(self.app)
         gate.warn_of_unused_slot_options()
         style, is_off = settings.headers, settings.enabled is False
@@ -135,12 +136,12 @@ class RateLimitMiddleware:
         elif verdict is not None:
             state.record(verdict, gate)
         environ["ratelimit_mw"] = state
-        if verdict is None:
+        if verdict is None and request.on_end is None:
             return self.app(environ, start_response)
-        if not verdict.allowed:
+        if verdict is not None and not verdict.allowed:
             response = gate.default_refusal(request, verdict)
             return send_refusal(request, verdict, response, gate.refusal_handler, start_response)
-        if setup.adds_headers and not state.headers_claimed:
+        if verdict is not None and setup.adds_headers and not state.headers_claimed:
             state.headers_claimed = True
             start_response = partial(start_with_headers, state, setup.style, start_response)
         try:
