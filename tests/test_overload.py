@@ -161,7 +161,7 @@ def test_a_reload_keeps_what_is_at_work_and_what_was_learned() -> None:
     """Within the new bounds."""
     before = OverloadGuard(GOAL, 4, 500)
     before.limit, before.reached = 40.0, 0.2
-    ticket = before.enter()
+    ticket = entered(before)
     after = OverloadGuard(0.5, 4, 30, before=before)
 
     assert (after.limit, after.reached, len(after.at_work)) == (30, 0.2, 1)

@@ -8,7 +8,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ratelimit_mw.asgi.disconnect import ClientDisconnected, DisconnectWatcher, send_client_closed
-from ratelimit_mw.asgi.measured import measured
 from ratelimit_mw.asgi.messages import with_messages
 from ratelimit_mw.asgi.send import (
     STATE_KEY,
@@ -67,7 +66,7 @@ class Setup(Struct, frozen=True, eq=False):
     style: HeaderStyle = "none"
     adds_headers: bool = False
     may_hold: bool = False
-    guard: OverloadGuard | None = None
+    guard: Any = None
 
 
 class RateLimitMiddleware:
@@ -182,12 +181,12 @@ class RateLimitMiddleware:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         setup = self._setup  # once: a reload may replace it
         way = verdict = client = number = None  # `number`: of a request that the guard counts as at work
-        rules = setup.rules
+        rules, guard = setup.rules, setup.guard
         if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
             way, charges, client = enter_asgi(rules, scope)
             if way is not None:
-                if setup.guard is not None and way.share:
-                    number = setup.guard.enter(way.share)
+                if guard is not None and way.share:
+                    number = guard.enter(way.share)
                     if number is None:
                         way, charges = shed_way(way.rule, way.match.route), ()
                 gate = setup.sync_gate
@@ -197,27 +196,32 @@ class RateLimitMiddleware:
                     )
                 except BaseException:  # canceled while it waited for the store
                     if number is not None:
-                        setup.guard.leave(number)
+                        guard.leave(number)
                     raise
         if way is None or (verdict is not None and not verdict.allowed):
             if number is not None:
-                setup.guard.leave(number)
+                guard.leave(number)
             refused = None if verdict is None else (verdict, client)
             await self._on_longer_way(setup, refused, scope, receive, send)
             return
         state = RateLimitState(verdict, setup.gate, setup.adds_headers, True)
-        if number is not None:
-            send = measured(setup.guard, number, with_headers(state, setup.style, send))
-        elif setup.style == "ietf":
+        if setup.style == "ietf":
             # with_headers() and _scope_with_state(), inlined: calling them would add 1/40 to the time that this class
             # takes per request. Default arguments are faster than closure cells. Annotations are quoted, so that they
             # are not evaluated for each request.
             def send_with_headers(
-                message: "Message", send: "Send" = send, state: "RateLimitState" = state
+                message: "Message",
+                send: "Send" = send,
+                state: "RateLimitState" = state,
+                guard: "OverloadGuard" = guard,
+                number: "int | None" = number,
             ) -> "Awaitable[None]":
-                if message["type"] == "http.response.start" and (verdict := state.verdict) is not None:
-                    message = {**message}  # a copy: an app may send the same message again
-                    message["headers"] = raw_headers(verdict, message.get("headers", ()))
+                if message["type"] == "http.response.start":
+                    if number is not None:
+                        guard.answered(number)
+                    if (verdict := state.verdict) is not None:
+                        message = {**message}  # a copy: an app may send the same message again
+                        message["headers"] = raw_headers(verdict, message.get("headers", ()))
                 return send(message)
 
             send = send_with_headers
@@ -237,8 +241,8 @@ class RateLimitMiddleware:
             in_app, state.in_app = state.in_app, False  # app_returned(), inlined
             if in_app and state.extras is not None:
                 state.settle_at_actual_cost()
-            if number is not None:
-                setup.guard.leave(number)
+            if number is not None and number in guard.at_work:
+                guard.left(number)
 
     def _on_longer_way(
         self, setup: Setup, refused: Refused | None, scope: Scope, receive: Receive, send: Send

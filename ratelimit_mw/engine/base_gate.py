@@ -164,13 +164,11 @@ class BaseGate:
     def has_short_way(self) -> bool:
         """Whether `RuleSet.short_way` and `take` may decide a request; else every request needs `admit`.
 
-        `on_decision` receives the request. Only under ASGI are the requests of the short way measured.
+        `on_decision` receives the request. The latency goal measures requests of the short way only under ASGI, and
+        where the headers are added.
         """
-        return (
-            self.rule_set.has_short_way
-            and self._on_decision is None
-            and (self.guard is None or self._integration is ASGI)
-        )
+        measures = self._integration is ASGI and self.settings.headers == "ietf"
+        return self.rule_set.has_short_way and self._on_decision is None and (self.guard is None or measures)
 
     def start_guard(self, before: Self | None = None) -> None:
         """Refuse requests beyond the latency goal of the settings, if they have one.

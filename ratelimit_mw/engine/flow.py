@@ -103,7 +103,7 @@ class Flow(BaseGate, ABC):
             await self._delay(verdict, sleep, held_slots, keys)
         return verdict
 
-    async def _admit(
+    async def _admit(  # noqa: C901  # a coroutine for a part of it would add to the time of every request
         self, request: Request, endpoint_rules: EndpointRules, sleep: Sleep | None = None
     ) -> Verdict | None:
         match = self.rule_set.match(request, endpoint_rules)

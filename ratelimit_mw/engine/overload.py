@@ -55,8 +55,8 @@ class Ticket:
         self._guard.leave(self._number)
 
     def __call__(self, _: object) -> None:
-        """The response has ended. If it never started, the app raised, or the client left."""
-        self.leave()
+        """See `OverloadGuard.left`."""
+        self._guard.left(self._number)
 
 
 class OverloadGuard:
@@ -85,7 +85,7 @@ class OverloadGuard:
         self._refuses: Final = refuses
         self.at_work: Final[dict[int, float]] = {} if before is None else before.at_work
         self._numbers: Final[Iterator[int]] = count() if before is None else before._numbers  # noqa: SLF001  # the same class
-        self.limit: float = min(most, max(least, _START if before is None else before.limit))
+        self.limit: float = float(min(most, max(least, _START if before is None else before.limit)))
         # seconds: the 90th percentile of the latest window
         self.reached: float = 0.0 if before is None else before.reached
         self._samples: list[float] = []
@@ -111,8 +111,19 @@ class OverloadGuard:
         self.at_work[number] = self._clock()
 
     def leave(self, number: int) -> None:
-        """Count a request as at work no longer. If its response has not started, its latency does not count."""
+        """Count a request as at work no longer, because it is not admitted."""
         self.at_work.pop(number, None)
+
+    def left(self, number: int) -> None:
+        """Count a request as at work no longer, because it ends. Without a response, it counts only if it was slow.
+
+        So clients that leave do not hide how slow the app is, and requests that fail at once do not make it look fast.
+        """
+        admitted = self.at_work.get(number)
+        if admitted is not None and self._clock() - admitted > self.goal:
+            self.answered(number)
+        else:
+            self.leave(number)
 
     def answered(self, number: int) -> None:
         """Count a request as at work no longer, because its response starts. Later calls have no effect."""
@@ -120,17 +131,18 @@ class OverloadGuard:
         if admitted is None:
             return
         now = self._clock()
-        self._samples.append(now - admitted)
-        if now >= self._ends:
+        samples = self._samples
+        samples.append(now - admitted)
+        if now >= self._ends and (len(samples) >= _MIN_SAMPLES or now >= self._began + _LONGEST_WINDOW):
             self._end_window(now)
 
     def _end_window(self, now: float) -> None:
         if not self._updating.acquire(blocking=False):  # another thread does it
             return
         try:
-            length = now - self._began
-            if now < self._ends or (len(self._samples) < _MIN_SAMPLES and length < _LONGEST_WINDOW):
+            if now < self._ends:  # another thread has done it
                 return
+            length = now - self._began
             samples, self._samples = self._samples, []
             self._began, self._ends = now, now + _WINDOW
             self._adapt(sorted(samples), length)
@@ -143,9 +155,9 @@ class OverloadGuard:
         is_used = sum(samples) / length >= self.limit * _USED  # requests at work on average, by Little's law
         is_starved = is_used and self.reached > self.goal and self.limit <= self._least
         if is_used and self.reached > self.goal:
-            self.limit = max(self._least, self.limit * max(_LARGEST_CUT, math.sqrt(self.goal / self.reached)))
+            self.limit = max(float(self._least), self.limit * max(_LARGEST_CUT, math.sqrt(self.goal / self.reached)))
         elif is_used:
-            self.limit = min(self._most, self.limit * _GROWTH)
+            self.limit = min(float(self._most), self.limit * _GROWTH)
         self._starved = self._starved + 1 if is_starved else 0
         if self._starved >= _STARVED:
             warn_throttled("latency_goal", _TOO_SHORT, self._least, f"{self.reached:.3g}", self.goal, code="RL-261")

@@ -272,13 +272,11 @@ class Hooks:
         if our_request.answer is not None:
             answer = partial(send_response, our_request.answer)
             return _RequestDecision(refusal=current_app.response_class.from_app(answer, environ, buffered=True))
-        if verdict is None and our_request.on_end is None:
-            return _RequestDecision()
         if verdict is not None:
             state.record(verdict, gate)
             if not verdict.allowed:
                 return self._refusal_decision(our_request, verdict)
-        environ["ratelimit_mw"] = state
+            environ["ratelimit_mw"] = state
         tracker = None if our_request.on_end is None else self._track(our_request, state)
         if verdict is None or setup.style == "none" or state.headers_claimed:
             return _RequestDecision(tracker=tracker)
