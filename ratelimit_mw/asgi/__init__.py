@@ -177,7 +177,9 @@ class RateLimitMiddleware:
         if self._reloader is not None:
             self._reloader.start()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send = _NOT_GIVEN) -> None:
+    async def __call__(  # noqa: C901, PLR0912, PLR0915  # each part of its own would be a call more for each request
+        self, scope: Scope, receive: Receive, send: Send = _NOT_GIVEN
+    ) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         setup = self._setup  # once: a reload may replace it
         way = verdict = client = number = None  # `number`: of a request that the guard counts as at work

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, Self
 
@@ -65,12 +65,14 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     `quota`: a whole number; 0 admits nothing, whatever the algorithm. `window`: seconds, from one microsecond to 100
     years. `name`: keyword only; 1 to 64 of `A-Za-z0-9_.-`; names the policy in headers and is part of the bucket id.
-    Raises `ConfigError` for other values, and for a quota too large to be counted exactly.
+    `keep`: keyword only; units that other charges of the bucket find left: a charge is decided as if it cost so much
+    more. Raises `ConfigError` for other values, and for a quota too large to be counted exactly.
 
     A custom algorithm is a subclass with `decide`, `settle` and `expires`: pure functions without clock or I/O.
     """
 
     name: str | None = None
+    keep: int = 0
 
     algorithm: ClassVar[str] = ""
     """The name after `using` in the notation; also the stem of the algorithm's files."""
@@ -117,6 +119,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
         if not self.quota:  # here, so that no algorithm has to divide by a quota of 0
             self.__dict__["decide"] = partial(_decide_closed, self.window_us)
             self.__dict__["settle"] = _settle_closed
+        if check_int("keep", self.keep, 0):
+            self.__dict__["decide"] = partial(_decide_keeping, self.decide, self.keep)
 
     def __copy__(self) -> Self:
         """Return self, which is immutable."""
@@ -238,6 +242,22 @@ class Limit(_Rate, frozen=True, kw_only=True):
 def _decide_closed(window: int, state: State, now: int, cost: int, _: int | None) -> tuple[Decision, State]:
     """Return the decision of a limit with a quota of 0, see `Limit.decide`. In Lua: `stores/redis/closed.lua`."""
     return Decision(not cost, 0, 0, math.inf if cost else 0.0, window / MICROSECONDS, 0.0, 0.0, now), state
+
+
+def _decide_keeping(
+    decide: Callable[[State, int, int, int | None], tuple[Decision, State]],
+    keep: int,
+    state: State,
+    now: int,
+    cost: int,
+    max_delay: int | None,
+) -> tuple[Decision, State]:
+    """Return the decision of a limit with `keep`, see `Limit.decide`. In Lua: `stores/redis/keep.lua`."""
+    if cost:
+        decision, new = decide(state, now, cost + keep, max_delay)
+        if not decision.allowed:
+            return decision, new
+    return decide(state, now, cost, max_delay)
 
 
 def _settle_closed(state: State, _: int, __: int, ___: int) -> State:
@@ -382,7 +402,7 @@ def scaled(limit: Limit, share: float) -> Limit:
     """Return the limit with a share of its units, rounded down, at least 1."""
     if share == 1:
         return limit
-    names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once"}
+    names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once", "keep"}
     units = {name: value for name in names if (value := getattr(limit, name))}
     return replace(limit, **{name: max(1, math.floor(round(value * share, _DIGITS))) for name, value in units.items()})
 

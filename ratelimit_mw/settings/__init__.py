@@ -40,7 +40,8 @@ _FILES: Final = (".toml", ".json")
 _NOTATION: Final = ("limits", "app_limits", "messages")  # notation has commas, so a variable's text is not split
 _MISPLACED_OPTIONS: Final = {
     **dict.fromkeys(
-        ("path", "methods", "host", "when", "preflight", "final", "name", "cost", "priority"), "into a rule: [[rules]]"
+        ("path", "methods", "host", "when", "preflight", "final", "name", "cost", "priority", "keep"),
+        "into a rule: [[rules]]",
     ),
     **LIMIT_TABLE_OPTIONS,
 }

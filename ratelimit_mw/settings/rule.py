@@ -27,6 +27,7 @@ from ratelimit_mw.settings.features import (
     StatusSpec,
     check_concurrent,
     check_count_status,
+    check_keep,
     check_no_concurrency,
     check_penalty,
     check_queue,
@@ -162,6 +163,12 @@ class RuleOptions(EndpointLimitOptions, total=False):
         "with `latency_goal`, the part of what may be at work that these requests may use: `critical` all of it, "
         "`normal` 0.9, `low` half; if several rules match, that of the first other than `normal` counts",
     ]
+    keep: Annotated[
+        str,
+        "a part of the quota of each of `app_limits`, such as `40%`, that requests of this rule leave to others; if "
+        "several rules match, the largest counts",
+        check_keep,
+    ]
     on_message_refused: Annotated[OnMessageRefused, "instead of the global one; if several rules match, `close` counts"]
 
 
@@ -194,6 +201,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     exempt: bool = False
     messages: Any = None
     priority: Priority = "normal"
+    keep: str | None = None
     on_message_refused: OnMessageRefused | None = None
 
     def __post_init__(self) -> None:

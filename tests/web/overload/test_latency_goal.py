@@ -26,9 +26,9 @@ class Guards:
         self.started: list[OverloadGuard] = []
         self._at_work, self._limit = 0, 60.0
 
-    def __call__(self, *arguments: Any, **options: Any) -> OverloadGuard:
+    def __call__(self, goal: float, least: int, most: int, **options: Any) -> OverloadGuard:
         # the clock stands still, so that the first window does not end
-        self.started.append(OverloadGuard(*arguments, clock=Clock(), **options))
+        self.started.append(OverloadGuard(goal, least, most, Clock(), **options))
         self._fill(self.started[-1])  # Starlette starts it at the first request
         return self.started[-1]
 
@@ -113,7 +113,7 @@ def test_a_request_that_a_limit_refuses_is_not_at_work(face: str, guards: Guards
 )
 def test_priorities_share_what_may_be_at_work(face: str, at_work: int, served: str, guards: Guards) -> None:
     """Critical requests may use all of it, normal ones 0.9, low ones half."""
-    rules = [{"path": f"/{name}", "priority": name, "limits": []} for name in ("critical", "low")]
+    rules: list[Any] = [{"path": f"/{name}", "priority": name, "limits": []} for name in ("critical", "low")]
     send = FACES[face]({**GOAL, "rules": [*rules, {"path": "/normal", "limits": []}]})
     guards.fill(at_work)
 
