@@ -48,7 +48,7 @@ def test_a_part_that_cannot_be_kept_stops_the_start(settings: Any, message: str)
     with pytest.raises(ConfigError) as raised:
         RuleSet(Settings(**{**SETTINGS, **settings}))
 
-    assert str(raised.value) == f"rules[0] (batch): keep: {message} [RL-085]"
+    assert str(raised.value) == f"rules[0] (batch).keep: {message}"
 
 
 def test_a_part_that_leaves_one_unit_can_be_kept() -> None:
