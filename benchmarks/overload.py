@@ -27,8 +27,9 @@ from benchmarks.trees import ROOT
 _PATIENCE: Final = 1.0  # seconds of a client
 _LATENCY_GOAL: Final = 0.25  # seconds
 _THREADS: Final = 200  # of gunicorn
+_CONNECTIONS: Final = 200  # that clients open before the first request
 _START: Final = 30.0  # seconds until a server answers at most
-_SETTLING: Final = 2.0  # seconds at the start of a run that do not count
+_SETTLING: Final = 4.0  # seconds at the start of a run that do not count
 _CLOSED_LOOP: Final = 4  # clients
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 300, 50, 46  # pixels
 _STYLE: Final = """
@@ -43,37 +44,60 @@ text.without { fill: #c4560d; stroke: none }
 """
 
 
-async def ask(port: int, path: str) -> int:
-    """Send a request over a connection of its own. Return the status of the response."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-        line = await reader.readline()
-        await reader.read()
-        return int(line.split()[1]) if line else 0
-    finally:
-        writer.close()
+class Clients:
+    """Clients with connections that they keep, unless they gave up: then the connection is closed."""
 
+    def __init__(self, port: int, path: str) -> None:
+        self._port = port
+        self._request = f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
-async def _in_time(port: int, path: str) -> bool:
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            return await ask(port, path) == 200  # noqa: PLR2004  # the status
-    except (OSError, TimeoutError, IndexError, ValueError):
-        return False
+    async def connect(self, number: int) -> None:
+        """Open connections. uvloop accepts one in each turn of its loop, so that a busy server is slow to accept."""
+        self._idle += [await asyncio.open_connection("127.0.0.1", self._port) for _ in range(number)]
+
+    def close(self) -> None:
+        """Close all connections that are idle."""
+        for _, writer in self._idle:
+            writer.close()
+
+    async def in_time(self) -> bool:
+        """Send a request. Return whether it was admitted, and answered before the client gave up."""
+        writer = None
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                reader, writer = (
+                    self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self._port)
+                )
+                writer.write(self._request)
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                await reader.readexactly(int(head.partition(b"content-length:")[2].split()[0]))
+                status = int(head.split()[1])
+            if b"connection: close" not in head:
+                self._idle.append((reader, writer))
+                writer = None
+            return status == 200  # noqa: PLR2004, TRY300  # the status
+        except (OSError, EOFError, TimeoutError, IndexError, ValueError):
+            return False
+        finally:
+            if writer is not None:
+                writer.close()
 
 
 async def answered(port: int, path: str, rate: float, seconds: float) -> float:
     """Return how many answers come in time in a second, of requests at `rate` a second."""
     instants, loop = random.Random(1), asyncio.get_running_loop()  # noqa: S311  # no secret
     tasks: list[tuple[float, asyncio.Task[bool]]] = []
+    clients = Clients(port, path)
+    await clients.connect(_CONNECTIONS)
     began = now = loop.time()
     while now < began + _SETTLING + seconds:
         now += instants.expovariate(rate)
         if (wait := now - loop.time()) > 0:
             await asyncio.sleep(wait)
-        tasks.append((now, asyncio.ensure_future(_in_time(port, path))))
+        tasks.append((now, asyncio.ensure_future(clients.in_time())))
     results = await asyncio.gather(*(task for _, task in tasks))
+    clients.close()
     counted = [result for (at, _), result in zip(tasks, results, strict=True) if at >= began + _SETTLING]
     return sum(counted) / seconds
 
@@ -81,14 +105,17 @@ async def answered(port: int, path: str, rate: float, seconds: float) -> float:
 async def closed_loop(port: int, path: str, seconds: float) -> float:
     """Return how many answers a second a few clients get that ask again and again."""
     until = time.monotonic() + seconds
+    clients = Clients(port, path)
 
     async def client() -> int:
         number = 0
         while time.monotonic() < until:
-            number += await _in_time(port, path)
+            number += await clients.in_time()
         return number
 
-    return sum(await asyncio.gather(*(client() for _ in range(_CLOSED_LOOP)))) / seconds
+    number = sum(await asyncio.gather(*(client() for _ in range(_CLOSED_LOOP))))
+    clients.close()
+    return number / seconds
 
 
 @contextmanager
@@ -103,7 +130,7 @@ def gunicorn(goal: float) -> Iterator[int]:
     """Serve the WSGI app in one worker with many threads; yields the port."""
     with create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
-    options = ["--worker-class", "gthread", "--threads", str(_THREADS), "--log-level", "critical"]
+    options = ["--worker-class", "gthread", "--threads", str(_THREADS), "--keep-alive", "60", "--log-level", "critical"]
     command = [sys.executable, "-P", "-m", "gunicorn", *options, "--bind", f"127.0.0.1:{port}"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), GOAL: str(goal)}
     process = subprocess.Popen([*command, "benchmarks.ours.overloaded:wsgi()"], env=environment)
@@ -117,10 +144,11 @@ def gunicorn(goal: float) -> Iterator[int]:
 
 async def _until_ready(port: int) -> None:
     until = time.monotonic() + _START
-    while not await _in_time(port, "/ready"):
+    while not await (clients := Clients(port, "/ready")).in_time():
         if time.monotonic() > until:
             raise RuntimeError(f"no answer on port {port} within {_START:g} s")
         await asyncio.sleep(0.05)
+    clients.close()
 
 
 SERVERS: Final = {"uvicorn": uvicorn, "gunicorn": gunicorn}
@@ -155,7 +183,9 @@ def picture(row: dict[str, Any]) -> str:
     parts.append('<text class="title" x="10" y="22">Answers within a second, as a part of the capacity</text>')
     for part in (0.0, 0.5, 1.0):
         x, y = place(0, part).split()
-        parts.append(f'<path class="axis" d="M{x} {y}H{_WIDTH - 20}"/><text x="14" y="{float(y) + 4:.0f}">{part:g}</text>')
+        parts.append(
+            f'<path class="axis" d="M{x} {y}H{_WIDTH - 20}"/><text x="14" y="{float(y) + 4:.0f}">{part:g}</text>'
+        )
     for load in row["loads"]:
         x = place(load, 0).split()[0]
         parts.append(f'<text x="{float(x) - 8:.0f}" y="{_HEIGHT + _TOP + 20}">{load:g}</text>')

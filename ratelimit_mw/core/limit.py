@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, Self
 
@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.keeping import decide_keeping
 from ratelimit_mw.core.memo import cached_property
 
 MAX_EXACT_INT = 2**53  # integers up to here are exact as doubles; below it, so is floor(a / b)
@@ -120,7 +121,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
             self.__dict__["decide"] = partial(_decide_closed, self.window_us)
             self.__dict__["settle"] = _settle_closed
         if check_int("keep", self.keep, 0):
-            self.__dict__["decide"] = partial(_decide_keeping, self.decide, self.keep)
+            self.__dict__["decide"] = partial(decide_keeping, self.decide, self.keep)
 
     def __copy__(self) -> Self:
         """Return self, which is immutable."""
@@ -242,22 +243,6 @@ class Limit(_Rate, frozen=True, kw_only=True):
 def _decide_closed(window: int, state: State, now: int, cost: int, _: int | None) -> tuple[Decision, State]:
     """Return the decision of a limit with a quota of 0, see `Limit.decide`. In Lua: `stores/redis/closed.lua`."""
     return Decision(not cost, 0, 0, math.inf if cost else 0.0, window / MICROSECONDS, 0.0, 0.0, now), state
-
-
-def _decide_keeping(
-    decide: Callable[[State, int, int, int | None], tuple[Decision, State]],
-    keep: int,
-    state: State,
-    now: int,
-    cost: int,
-    max_delay: int | None,
-) -> tuple[Decision, State]:
-    """Return the decision of a limit with `keep`, see `Limit.decide`. In Lua: `stores/redis/keep.lua`."""
-    if cost:
-        decision, new = decide(state, now, cost + keep, max_delay)
-        if not decision.allowed:
-            return decision, new
-    return decide(state, now, cost, max_delay)
 
 
 def _settle_closed(state: State, _: int, __: int, ___: int) -> State:

@@ -1,4 +1,4 @@
--- Limits that keep units for other charges of their bucket: `_decide_keeping` of core/limit.py. Such a limit has the name
+-- Limits that keep units for other charges of their bucket: `decide_keeping` of core/keeping.py. Such a limit has the name
 -- of its algorithm, a plus, and the units: "gcra+40". A charge is decided as if it cost so much more, and takes its cost.
 
 for _, name in ipairs(keeping or {}) do
