@@ -66,8 +66,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     `quota`: a whole number; 0 admits nothing, whatever the algorithm. `window`: seconds, from one microsecond to 100
     years. `name`: keyword only; 1 to 64 of `A-Za-z0-9_.-`; names the policy in headers and is part of the bucket id.
-    `keep`: keyword only; units that other charges of the bucket find left: a charge is decided as if it cost so much
-    more. Raises `ConfigError` for other values, and for a quota too large to be counted exactly.
+    `keep`: see `core.keeping`. Raises `ConfigError` for other values, and for a quota too large to be counted exactly.
 
     A custom algorithm is a subclass with `decide`, `settle` and `expires`: pure functions without clock or I/O.
     """
@@ -76,7 +75,7 @@ class Limit(_Rate, frozen=True, kw_only=True):
     keep: int = 0
 
     algorithm: ClassVar[str] = ""
-    """The name after `using` in the notation; also the stem of the algorithm's files."""
+    """The name after `using` in the notation, and the stem of its files."""
     words: ClassVar[tuple[str, ...]] = ()
     """The fields that the notation can set, such as `burst`, in the order in which the notation writes them."""
     not_in_bucket_id: ClassVar[tuple[str, ...]] = ()

@@ -1,6 +1,8 @@
 """`latency_goal` refuses requests before any charge, and what is at work returns to 0 however a request ends."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from ratelimit_mw.engine import shedding
 from ratelimit_mw.engine.overload import OverloadGuard
 from ratelimit_mw.metrics.registry import COUNTS
 from ratelimit_mw.testing import Clock, RecordingStore
+from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 from web.asgi_talk import BODY, CONNECT, HTTP, START, WEBSOCKET, Talk
 from web.faces import FACES
 from web.scenario import Step
@@ -204,6 +207,47 @@ def test_what_is_at_work_returns_to_0(scope: Any, first: Any, at_work: int, endi
             assert guards.at_work == 0
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("ending", ["closed", "raised", "never started"])
+def test_under_wsgi_a_stream_for_ever_is_not_at_work(ending: str, guards: Guards) -> None:
+    """It is at work until it calls `start_response`; one that raises before is not measured."""
+
+    def app(_: Any, start_response: Any) -> Iterator[bytes]:
+        assert guards.at_work == 1
+        if ending == "never started":
+            raise KeyError
+        start_response("200 OK", [])
+        assert guards.at_work == 0
+        yield b"a"
+        if ending == "raised":
+            raise KeyError
+        while True:
+            yield b"b"
+
+    middleware = WsgiMiddleware(app, **GOAL)
+    for number in range(1, 4):
+        body: Any = middleware({"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "192.0.2.1"}, lambda *_: None)
+        assert guards.at_work == 1  # a generator begins with its first part
+        with contextlib.suppress(KeyError):
+            next(body)
+            next(body)
+        assert guards.at_work == 0
+        body.close()
+        assert (guards.at_work, guards.measured) == (0, 0 if ending == "never started" else number)
+
+
+@pytest.mark.parametrize(("seconds", "measured"), [(0.2, 0), (0.3, 1)])
+def test_a_request_without_a_response_counts_if_it_was_slow(seconds: float, measured: int) -> None:
+    """Else, clients that give up would hide that the app is too slow."""
+    clock = Clock()
+    guard = OverloadGuard(0.25, 4, 500, clock)
+    number = guard.enter(1.0)
+    assert number is not None
+    clock.now += seconds
+    guard.left(number)
+
+    assert (len(guard.at_work), len(guard._samples)) == (0, measured)
 
 
 class StuckStore(RecordingStore):
