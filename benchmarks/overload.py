@@ -2,7 +2,9 @@
 
 Clients come at random instants, whether the others were answered or not, and leave after a second. Counted is what was
 answered by then, as a part of what the server can answer: 400 requests a second behind a semaphore of 20 for 50 ms;
-for the endpoint that is bound by the processor, what four clients get that ask again and again.
+for the endpoint that is bound by the processor, what four clients get that ask again and again. There, uvicorn runs
+without uvloop, which accepts one connection in each turn of its loop: new clients of a busy app wait where no
+middleware sees them.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from benchmarks.ours.overloaded import GOAL, SECONDS, SLOTS
+from benchmarks.serve import LOOP
 from benchmarks.served import Server
 from benchmarks.trees import ROOT
 
@@ -29,7 +32,6 @@ _LATENCY_GOAL: Final = 0.25  # seconds
 _THREADS: Final = 200  # of gunicorn
 _CONNECTIONS: Final = 200  # that clients open before the first request
 _START: Final = 30.0  # seconds until a server answers at most
-_SETTLING: Final = 4.0  # seconds at the start of a run that do not count
 _CLOSED_LOOP: Final = 4  # clients
 _WIDTH, _HEIGHT, _LEFT, _TOP = 620, 300, 50, 46  # pixels
 _STYLE: Final = """
@@ -84,21 +86,24 @@ class Clients:
                 writer.close()
 
 
-async def answered(port: int, path: str, rate: float, seconds: float) -> float:
-    """Return how many answers come in time in a second, of requests at `rate` a second."""
+async def answered(port: int, path: str, rate: float, seconds: float, settling: float) -> float:
+    """Return how many answers come in time in a second, of requests at `rate` a second.
+
+    `settling`: seconds at the start that do not count.
+    """
     instants, loop = random.Random(1), asyncio.get_running_loop()  # noqa: S311  # no secret
     tasks: list[tuple[float, asyncio.Task[bool]]] = []
     clients = Clients(port, path)
     await clients.connect(_CONNECTIONS)
     began = now = loop.time()
-    while now < began + _SETTLING + seconds:
+    while now < began + settling + seconds:
         now += instants.expovariate(rate)
         if (wait := now - loop.time()) > 0:
             await asyncio.sleep(wait)
         tasks.append((now, asyncio.ensure_future(clients.in_time())))
     results = await asyncio.gather(*(task for _, task in tasks))
     clients.close()
-    counted = [result for (at, _), result in zip(tasks, results, strict=True) if at >= began + _SETTLING]
+    counted = [result for (at, _), result in zip(tasks, results, strict=True) if at >= began + settling]
     return sum(counted) / seconds
 
 
@@ -154,8 +159,9 @@ async def _until_ready(port: int) -> None:
 SERVERS: Final = {"uvicorn": uvicorn, "gunicorn": gunicorn}
 
 
-def measure(server: str, path: str, loads: Sequence[float], seconds: float) -> dict[str, Any]:
+def measure(server: str, path: str, loads: Sequence[float], seconds: float, settling: float) -> dict[str, Any]:
     """Return the goodput at some loads, with and without the goal, as parts of the capacity."""
+    os.environ[LOOP] = "asyncio" if path == "/work" else "auto"
     capacity = SLOTS / SECONDS
     if path == "/work":
         with SERVERS[server](0.0) as port:
@@ -165,7 +171,7 @@ def measure(server: str, path: str, loads: Sequence[float], seconds: float) -> d
         row[name] = []
         for load in loads:
             with SERVERS[server](goal) as port:  # a server of its own: an overload outlives its clients
-                found = asyncio.run(answered(port, path, load * capacity, seconds)) / capacity
+                found = asyncio.run(answered(port, path, load * capacity, seconds, settling)) / capacity
             row[name].append(round(found, 3))
             sys.stdout.write(f"{server} {path} at {load:g} of {capacity:.0f}/s, {name} a goal: {found:.2f}\n")
             sys.stdout.flush()
@@ -207,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--paths", nargs="+", choices=("/wait", "/work"), default=["/wait", "/work"])
     parser.add_argument("--loads", nargs="+", type=float, default=[0.5, 1.0, 1.2, 1.5, 2.0, 3.0])
     parser.add_argument("--seconds", type=float, default=15.0, help="of each run")
+    parser.add_argument("--settling", type=float, default=4.0, help="seconds of each run that do not count")
     parser.add_argument("--json", type=Path, help="write what was measured")
     parser.add_argument("--svg", type=Path, help="draw the first server and path")
     parser.add_argument("--draw", type=Path, help="draw this file, which --json wrote, and measure nothing")
@@ -215,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = json.loads(options.draw.read_text("utf-8"))
     else:
         places = [(server, path) for server in options.servers for path in options.paths]
-        rows = [measure(server, path, options.loads, options.seconds) for server, path in places]
+        rows = [measure(server, path, options.loads, options.seconds, options.settling) for server, path in places]
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     if options.svg is not None:

@@ -11,7 +11,7 @@ from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 
 GOAL = "BENCHMARKED_GOAL"  # seconds; 0: none
 SLOTS, SECONDS = 20, 0.05  # of the semaphore: 400 requests a second
-WORK = 0.01  # seconds of the processor
+WORK = 0.025  # seconds of the processor
 _LIMIT = "1000000/second"
 _HEADERS = [(b"content-length", b"2")]
 
