@@ -162,7 +162,7 @@ class RuleTable:
             if rule.keep is not None:
                 with error_location(place):
                     if not settings.app_limits:
-                        raise ConfigError("keep: there are no app_limits of which it keeps a part", code="RL-085")
+                        raise ConfigError("keep: there are no app_limits to keep a part of", code="RL-085")
                     self.app_limits(kept_percent(rule.keep))
 
     def allow_empty_segments(self) -> None:

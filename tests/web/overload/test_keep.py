@@ -33,7 +33,7 @@ def test_the_largest_part_counts_if_several_rules_match() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"app_limits": []}, "there are no app_limits of which it keeps a part"),
+        ({"app_limits": []}, "there are no app_limits to keep a part of"),
         (
             {"app_limits": "10/minute using smooth"},
             "40% of 10/60s using smooth leaves no request of this rule a chance",
