@@ -89,6 +89,7 @@ class OverloadGuard:
         # seconds: the 90th percentile of the latest window
         self.reached: float = 0.0 if before is None else before.reached
         self._samples: list[float] = []
+        self._peak = 0  # requests at work at once in this window, at most
         self._began = clock()  # the window
         self._ends = self._began + _WINDOW
         self._starved = 0  # windows
@@ -100,8 +101,11 @@ class OverloadGuard:
         `share`: the part of the limit that the request may use.
         """
         at_work = self.at_work
-        if len(at_work) >= self.limit * share and self._refuses:
+        already = len(at_work)
+        if already >= self.limit * share and self._refuses:
             return None
+        if already >= self._peak:
+            self._peak = already + 1
         number = next(self._numbers)
         at_work[number] = self._clock()
         return number
@@ -142,17 +146,17 @@ class OverloadGuard:
         try:
             if now < self._ends:  # another thread has done it
                 return
-            length = now - self._began
             samples, self._samples = self._samples, []
+            peak, self._peak = self._peak, len(self.at_work)
             self._began, self._ends = now, now + _WINDOW
-            self._adapt(sorted(samples), length)
+            self._adapt(sorted(samples), peak)
         finally:
             self._updating.release()
 
-    def _adapt(self, samples: list[float], length: float) -> None:
-        """Adapt the limit. `samples`: the latencies of a window of `length` seconds, sorted."""
+    def _adapt(self, samples: list[float], peak: int) -> None:
+        """Adapt the limit. `samples`: the latencies of a window, sorted. `peak`: of the requests at work."""
         self.reached = samples[math.ceil(len(samples) * _PERCENTILE) - 1]
-        is_used = sum(samples) / length >= self.limit * _USED  # requests at work on average, by Little's law
+        is_used = peak >= self.limit * _USED
         is_starved = is_used and self.reached > self.goal and self.limit <= self._least
         if is_used and self.reached > self.goal:
             self.limit = max(float(self._least), self.limit * max(_LARGEST_CUT, math.sqrt(self.goal / self.reached)))
