@@ -227,7 +227,9 @@ def test_under_wsgi_a_stream_for_ever_is_not_at_work(ending: str, guards: Guards
 
     middleware = WsgiMiddleware(app, **GOAL)
     for number in range(1, 4):
-        body: Any = middleware({"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "192.0.2.1"}, lambda *_: bytes)
+        body: Any = middleware(
+            {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "192.0.2.1"}, lambda *_: bytes
+        )
         assert guards.at_work == 1  # a generator begins with its first part
         with contextlib.suppress(KeyError):
             next(body)
