@@ -4,14 +4,18 @@ NAME makes the app from the arguments. The port is printed once the server liste
 """
 
 import json
+import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import uvicorn
+
+LOOP = "BENCHMARKED_LOOP"  # the environment variable with the name of uvicorn's event loop
 
 
 class _Server(uvicorn.Server):
@@ -27,7 +31,12 @@ def main(made_by: str, arguments: Sequence[str]) -> None:
     app = getattr(import_module(module), name)(*arguments)
     threading.Thread(target=_end, daemon=True).start()
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    _Server(uvicorn.Config(app, log_level="warning", access_log=False)).run([listener])
+    _Server(uvicorn.Config(app, log_level="warning", access_log=False, loop=_loop())).run([listener])
+
+
+def _loop() -> Any:
+    """Return the name of the event loop that uvicorn uses."""
+    return os.environ.get(LOOP, "auto")
 
 
 def _end() -> None:

@@ -24,7 +24,7 @@ OWN: Final = re.compile(
     re.IGNORECASE,
 )
 ON_PAGES: Final = re.compile(r"\bis (?:none|no [a-z]+)\b|(?:^|[.:] )(?:Who|What|Of what|Whose) [^?]*\.$")
-MOST: Final = 31_700  # words of docs, without code blocks, generated parts, and the page that explains each message
+MOST: Final = 32_100  # words of docs, without code blocks, generated parts, and the page that explains each message
 _UNCOUNTED: Final = re.compile(
     r"^(`{3,})[^\n]*\n.*?^\1$|^ {4}.*?$|"
     r"<!-- (?:table|figures|diagram|tests) .*?<!-- end -->|<!--.*?-->|(?<=\])\([^)]*\)",

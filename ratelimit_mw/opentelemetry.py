@@ -7,7 +7,7 @@ from typing import Final
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.metrics.families import REFUSALS, REQUESTS, Family
-from ratelimit_mw.metrics.recording import OUTCOMES, STORE_CALLS, StoreCall, limit_label
+from ratelimit_mw.metrics.recording import STORE_CALLS, StoreCall, limit_label, outcome_of
 from ratelimit_mw.metrics.registry import COUNTS
 
 with require("opentelemetry", "'ratelimit-mw[opentelemetry]'"):
@@ -59,7 +59,7 @@ def describe_span(verdict: Verdict) -> None:
         return
     attributes: dict[str, AttributeValue] = {
         "ratelimit.rule": verdict.rule or "",
-        "ratelimit.outcome": OUTCOMES[verdict.allowed],
+        "ratelimit.outcome": outcome_of(verdict),
         "ratelimit.source": verdict.source,
         "ratelimit.remaining": verdict.remaining,
     }

@@ -41,17 +41,17 @@ BUCKETS = [kind for kind in ALGORITHMS.values() if issubclass(kind, BucketLimit)
 DELAYING = [kind for kind in ALGORITHMS.values() if issubclass(kind, DelayableLimit)]
 WINDOWS = [kind for kind in ALGORITHMS.values() if not issubclass(kind, DelayableLimit)]
 
-# The fields in section 5 of the design.
+# The fields in section 5 of the design, and `keep`.
 FIELDS: dict[type[Struct], str] = {
-    Limit: "quota window name",
-    BucketLimit: "quota window name burst max_delay",
-    TokenBucket: "quota window name burst max_delay",
-    GCRA: "quota window name burst max_delay",
-    LeakyBucket: "quota window name burst max_delay at_once",
-    Smooth: "quota window name max_burst warmup cold_factor max_delay",
-    FixedWindow: "quota window name",
-    SlidingWindowCounter: "quota window name buckets strict",
-    SlidingWindowLog: "quota window name",
+    Limit: "quota window name keep",
+    BucketLimit: "quota window name keep burst max_delay",
+    TokenBucket: "quota window name keep burst max_delay",
+    GCRA: "quota window name keep burst max_delay",
+    LeakyBucket: "quota window name keep burst max_delay at_once",
+    Smooth: "quota window name keep max_burst warmup cold_factor max_delay",
+    FixedWindow: "quota window name keep",
+    SlidingWindowCounter: "quota window name keep buckets strict",
+    SlidingWindowLog: "quota window name keep",
     Charge: "key limit cost max_delay role at lease lease_time",
     Decision: "allowed limit remaining retry_after next_after reset_after delay at",
 }

@@ -127,19 +127,19 @@ RULE = "rule=None, limits=None"
 
 SIGNATURES: list[tuple[Any, str]] = [
     (ratelimit_mw.parse, "text"),
-    (Limit, "quota, window, *, name=None"),
-    (ratelimit_mw.TokenBucket, "quota, window, *, name=None, burst=None, max_delay=0.0"),
-    (ratelimit_mw.GCRA, "quota, window, *, name=None, burst=None, max_delay=0.0"),
-    (ratelimit_mw.LeakyBucket, "quota, window, *, name=None, burst=None, max_delay=0.0, at_once=None"),
+    (Limit, "quota, window, *, name=None, keep=0"),
+    (ratelimit_mw.TokenBucket, "quota, window, *, name=None, keep=0, burst=None, max_delay=0.0"),
+    (ratelimit_mw.GCRA, "quota, window, *, name=None, keep=0, burst=None, max_delay=0.0"),
+    (ratelimit_mw.LeakyBucket, "quota, window, *, name=None, keep=0, burst=None, max_delay=0.0, at_once=None"),
     (
         ratelimit_mw.Smooth,
-        "quota, window, *, name=None, max_burst=1.0, warmup=0.0, cold_factor=3, max_delay=0.0",
+        "quota, window, *, name=None, keep=0, max_burst=1.0, warmup=0.0, cold_factor=3, max_delay=0.0",
     ),
-    (ratelimit_mw.FixedWindow, "quota, window, *, name=None"),
-    (Ban, "quota, window, *, name=None, ban"),
-    (ratelimit_mw.SlidingWindowLog, "quota, window, *, name=None"),
-    (ratelimit_mw.SlidingWindowCounter, "quota, window, *, name=None, buckets=1, strict=False"),
-    (ratelimit_mw.Concurrency, "quota, window=15.0, *, name=None, retry=1.0"),
+    (ratelimit_mw.FixedWindow, "quota, window, *, name=None, keep=0"),
+    (Ban, "quota, window, *, name=None, keep=0, ban"),
+    (ratelimit_mw.SlidingWindowLog, "quota, window, *, name=None, keep=0"),
+    (ratelimit_mw.SlidingWindowCounter, "quota, window, *, name=None, keep=0, buckets=1, strict=False"),
+    (ratelimit_mw.Concurrency, "quota, window=15.0, *, name=None, keep=0, retry=1.0"),
     (Charge, "key, limit, cost=1, max_delay=None, role='limit', at=None, lease=0, lease_time=1.0"),
     (Decision, "allowed, limit, remaining, retry_after, next_after, reset_after, delay, at"),
     (MemoryStore, "*, max_keys=1000000, clock=None"),
@@ -372,7 +372,8 @@ def test_errors_share_a_base_class() -> None:
 
 
 def test_source_and_role_have_the_expected_values() -> None:
-    assert get_args(Source) == ("store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease")
+    by_store = ("store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease")
+    assert get_args(Source) == (*by_store, "latency_goal")
     assert get_args(Role) == ("limit", "shadow", "penalty")
 
 

@@ -77,6 +77,15 @@ def _one_limit(_: str) -> Runs:
     )
 
 
+def _with_a_goal(_: str) -> Runs:
+    runs = {"bare": asgi(_starlette())}
+    for name, goal in (("ours, no goal", 0.0), ("ours, goal", 0.25)):
+        app = _starlette()
+        app.add_middleware(RateLimitMiddleware, limits=_HOUR, latency_goal=goal)
+        runs[name] = checked(asgi(app))
+    return runs
+
+
 def _three_limits(_: str) -> Runs:
     rates = [Gcra(PLENTY, seconds) for seconds in _SECONDS]
     rules = {"^/items": ["minute", "hour", "day"]}
@@ -311,6 +320,7 @@ SCENARIOS: Final = {
     scenario.name: scenario
     for scenario in (
         Scenario("asgi", _one_limit, requests=60),
+        Scenario("asgi-goal", _with_a_goal, requests=60),
         Scenario("asgi-3", _three_limits),
         Scenario("proxy-1", _behind_a_proxy(1), warm_up=600, requests=200),
         Scenario("proxy-1000", _behind_a_proxy(1000), warm_up=3000, requests=200),

@@ -38,6 +38,7 @@ def _over(what: str, scenario: str, peer: str, most: float, ours: str = "ours") 
 
 TARGETS: Final = (
     _over("ASGI, one limit / asgi-ratelimit", "asgi", "asgi-ratelimit", 0.85),
+    _over("ASGI, a latency goal / none", "asgi-goal", "ours, no goal", 1.16, "ours, goal"),
     _over("ASGI, three limits / one limit", "asgi-3", "ours, 1 limit", 2.4),
     _over("ASGI, three limits / asgi-ratelimit's three", "asgi-3", "asgi-ratelimit", 1.6),
     _over("proxy, 10 rules, 1,000 clients / asgi-ratelimit", "proxy-1000", "asgi-ratelimit", 0.9),

@@ -32,8 +32,10 @@ from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.entrance import enter_asgi
 from ratelimit_mw.engine.gate import AsyncGate, Gate
+from ratelimit_mw.engine.overload import OverloadGuard
 from ratelimit_mw.engine.reload import Reloader, reloader
 from ratelimit_mw.engine.runtime import Sleep, async_sleep
+from ratelimit_mw.engine.shedding import shed_way
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.page_paths import page_paths
 from ratelimit_mw.http.response import HeaderStyle, raw_headers
@@ -54,7 +56,7 @@ class Setup(Struct, frozen=True, eq=False):
     """What the settings in force make of the middleware. A reload replaces it as a whole.
 
     `gate`: None if the settings are invalid. `rules`: those of the short way; None if every request takes the longer
-    one. `limited_types`: the types of scopes that are limited.
+    one. `limited_types`: the types of scopes that are limited. `guard`: of the latency goal; None without one.
     """
 
     gate: Any = None
@@ -64,6 +66,7 @@ class Setup(Struct, frozen=True, eq=False):
     style: HeaderStyle = "none"
     adds_headers: bool = False
     may_hold: bool = False
+    guard: Any = None
 
 
 class RateLimitMiddleware:
@@ -104,12 +107,13 @@ class RateLimitMiddleware:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
         settings = settings.exempting(page_paths(self._checked_app or self.app))
         gate = AsyncGate(settings, before=before)
+        gate.start_guard(before)
         gate.warn_of_unused_slot_options()
         warn_of_authentication(self.app, gate.rule_set.keys, strict=settings.strict)
         warn_of_script_name(self.app, settings)
         gate.rule_set.adapt_to_router(self.app)
         types, style = _KINDS if settings.enabled is not False else (), settings.headers
-        return Setup(gate, None, gate.sync_gate, types, style, style != "none", gate.may_hold)
+        return Setup(gate, None, gate.sync_gate, types, style, style != "none", gate.may_hold, gate.guard)
 
     def _rebuild(self, settings: Settings) -> Setup:
         """Return what decides after a reload."""
@@ -173,16 +177,32 @@ class RateLimitMiddleware:
         if self._reloader is not None:
             self._reloader.start()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send = _NOT_GIVEN) -> None:
+    async def __call__(  # noqa: C901, PLR0912, PLR0915  # each part of its own would be a call more for each request
+        self, scope: Scope, receive: Receive, send: Send = _NOT_GIVEN
+    ) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         setup = self._setup  # once: a reload may replace it
-        way, verdict, client, rules = None, None, None, setup.rules
+        way = verdict = client = number = None  # `number`: of a request that the guard counts as at work
+        rules, guard = setup.rules, setup.guard
         if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
             way, charges, client = enter_asgi(rules, scope)
             if way is not None:
+                if guard is not None and way.share:
+                    number = guard.enter(way.share)
+                    if number is None:
+                        way, charges = shed_way(way.rule, way.match.route), ()
                 gate = setup.sync_gate
-                verdict = await setup.gate.take(way, charges, scope) if gate is None else gate.take(way, charges, scope)
+                try:
+                    verdict = (
+                        await setup.gate.take(way, charges, scope) if gate is None else gate.take(way, charges, scope)
+                    )
+                except BaseException:  # canceled while it waited for the store
+                    if number is not None:
+                        guard.leave(number)
+                    raise
         if way is None or (verdict is not None and not verdict.allowed):
+            if number is not None:
+                guard.leave(number)
             refused = None if verdict is None else (verdict, client)
             await self._on_longer_way(setup, refused, scope, receive, send)
             return
@@ -192,11 +212,18 @@ class RateLimitMiddleware:
             # takes per request. Default arguments are faster than closure cells. Annotations are quoted, so that they
             # are not evaluated for each request.
             def send_with_headers(
-                message: "Message", send: "Send" = send, state: "RateLimitState" = state
+                message: "Message",
+                send: "Send" = send,
+                state: "RateLimitState" = state,
+                guard: "OverloadGuard" = guard,
+                number: "int | None" = number,
             ) -> "Awaitable[None]":
-                if message["type"] == "http.response.start" and (verdict := state.verdict) is not None:
-                    message = {**message}  # a copy: an app may send the same message again
-                    message["headers"] = raw_headers(verdict, message)
+                if message["type"] == "http.response.start":
+                    if number is not None:
+                        guard.answered(number)
+                    if (verdict := state.verdict) is not None:
+                        message = {**message}  # a copy: an app may send the same message again
+                        message["headers"] = raw_headers(verdict, message)
                 return send(message)
 
             send = send_with_headers
@@ -216,6 +243,8 @@ class RateLimitMiddleware:
             in_app, state.in_app = state.in_app, False  # app_returned(), inlined
             if in_app and state.extras is not None:
                 state.settle_at_actual_cost()
+            if number is not None and number in guard.at_work:
+                guard.left(number)
 
     def _on_longer_way(
         self, setup: Setup, refused: Refused | None, scope: Scope, receive: Receive, send: Send

@@ -92,7 +92,8 @@ def unused_slot_options(compiled: Sequence[LimitSet]) -> Iterator[Finding]:
     """
     settings = compiled[0].settings
     defaults = {field.name: field.default for field in fields(settings)}
-    configured = [option for option in _SLOT_OPTIONS if getattr(settings, option) != defaults[option]]
+    unused = [option for option in _SLOT_OPTIONS if option != "slot_retry" or not settings.latency_goal]
+    configured = [option for option in unused if getattr(settings, option) != defaults[option]]
     if configured and not any(limit_set.has_slots for limit_set in compiled):
         pronoun = "it" if len(configured) == 1 else "them"
         text = f"no limit here has concurrency slots; set concurrent, or remove {pronoun}"

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from ratelimit_mw.core.errors import ConfigError
+from ratelimit_mw.core.keeping import decide_keeping
 from ratelimit_mw.core.memo import cached_property
 
 MAX_EXACT_INT = 2**53  # integers up to here are exact as doubles; below it, so is floor(a / b)
@@ -65,15 +66,16 @@ class Limit(_Rate, frozen=True, kw_only=True):
 
     `quota`: a whole number; 0 admits nothing, whatever the algorithm. `window`: seconds, from one microsecond to 100
     years. `name`: keyword only; 1 to 64 of `A-Za-z0-9_.-`; names the policy in headers and is part of the bucket id.
-    Raises `ConfigError` for other values, and for a quota too large to be counted exactly.
+    `keep`: see `core.keeping`. Raises `ConfigError` for other values, and for a quota too large to be counted exactly.
 
     A custom algorithm is a subclass with `decide`, `settle` and `expires`: pure functions without clock or I/O.
     """
 
     name: str | None = None
+    keep: int = 0
 
     algorithm: ClassVar[str] = ""
-    """The name after `using` in the notation; also the stem of the algorithm's files."""
+    """The name after `using` in the notation, and the stem of its files."""
     words: ClassVar[tuple[str, ...]] = ()
     """The fields that the notation can set, such as `burst`, in the order in which the notation writes them."""
     not_in_bucket_id: ClassVar[tuple[str, ...]] = ()
@@ -117,6 +119,8 @@ class Limit(_Rate, frozen=True, kw_only=True):
         if not self.quota:  # here, so that no algorithm has to divide by a quota of 0
             self.__dict__["decide"] = partial(_decide_closed, self.window_us)
             self.__dict__["settle"] = _settle_closed
+        if check_int("keep", self.keep, 0):
+            self.__dict__["decide"] = partial(decide_keeping, self.decide, self.keep)
 
     def __copy__(self) -> Self:
         """Return self, which is immutable."""
@@ -382,7 +386,7 @@ def scaled(limit: Limit, share: float) -> Limit:
     """Return the limit with a share of its units, rounded down, at least 1."""
     if share == 1:
         return limit
-    names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once"}
+    names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once", "keep"}
     units = {name: value for name in names if (value := getattr(limit, name))}
     return replace(limit, **{name: max(1, math.floor(round(value * share, _DIGITS))) for name, value in units.items()})
 

@@ -12,13 +12,14 @@ from ratelimit_mw.core.limit import Charge, Decision
 
 CHARGE: Final = "charge"  # the rule of a verdict on units that the app itself charges, in a handler
 
-Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease"]
+Source = Literal["store", "remembered", "local", "allowed_on_error", "denied_on_error", "lease", "latency_goal"]
 """Where a verdict comes from.
 
 `store`: the configured store. Also the value if nothing had to decide, e.g. for a refusal by the blocklist.
 `remembered`: the deny cache. `lease`: units that the store charged in advance. `local`: the fallback store in this
 process, because the store failed. `allowed_on_error`, `denied_on_error`: the setting `on_store_error`, because the
-store failed. `denied_on_error` also if a callable of limits failed, and no default limits replaced its result."""
+store failed. `denied_on_error` also if a callable of limits failed, and no default limits replaced its result.
+`latency_goal`: refused because the app is too slow, before any charge."""
 
 
 class Answer(list[Decision]):
@@ -39,8 +40,9 @@ class Verdict(Struct, frozen=True, gc=False):
 
     If the request is refused, the refusing charge with the longest wait binds. If it is admitted, the charge with the
     smallest `remaining / limit` binds, then the one with the longest `next_after`. Ties go to the first charge. Shadow
-    charges never bind. If no charge binds (no limits, or `source` is `allowed_on_error` or `denied_on_error`), limit
-    and remaining are 0 and all times 0.0. A verdict is true if the request is admitted: `if not limiter.hit(...)`.
+    charges never bind. If no charge binds (no limits, or `source` is `allowed_on_error`, `denied_on_error` or
+    `latency_goal`), limit and remaining are 0 and all times 0.0. A verdict is true if the request is admitted: `if not
+    limiter.hit(...)`.
     """
 
     allowed: bool

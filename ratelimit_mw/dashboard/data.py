@@ -78,6 +78,7 @@ def build(
         "yesterday": _yesterday(by_minute, last // _MINUTE - KEPT_MINUTES),
         "limited": _limited(latest),
         "waiting": _waiting(fresh),
+        "at_work": _at_work(fresh),
         "series": rows(history, asked, unit, rule),
         "rules": _rules(snapshot, shown, names, total(history, asked), past),
         "refused_most": _refused_most(snapshot, span),
@@ -175,6 +176,19 @@ def _waiting(fresh: Sequence[Any]) -> Sequence[Data]:
     for info in fresh:
         waiting.update(info.waiting)
     return [{"rule": rule, "waiting": number} for rule, number in waiting.most_common()]
+
+
+def _at_work(fresh: Sequence[Any]) -> Data | None:
+    """Return the requests at work in all processes, and the worst of what they reach; None without a latency goal."""
+    found = [info.at_work for info in fresh if info.at_work is not None]
+    if not found:
+        return None
+    return {
+        "now": sum(one.now for one in found),
+        "limit": sum(one.limit for one in found),
+        "goal": max(one.goal for one in found),
+        "reached": max(one.reached for one in found),
+    }
 
 
 def _rules(

@@ -148,6 +148,7 @@ class RateLimitMiddleware:
     def _build(self, value: Any, before: Gate | AsyncGate | None = None) -> Setup:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
         gate: Any = build_gate(value, is_async=self._is_async, before=before)
+        gate.start_guard(before)
         findings = [*unread_settings(dir(settings), SETTING_NAME)]
         if comes_before_authentication(gate.rule_set.keys):
             findings.append(Finding(f"{USER_UNKNOWN}; {FIX_ORDER[0].lower()}{FIX_ORDER[1:]}", code="RL-115"))
@@ -221,6 +222,7 @@ class RateLimitMiddleware:
         if context.adds_headers:
             add_headers(response, context.state.verdict, context.setup.style)
         if context.tracker is not None:
+            context.tracker.response.started(response.status_code, ())  # its last status and headers follow at its end
             end_on_close(request, response, context.tracker)
             context.tracker = None  # the response has it now
         return response
@@ -314,9 +316,8 @@ class RateLimitMiddleware:
                     django_request = AsyncDjangoRequest(request, context.state, await load_user(request))
                     context.verdict = await self._admit(django_request, context.setup)
             context.refusal = django_request.answer
-            if context.verdict is not None:
-                waits = await_result if self._is_async else wait_in_thread
-                await self._conclude(context.verdict, django_request, context, waits)
+            waits = await_result if self._is_async else wait_in_thread
+            await self._conclude(context.verdict, django_request, context, waits)
         return None if context.refusal is None else to_django(request, context.refusal)
 
     async def _admit(self, django_request: DjangoRequest, setup: Setup) -> Verdict | None:
@@ -327,12 +328,13 @@ class RateLimitMiddleware:
         return verdict
 
     async def _conclude(
-        self, verdict: Verdict, django_request: DjangoRequest, context: RequestContext, waits: Any
+        self, verdict: Verdict | None, django_request: DjangoRequest, context: RequestContext, waits: Any
     ) -> None:
-        """Record a verdict, and prepare the response to a refused request. `waits`: waits for `on_refused`."""
+        """Record a verdict. Prepare the answer to a refused request, or track an admitted one. `waits`: for a hook."""
         gate = context.setup.gate
-        context.state.record(verdict, gate)
-        if not verdict.allowed:
+        if verdict is not None:
+            context.state.record(verdict, gate)
+        if verdict is not None and not verdict.allowed:
             context.refusal = await refusal_of(gate, django_request, verdict, waits)
         elif django_request.on_end is not None:
             loop = asyncio.get_running_loop() if self._is_async else None

@@ -20,8 +20,10 @@ from ratelimit_mw.engine.entrance import request_line
 from ratelimit_mw.engine.live import LIVE, board_of, local_board
 from ratelimit_mw.engine.observation import digest, observer, record_policy, watch_store
 from ratelimit_mw.engine.offenders import RefusalReporter, reporter_for
+from ratelimit_mw.engine.overload import OverloadGuard
 from ratelimit_mw.engine.refresh import Refresher, refresher_of
 from ratelimit_mw.engine.refusal_log import log_refusal
+from ratelimit_mw.engine.shedding import guard_of
 from ratelimit_mw.engine.slot_queue import Queues
 from ratelimit_mw.engine.usage import UsageAnswers
 from ratelimit_mw.http.callables import resolve_callable
@@ -108,6 +110,7 @@ class BaseGate:
     _awaits_callables: ClassVar[bool]
     _refresher: Refresher | None  # None if the store keeps no overrides
     reporter: RefusalReporter | None = None
+    guard: OverloadGuard | None = None  # see `start_guard`
 
     def __init__(
         self,
@@ -165,8 +168,21 @@ class BaseGate:
 
     @property
     def has_short_way(self) -> bool:
-        """Whether `RuleSet.short_way` and `take` may decide a request; else every request needs `admit`."""
-        return self.rule_set.has_short_way and self._on_decision is None  # which receives the request
+        """Whether `RuleSet.short_way` and `take` may decide a request; else every request needs `admit`.
+
+        `on_decision` receives the request. The latency goal measures requests of the short way only under ASGI, and
+        where the headers are added.
+        """
+        measures = self._integration is ASGI and self.settings.headers == "ietf"
+        return self.rule_set.has_short_way and self._on_decision is None and (self.guard is None or measures)
+
+    def start_guard(self, before: Self | None = None) -> None:
+        """Refuse requests beyond the latency goal of the settings, if they have one.
+
+        For integrations that track each response: a request is at work until its response starts. `before`: the gate
+        that this one replaces in a reload.
+        """
+        self.guard = guard_of(self.settings, None if before is None else before.guard)
 
     def warn_of_unused_slot_options(self) -> None:
         """Warn about options of slots that have no effect. For integrations whose endpoint limits cannot have slots."""
@@ -179,7 +195,8 @@ class BaseGate:
         """
         outer = request.outer  # the `RateLimitState` of outer gates; None without any
         style = "none" if outer is not None and outer.headers_claimed else self.settings.headers
-        return refusal_response(verdict, style, self.settings.jitter, 0.0 if outer is None else outer.wait)
+        wait = 0.0 if outer is None else outer.wait
+        return refusal_response(verdict, style, self.settings.jitter, wait, self.settings.slot_retry)
 
     def report_refusal(self, verdict: Verdict, raw: Any) -> None:
         """Log a refused request, and remember it if `remember_refused` is set. `raw`: see `request_line`."""
@@ -204,6 +221,7 @@ class BaseGate:
         overrides: dict[str, Any] = {
             "limits": [],
             "concurrent": 0,
+            "latency_goal": 0.0,  # this gate has asked its guard
             "app_limits": (),
             "messages": (),
             "rules": (),

@@ -20,6 +20,7 @@ from ratelimit_mw.engine.refresh import Refresher
 from ratelimit_mw.engine.response_tracking import settle_after_response
 from ratelimit_mw.engine.runtime import Runtime, Sleep, refund
 from ratelimit_mw.engine.settlement import MAY_BE_LOST
+from ratelimit_mw.engine.shedding import decided, entered, leave
 from ratelimit_mw.engine.slot_wait import SlotWait, slot_demand
 from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 from ratelimit_mw.engine.usage import Limits, own_limits
@@ -102,32 +103,43 @@ class Flow(BaseGate, ABC):
             await self._delay(verdict, sleep, held_slots, keys)
         return verdict
 
-    async def _admit(
+    async def _admit(  # noqa: C901  # a coroutine for a part of it would add to the time of every request
         self, request: Request, endpoint_rules: EndpointRules, sleep: Sleep | None = None
     ) -> Verdict | None:
         match = self.rule_set.match(request, endpoint_rules)
-        answers = self._usage_answers if self.rule_set.asks_usage(request) else None
+        answers = self._usage_answers
+        if answers is not None and not self.rule_set.asks_usage(request):
+            answers = None
         if match is None:
             if answers is not None:
                 request.answer = await answers.response((), self.runtime.peek, self.runtime.result)
             return None
         request.messages = match.messages
-        if self._awaits_callables and match.callables and match.may_read_user:
-            # Read the user before the callables run. In Django this may raise UserNotLoaded, and a retry must not call
-            # them twice.
-            request.user  # noqa: B018
-        if self._refresher is not None and self._refresher.is_needed:
-            await self._look(self._refresher)
-        # plan(), inlined: its coroutine would add to the time of every request
-        results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
-        plan = make_plan(match, request, results, self.rule_set.overrides)
-        if answers is not None and plan.denied_source is None:
-            limits = await self._client_limits(request)
-            request.answer = await answers.response(limits, self.runtime.peek, self.runtime.result)
-            return None
-        if (outer := request.outer) is not None and outer.verdict is not None:
-            plan = without_charged(plan, outer.admitted_charges)
-        verdict = await self.decide(match, plan, request, sleep)
+        guard = self.guard if answers is None else None
+        if guard is not None:
+            match = entered(guard, match, request)
+        try:
+            if self._awaits_callables and match.callables and match.may_read_user:
+                # Read the user before the callables run. In Django this may raise UserNotLoaded, and a retry must not
+                # call them twice.
+                request.user  # noqa: B018
+            if self._refresher is not None and self._refresher.is_needed:
+                await self._look(self._refresher)
+            # plan(), inlined: its coroutine would add to the time of every request
+            results = await self._call(match.callables, request) if match.callables else _NO_RESULTS
+            plan = make_plan(match, request, results, self.rule_set.overrides)
+            if answers is not None and plan.denied_source is None:
+                limits = await self._client_limits(request)
+                request.answer = await answers.response(limits, self.runtime.peek, self.runtime.result)
+                return None
+            if (outer := request.outer) is not None and outer.verdict is not None:
+                plan = without_charged(plan, outer.admitted_charges)
+            verdict = await self.decide(match, plan, request, sleep)
+        except BaseException:  # the client left while the request waited
+            leave(request)
+            raise
+        if guard is not None:
+            decided(match, request, verdict)
         if match.settles and verdict is not None and verdict.allowed:
             request.on_end = [*(request.on_end or ()), settle_after_response]
         return verdict

@@ -165,6 +165,12 @@ class AsyncGate(Flow):
             self.runtime.loop = before.runtime.loop
         self._succeed_nested()
 
+    def start_guard(self, before: "AsyncGate | None" = None) -> None:
+        """See `BaseGate.start_guard`."""
+        super().start_guard(before)
+        if self.sync_gate is not None:
+            self.sync_gate.guard = self.guard
+
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop that used the store last, else the one of the middleware's start, if it is known."""

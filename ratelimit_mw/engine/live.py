@@ -19,7 +19,19 @@ from msgspec import Struct, json
 
 from ratelimit_mw.core.log import error_summary, warn_throttled
 from ratelimit_mw.engine.pulse import LoopPulse, Pulse, ThreadPulse
-from ratelimit_mw.metrics.families import MICROSECONDS, OTHER, REQUESTS, STORE_OPEN, STORE_SECONDS, WAITING
+from ratelimit_mw.metrics.families import (
+    AT_WORK,
+    AT_WORK_LIMIT,
+    GUARDS,
+    LATENCY_GOAL,
+    LATENCY_REACHED,
+    MICROSECONDS,
+    OTHER,
+    REQUESTS,
+    STORE_OPEN,
+    STORE_SECONDS,
+    WAITING,
+)
 from ratelimit_mw.metrics.registry import COUNTS, default_folder
 from ratelimit_mw.metrics.sample import SAMPLE
 from ratelimit_mw.settings import Settings
@@ -39,12 +51,21 @@ _NOT_SENT: Final = "the store did not receive the counts of the last second, whi
 _LOCAL_SOURCES: Final = frozenset({"local", "allowed_on_error", "denied_on_error"})  # decisions without the store
 
 
+class AtWork(Struct):
+    """The requests that are at work, and how many may be. `goal`, `reached`: seconds, see `engine.overload`."""
+
+    now: int
+    limit: int
+    goal: float
+    reached: float
+
+
 class ProcessInfo(Struct):
     """How a process is. `since`, `at`: seconds since 1970. `away`: since when its store gives no answer.
 
     `without`: decisions of the last second that were made without the store. `calls`, `call_seconds`: of the store in
     that second; `bounds`: how many took at most each time, more than the one before. `waiting`: requests by rule.
-    `below`: see `Sample`. `in_force`: since when the process has these settings.
+    `at_work`: None without a latency goal. `below`: see `Sample`. `in_force`: since when these settings are in force.
     """
 
     id: str
@@ -58,6 +79,7 @@ class ProcessInfo(Struct):
     calls: int = 0
     call_seconds: float = 0.0
     waiting: Mapping[str, int] = {}
+    at_work: AtWork | None = None
     below: int = 0
     bounds: Mapping[str, int] = {}
     in_force: float = 0.0
@@ -251,10 +273,20 @@ class LiveReporter:
             bounds.total(),
             seconds / MICROSECONDS,
             waiting,
+            _at_work(counts),
             below,
             bounds,
             self._in_force,
         )
+
+
+def _at_work(counts: Mapping[Any, int]) -> AtWork | None:
+    """Return what the guards of the latency goal count; None without a guard. Of several, goals are averaged."""
+    number = counts.get((GUARDS.name, ()), 0)
+    if not number:
+        return None
+    goal, reached = (counts.get((one.name, ()), 0) / MICROSECONDS / number for one in (LATENCY_GOAL, LATENCY_REACHED))
+    return AtWork(counts.get((AT_WORK.name, ()), 0), counts.get((AT_WORK_LIMIT.name, ()), 0), goal, reached)
 
 
 def _by_rule(added: Mapping[Any, int], shadowed: Counter[str]) -> Mapping[str, Counts]:

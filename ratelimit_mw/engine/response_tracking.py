@@ -14,6 +14,7 @@ from ratelimit_mw.core.limit import MAX_EXACT_INT
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.runtime import CALLBACK_RAISED, spawn_task
 from ratelimit_mw.core.signatures import callable_place
+from ratelimit_mw.engine.overload import Ticket
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.callables import FAILED, close_unawaited, whole_units
 from ratelimit_mw.http.policy import Policy
@@ -37,15 +38,17 @@ class ResponseInfo:
     """The response to a request, as far as it was sent.
 
     `status`: 101 for a websocket that was accepted; None if nothing was sent. `ending`: None until the response has
-    ended. Flask and Django hide disconnects, so there a client that disconnects counts as `ended`.
+    ended. Flask and Django hide disconnects, so there a client that disconnects counts as `ended`. `tickets`: of guards
+    that count the request as at work until the response starts.
     """
 
-    __slots__ = ("_fields", "ending", "status")
+    __slots__ = ("_fields", "ending", "status", "tickets")
 
     def __init__(self) -> None:
         self.status: int | None = None
         self.ending: EndReason | None = None
         self._fields: Fields = ()
+        self.tickets: list[Ticket] = []
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -59,6 +62,8 @@ class ResponseInfo:
     def started(self, status: int | None, fields: Fields) -> None:
         """Record the start of the response."""
         self.status, self._fields = status, fields
+        for ticket in self.tickets:
+            ticket.answered()
 
 
 class ResponseTracker:
@@ -83,7 +88,8 @@ class ResponseTracker:
         self.state = state
         self.response = ResponseInfo()
         self.loop = loop
-        self._on_end = list(on_end)
+        self._on_end: list[OnEnd] = []
+        self.add(on_end)
         state.ensure_extras().tracker = ref(self)
         if state.in_app:
             state.in_app = False  # the end of the response settles the request, not the end of the app
@@ -92,7 +98,9 @@ class ResponseTracker:
 
     def add(self, on_end: Iterable[OnEnd]) -> None:
         """Add callbacks of an inner middleware or endpoint limit, except those that were added before."""
-        self._on_end += [one for one in on_end if one not in self._on_end]
+        added = [one for one in on_end if one not in self._on_end]
+        self._on_end += added
+        self.response.tickets += [one for one in added if isinstance(one, Ticket)]
 
     def settle_at_end(self) -> None:
         """Settle the request when its response has ended, because the app called `settle()`."""
@@ -118,6 +126,8 @@ class ResponseTracker:
 
         The callbacks have the only strong reference to the slots of this request. So the slots are no longer renewed.
         """
+        for ticket in self.response.tickets:
+            ticket.leave()
         self._on_end = []
         if self.request is not None:
             self.request.on_end = None

@@ -44,7 +44,6 @@ with require("flask"):
 # Set on Flask's request and response. Not by `vars`, because once an object has a dict, its attributes are slower.
 _ATTRIBUTE: Final = "_ratelimit_mw"
 
-
 # These functions return the object behind a proxy of Flask. Each access through the proxy takes half a microsecond.
 _current_request: Final[Callable[[], FlaskRequest]] = request._get_current_object  # type: ignore[attr-defined]  # noqa: SLF001  # documented
 _current_globals: Final[Callable[[], Any]] = g._get_current_object  # noqa: SLF001  # the same
@@ -149,6 +148,7 @@ class Hooks:
     def _build(self, settings: Settings, before: Gate | None = None) -> Setup:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
         gate, style = Gate(settings, before=before), settings.headers
+        gate.start_guard(before)
         return Setup(gate, style, style != "none" and gate.has_short_way)
 
     def _rebuild(self, settings: Settings) -> Setup:
@@ -196,6 +196,8 @@ class Hooks:
                 response.close()
                 response = refusal
             decision = getattr(flask_request, _ATTRIBUTE)
+        if decision.tracker is not None:
+            decision.tracker.response.started(response.status_code, ())  # its last status and headers follow at its end
         state = decision.shown_state
         _add_headers(
             response, decision.fields or [] if state is None else headers(state.verdict, self._setup.style), state
@@ -269,14 +271,13 @@ class Hooks:
         if our_request.answer is not None:
             answer = partial(send_response, our_request.answer)
             return _RequestDecision(refusal=current_app.response_class.from_app(answer, environ, buffered=True))
-        if verdict is None:
-            return _RequestDecision()
-        state.record(verdict, gate)
-        if not verdict.allowed:
-            return self._refusal_decision(our_request, verdict)
-        environ["ratelimit_mw"] = state
+        if verdict is not None:
+            state.record(verdict, gate)
+            if not verdict.allowed:
+                return self._refusal_decision(our_request, verdict)
+            environ["ratelimit_mw"] = state
         tracker = None if our_request.on_end is None else self._track(our_request, state)
-        if setup.style == "none" or state.headers_claimed:
+        if verdict is None or setup.style == "none" or state.headers_claimed:
             return _RequestDecision(tracker=tracker)
         state.headers_claimed = True
         return _RequestDecision(shown_state=state, tracker=tracker)

@@ -34,7 +34,11 @@ _MAX_POLICIES: Final = 8  # policies in a field; proxies limit the size of heade
 _PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
 _BLOCKED: Final = "Requests from this client are blocked."
 SERVER_ERROR: Final = 500  # a framework's answer to an error that the app lets pass
-_STORE_DOWN_RETRY: Final = 1  # seconds; a hint, because the end of the outage is unknown
+_NO_CAPACITY_RETRY: Final = 1  # seconds; a hint, because the end of the outage is unknown
+_DETAILS_503: Final[dict[str, str]] = {
+    "denied_on_error": "Requests cannot be counted at the moment.",
+    "latency_goal": "The service is busier than it can answer in time.",
+}  # by the source of a verdict
 
 # The names of all headers that this module builds. `raw` raises KeyError for any other name. It is used where headers
 # are added to a response that an app made under ASGI: the wrapped app, or an ASGI app in `on_refused`.
@@ -250,25 +254,33 @@ def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> Header
 
 
 def refusal_response(
-    verdict: Verdict, style: HeaderStyle = "ietf", jitter: float = 0.0, outer_wait: float = 0.0
+    verdict: Verdict,
+    style: HeaderStyle = "ietf",
+    jitter: float = 0.0,
+    outer_wait: float = 0.0,
+    retry: float = _NO_CAPACITY_RETRY,
 ) -> Response:
     """Return the response to a refused request: status 429, 503 or 403.
 
-    The status is 503 if the request is denied because the store failed, 403 if the request has no key or is blocked,
-    and otherwise 429.
+    The status is 503 if the request is denied because the store failed or the app is too slow, 403 if the request has
+    no key or is blocked, and otherwise 429.
 
     `jitter`: the maximum of a random addition to `Retry-After`, in seconds. `outer_wait`: the minimum of `Retry-After`,
     in seconds. If outer limits admitted this request before an inner limit refused it, a retry has to pass the outer
     limits again. Then `outer_wait` is `RateLimitState.wait`, the time until they admit the retry. Otherwise it is 0.
+
+    `retry`: `Retry-After` if the app is too slow, in seconds.
     """
-    if verdict.source == "denied_on_error":
-        detail = "Requests cannot be counted at the moment."
+    if verdict.source in _DETAILS_503:
+        detail = _DETAILS_503[verdict.source]
+        spread = uniform(0, jitter) if jitter else 0.0  # noqa: S311  # as below
+        wait = ceil(retry + spread) if verdict.source == "latency_goal" else _NO_CAPACITY_RETRY
         status, kind, title = (
             503,
             "temporary-reduced-capacity",
             "Request cannot be satisfied due to temporary server capacity constraints",
         )
-        return problem_response(status, _PROBLEMS + kind, title, detail, (), [("Retry-After", str(_STORE_DOWN_RETRY))])
+        return problem_response(status, _PROBLEMS + kind, title, detail, (), [("Retry-After", str(wait))])
     if not verdict.decisions:  # blocked, or without a key
         detail = _BLOCKED if verdict.rule == "blocklist" else "The request lacks what identifies its client."
         return problem_response(403, "about:blank", "Forbidden", detail, (), [])

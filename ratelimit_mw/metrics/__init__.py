@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ratelimit_mw.core.errors import require
 from ratelimit_mw.core.log import warn_throttled
-from ratelimit_mw.metrics.families import BOUND_LABELS, FAMILIES, Family, Series, sample_name
+from ratelimit_mw.metrics.families import BOUND_LABELS, FAMILIES, GUARDS, Family, Series, sample_name
 from ratelimit_mw.metrics.folder import read_folder
 from ratelimit_mw.metrics.recording import STORE_CALLS
 from ratelimit_mw.metrics.registry import COUNTS, default_folder
@@ -102,7 +102,9 @@ def _metric(family: Family, by_name: Mapping[str, Mapping[tuple[str, ...], int]]
     for labels, count in sorted(by_name.get(family.name, {}).items()):
         if family.once and not count:
             continue
-        value = min(count, 1) if family.once else count
+        value: float = min(count, 1) if family.once else count
+        if family.mean:
+            value /= max(1, by_name.get(GUARDS.name, {}).get((), 0))
         made.add_metric(list(labels), value if family.unit == 1 else value / family.unit)
     metric: Metric = made
     return metric

@@ -13,7 +13,7 @@ class Family(Struct, frozen=True):
     """A metric, as it is exposed.
 
     `unit`: a cell contains whole numbers, which are divided by `unit` to expose them. `once`: the number is 1, however
-    many processes have set it.
+    many processes have set it. `mean`: the sum of all processes is divided by their number.
     """
 
     name: str
@@ -22,6 +22,7 @@ class Family(Struct, frozen=True):
     labels: tuple[str, ...] = ()
     unit: int = 1
     once: bool = False
+    mean: bool = False
 
 
 MICROSECONDS: Final = 1_000_000  # in a second
@@ -31,7 +32,7 @@ BOUND_LABELS: Final = (*(f"{bound:g}" for bound in BOUNDS), "+Inf")
 REQUESTS: Final = Family(
     "ratelimit_requests_total",
     "counter",
-    "Requests and websocket messages that met a rule, by outcome (admitted, refused) and source of the decision.",
+    "Requests and websocket messages that met a rule, by outcome (admitted, refused, shed) and source of the decision.",
     ("rule", "outcome", "source"),
 )
 REFUSALS: Final = Family(
@@ -63,6 +64,25 @@ STORE_ERRORS: Final = Family(
 WAITING: Final = Family(
     "ratelimit_waiting_requests", "gauge", "Requests that are delayed, or wait in a queue for a slot, now.", ("rule",)
 )
+AT_WORK: Final = Family("ratelimit_at_work", "gauge", "With a latency goal: requests that are at work now.")
+AT_WORK_LIMIT: Final = Family(
+    "ratelimit_at_work_limit", "gauge", "With a latency goal: how many requests may be at work now."
+)
+LATENCY_GOAL: Final = Family(
+    "ratelimit_latency_goal_seconds",
+    "gauge",
+    "The latency goal; the mean of all processes.",
+    unit=MICROSECONDS,
+    mean=True,
+)
+LATENCY_REACHED: Final = Family(
+    "ratelimit_latency_reached_seconds",
+    "gauge",
+    "The 90th percentile of the latest latencies; the mean of all processes.",
+    unit=MICROSECONDS,
+    mean=True,
+)
+GUARDS: Final = Family("ratelimit_latency_goals", "gauge", "Processes with a latency goal.")
 STORE_KEYS: Final = Family("ratelimit_store_keys", "gauge", "States that are kept in memory.")
 STORE_OPEN: Final = Family(
     "ratelimit_store_open", "gauge", "Stores that are not queried at the moment, because they failed."
@@ -86,6 +106,11 @@ FAMILIES: Final = (
     STORE_SECONDS,
     STORE_ERRORS,
     WAITING,
+    AT_WORK,
+    AT_WORK_LIMIT,
+    LATENCY_GOAL,
+    LATENCY_REACHED,
+    GUARDS,
     STORE_KEYS,
     STORE_OPEN,
     POLICY_INFO,

@@ -26,8 +26,8 @@ from ratelimit_mw.metrics.registry import COUNTS
 from ratelimit_mw.metrics.sample import SAMPLE
 
 StoreCall = Literal["take", "settle"]
+Outcome = Literal["admitted", "refused", "shed"]
 ErrorKind = Literal["timeout", "connection", "rejected", "reply"]
-OUTCOMES: Final = ("refused", "admitted")
 
 
 def count_decision(verdict: Verdict) -> None:
@@ -40,7 +40,7 @@ def count_decision(verdict: Verdict) -> None:
         if decision.allowed and not decision.delay:  # most requests
             COUNTS.count_admitted(rule)
             return
-    COUNTS.add(REQUESTS, (rule, OUTCOMES[verdict.allowed], verdict.source))
+    COUNTS.add(REQUESTS, (rule, outcome_of(verdict), verdict.source))
     if not all([decision.allowed for decision in verdict.decisions]):  # noqa: C419  # a list is faster
         pairs = list(zip(verdict.charges, verdict.decisions, strict=False))
         SAMPLE.add_shadowed(one.key for one, decision in pairs if one.role == "shadow" and not decision.allowed)
@@ -52,6 +52,13 @@ def count_decision(verdict: Verdict) -> None:
         COUNTS.add(DELAYED, (rule,))
         COUNTS.add(DELAY_SECONDS, (rule,), round(verdict.delay * MICROSECONDS))
     COUNTS.update()
+
+
+def outcome_of(verdict: Verdict) -> Outcome:
+    """Return the outcome of a decision, as metrics show it."""
+    if verdict.allowed:
+        return "admitted"
+    return "shed" if verdict.source == "latency_goal" else "refused"
 
 
 def limit_label(verdict: Verdict, index: int) -> str:

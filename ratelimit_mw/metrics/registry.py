@@ -4,9 +4,10 @@ No lock is needed to add to a cell: between reading and writing an item of a lis
 switch threads. In a build without the global lock, counts can be lost.
 """
 
+import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -17,6 +18,12 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.forks import after_fork_in_child
 from ratelimit_mw.core.log import warn, warn_throttled
 from ratelimit_mw.metrics.families import (
+    AT_WORK,
+    AT_WORK_LIMIT,
+    GUARDS,
+    LATENCY_GOAL,
+    LATENCY_REACHED,
+    MICROSECONDS,
     OTHER,
     POLICY_INFO,
     REQUESTS,
@@ -47,6 +54,21 @@ class KeepsStates(Protocol):
         """Return their number; None if they are elsewhere."""
 
 
+class CountsAtWork(Protocol):
+    """A guard that counts the requests at work."""
+
+    limit: float
+    reached: float  # seconds
+
+    @property
+    def at_work(self) -> Sized:
+        """The requests at work."""
+
+    @property
+    def goal(self) -> float:
+        """The latency goal in seconds."""
+
+
 class Registry:
     """The counts of a process, in a list or in a file of `folder`.
 
@@ -67,6 +89,7 @@ class Registry:
         self._lock = Lock()
         self._has_warned = False
         self._stores = WeakSet[KeepsStates]()
+        self._guards = WeakSet[CountsAtWork]()
         self._policies = Counter[tuple[str, ...]]()  # how many gates have settings with these labels of POLICY_INFO
         self._open_stores: set[int] = set()
         self._update_due = 0.0  # monotonic seconds
@@ -124,6 +147,10 @@ class Registry:
         """Count the states of a store in memory, as long as it exists."""
         self._stores.add(store)
 
+    def count_at_work_of(self, guard: CountsAtWork) -> None:
+        """Show what is at work, and how long it takes, as long as the guard exists."""
+        self._guards.add(guard)
+
     def update(self) -> None:
         """Set the number of states in memory and mend the file, unless that was done within the last second."""
         if monotonic() >= self._update_due:
@@ -134,6 +161,12 @@ class Registry:
     def _update(self) -> None:
         self._update_due = monotonic() + _UPDATE_INTERVAL
         self.set(STORE_KEYS, (), sum(store.count_states() or 0 for store in list(self._stores)))
+        if guards := list(self._guards):
+            self.set(GUARDS, (), len(guards))
+            self.set(AT_WORK, (), sum(len(guard.at_work) for guard in guards))
+            self.set(AT_WORK_LIMIT, (), sum(math.floor(guard.limit) for guard in guards))
+            self.set(LATENCY_GOAL, (), sum(round(guard.goal * MICROSECONDS) for guard in guards))
+            self.set(LATENCY_REACHED, (), sum(round(guard.reached * MICROSECONDS) for guard in guards))
         with self._lock:
             if self._file is None or not self._file.exists():
                 if self._file is not None:
@@ -251,6 +284,7 @@ class Registry:
             self._file.abandon()
         self.admitted.clear()
         self._stores.clear()
+        self._guards.clear()
         self.cells, self.folder, self._file = [0] * CAPACITY, None, None
         self._policies.clear()
         self._series, self._open_stores, self._has_warned, self._update_due = {}, set(), False, 0.0

@@ -18,6 +18,7 @@ from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
 from ratelimit_mw.settings.compiled import CompiledLimit, LimitSet
+from ratelimit_mw.settings.features import Priority
 from ratelimit_mw.stores.group import can_be_summed, hash_tag
 
 BLOCKLIST: Final = "blocklist"  # the rule of requests that no limit refuses, but a block
@@ -28,7 +29,8 @@ class Match:
     """The limits that apply to a request. There is one object per combination of rules.
 
     `defaults`: the limits that apply if a callable returns no valid ones. `route`: the value of the key `route`, unless
-    the framework knows the route. `denied`: the request is refused without a query of the store. `may_read_user`: a key
+    the framework knows the route. `denied`: the request is refused without a query of the store;
+    `source` is then that of the verdict. `priority`: see `engine.overload`. `may_read_user`: a key
     may read the user; also true with a callable's limits, whose keys are unknown. `messages`: the limits of each
     message, if the request is a websocket handshake. `closes`: in `messages`, a refused message closes the websocket.
     `may_delay`, `settles`, `has_slots`, `has_queue`: see `LimitSet`.
@@ -47,9 +49,11 @@ class Match:
         "may_read_user",
         "messages",
         "policies",
+        "priority",
         "route",
         "rule",
         "settles",
+        "source",
     )
 
     def __init__(
@@ -60,6 +64,8 @@ class Match:
         defaults: LimitSet | None = None,
         *,
         denied: bool = False,
+        source: Source = "store",
+        priority: Priority = "normal",
         messages: "Match | None" = None,
         closes: bool = False,
     ) -> None:
@@ -68,6 +74,8 @@ class Match:
         self.route = route
         self.defaults = defaults
         self.denied = denied
+        self.source: Source = source
+        self.priority: Priority = priority
         self.messages = messages
         self.closes = closes
         self.callables: list[RequestCallable] = list(
@@ -151,7 +159,7 @@ def make_plan(
     `only_own`: leaves out limits that other clients share, those that headers hide, and those whose key is missing.
     """
     if match.denied:
-        return _DENIED
+        return replace(_DENIED, denied_source=match.source)
     route = request.route or match.route
     context = _UserReadOnce(request) if match.may_read_user else request
     compiled_limits = original_limits = match.limits_for(context, route, results)

@@ -56,15 +56,12 @@ class RuleSet:
         self._blocked_clients: Final = ClientList("blocklist", settings.blocklist) if refuses_blocked else None
         self._safe_clients: Final = ClientList("safelist", settings.safelist) if settings.safelist else None
         rules, tiers = settings.parsed_rules(), (settings.tier, settings.default_tier)
-        app, default, preflight = (
-            LimitSet(parse_limits(field, getattr(settings, field), *tiers), name, settings, concurrent=concurrent)
-            for field, name, concurrent in (
-                ("app_limits", "app", 0),
-                ("limits", "default", settings.concurrent),
-                ("limits", "preflight", settings.concurrent),
-            )
+        default, preflight = (
+            LimitSet(parse_limits("limits", settings.limits, *tiers), name, settings, concurrent=settings.concurrent)
+            for name in ("default", "preflight")
         )
-        self._table: Final = RuleTable(rules, app, default, preflight, settings)
+        self._table: Final = RuleTable(rules, default, preflight, settings)
+        app = self._table.app_limits(0)
         self._lost_peer: Final = Match((), "unmatched", "unmatched", denied=True)
         lists = [(self._blocked_clients, BLOCKED), (self._safe_clients, NOT_LIMITED)]
         self._lists: Final = [(one.networks, way) for one, way in lists if one is not None]

@@ -1,9 +1,10 @@
 """Compiles rules, and finds the rules that apply to a request. Pure: no store, no clock, no I/O."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
+from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.http.callables import WHEN_FAILURE, evaluate_predicate, resolve_callable
 from ratelimit_mw.http.hosts import Hosts
 from ratelimit_mw.http.path_index import Leaf, PathTree
@@ -16,7 +17,9 @@ from ratelimit_mw.rules.way import NOT_LIMITED, Way, way_of
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.compiled import LimitSet
 from ratelimit_mw.settings.endpoint_limits import EndpointLimit
-from ratelimit_mw.settings.rule import Rule
+from ratelimit_mw.settings.features import SHARES, Priority, kept_percent
+from ratelimit_mw.settings.limits import parse_limits
+from ratelimit_mw.settings.rule import Rule, placed
 
 _CACHE_SIZE: Final = 1024  # combinations of rules
 _METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"))  # `OPTIONS` may be a preflight
@@ -52,11 +55,13 @@ class CompiledRule:
         "hosts",
         "is_exempt",
         "is_final",
+        "keep",
         "level",
         "limit_set",
         "methods",
         "name",
         "preflight",
+        "priority",
         "when",
     )
 
@@ -83,6 +88,8 @@ class CompiledRule:
         self._preflight_limits: LimitSet | None = None
         self.limit_set: Final = self._limit_set_in_bucket(bucket_name)
         self.preflight: Final = rule.preflight
+        self.priority: Final = rule.priority
+        self.keep: Final = rule.keep
         self.methods: Final = rule.all_methods
         self.hosts: Final = Hosts("host", rule.host) if rule.host else None
         self.when: Final = None if rule.when is None else resolve_callable(rule.when)
@@ -123,12 +130,13 @@ class RuleTable:
     `overrides`: those of the store; set before the first request.
     """
 
-    def __init__(
-        self, rules: Sequence[Rule], app: LimitSet, default: LimitSet, preflight: LimitSet, settings: Settings
-    ) -> None:
+    def __init__(self, rules: Sequence[Rule], default: LimitSet, preflight: LimitSet, settings: Settings) -> None:
         self.overrides = NO_OVERRIDES
         self.rules: Final = [CompiledRule(rule, settings) for rule in rules]  # in the trees, `exempt` comes after them
-        self._app: Final = app
+        parsed = parse_limits("app_limits", settings.app_limits, settings.tier, settings.default_tier)
+        # by the percent of their quotas that they leave to other requests
+        self.app_limits: Final = cache(lambda keep: LimitSet(parsed, "app", settings, keep=keep))
+        self._check_keep(rules, settings)
         self._default: Final = default
         self._preflight: Final = preflight
         self.messages: Final = MessageLimits(rules, settings)
@@ -147,6 +155,15 @@ class RuleTable:
             else self._received
         )
         self.combined: Final = lru_cache(maxsize=_CACHE_SIZE)(self._combine)
+
+    def _check_keep(self, rules: Sequence[Rule], settings: Settings) -> None:
+        """Raise `ConfigError` for `keep` without limits that can keep units."""
+        for place, rule in placed(rules):
+            if rule.keep is not None:
+                with error_location(place):
+                    if not settings.app_limits:
+                        raise ConfigError("keep: there are no app_limits to keep a part of", code="RL-081")
+                    self.app_limits(kept_percent(rule.keep))
 
     def allow_empty_segments(self) -> None:
         """Let `{x}` match an empty segment too."""
@@ -196,7 +213,7 @@ class RuleTable:
             and rule.matches_method_and_host(next(iter(rule.methods or ()), ""), request) is not False
             and (rule.when is None or evaluate_predicate(rule.when, request, *WHEN_FAILURE) is not False)
         ]
-        limit_sets = (self._app, *rules, self._default)
+        limit_sets = (self.app_limits(0), *rules, self._default)
         return [Match([limits], limits.name, "unmatched", self._default) for limits in limit_sets]
 
     def is_exempt(self, forms: Forms) -> bool:
@@ -288,7 +305,8 @@ class RuleTable:
         rule_indices = dict.fromkeys(index for matches, _ in form_matches for index in matches.indices)
         endpoint_rules = dict.fromkeys(rule for _, from_endpoint in form_matches for rule in from_endpoint)
         rules = [*(self.rules[index] for index in rule_indices), *endpoint_rules]
-        limit_sets = [self._app, *(rule.limit_set_for(preflight=preflight) for rule in rules)]
+        keep = max((kept_percent(rule.keep) for rule in rules), default=0)
+        limit_sets = [self.app_limits(keep), *(rule.limit_set_for(preflight=preflight) for rule in rules)]
         finals = [matches.final for matches, _ in form_matches]
         final_names = [self.rules[index].name for index in finals if index is not None]
         final_names += [rule.name for rule in endpoint_rules if rule.is_final]
@@ -299,8 +317,15 @@ class RuleTable:
         ):
             limit_sets.append(default)
         name, route = final_names[0] if final_names else default.name, rules[0].name if rules else "unmatched"
+        # a client can choose among the forms of a path, so the lowest of their priorities counts
+        priority = max((self._priority(matches.indices) for matches, _ in form_matches), key=[*SHARES].index)
         messages = None if preflight else self.messages.match_for(list(rule_indices), finals, name, route)
-        return Match(limit_sets, name, route, default, messages=messages)
+        return Match(limit_sets, name, route, default, messages=messages, priority=priority)
+
+    def _priority(self, indices: Sequence[int]) -> Priority:
+        """Return the priority of requests that these rules match."""
+        given = (self.rules[index].priority for index in indices)
+        return next((priority for priority in given if priority != "normal"), "normal")
 
 
 def applicable_rules(endpoint_rules: EndpointRules, method: str, request: Request | None) -> EndpointRules:

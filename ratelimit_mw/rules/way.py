@@ -10,6 +10,7 @@ from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.rules.overrides import NO_OVERRIDES, ActiveOverrides
 from ratelimit_mw.rules.plan import BLOCKLIST, Match, Plan, with_distinct_buckets
 from ratelimit_mw.settings.compiled import CompiledLimit
+from ratelimit_mw.settings.features import SHARES
 from ratelimit_mw.stores.group import is_plain
 
 _NO_TAG: Final = "{}"
@@ -22,10 +23,22 @@ class Way:
     `templates`: the charges of `match`, with the key that an empty tag gives. `prefix`: the bits of an IPv6 address
     that identify a client. `are_shortest`: see `ActiveOverrides.tagger`. `charges(client)`: returns the charges of a
     client; None if `client` is not an address.
-    `verdict`: that of a request without charges; None if nothing limits it.
+    `share`: of what may be at work with a latency goal, which these requests may use; 0 if the goal does not concern
+    them. `verdict`: that of a request without charges; None if nothing limits it.
     """
 
-    __slots__ = ("_is_plain", "_limits", "_tag", "_templates", "charges", "match", "policies", "rule", "verdict")
+    __slots__ = (
+        "_is_plain",
+        "_limits",
+        "_tag",
+        "_templates",
+        "charges",
+        "match",
+        "policies",
+        "rule",
+        "share",
+        "verdict",
+    )
 
     def __init__(
         self,
@@ -39,7 +52,8 @@ class Way:
         self.match: Final = match
         self.rule: Final = match.rule
         self.policies: Final = match.policies
-        self.verdict: Final = Verdict(False, (), (), match.rule) if match.denied else None
+        self.verdict: Final = Verdict(False, (), (), match.rule, match.source) if match.denied else None
+        self.share = 0.0 if match.denied else SHARES[match.priority]
         self._limits: Final[Sequence[CompiledLimit]] = match.fixed_limits or ()
         tag_of = self._limits[0].tag_of if self._limits else str
         self._tag: Final = overrides.tagger(prefix, tag_of, are_shortest=are_shortest)
@@ -76,6 +90,7 @@ class Way:
 
 
 NOT_LIMITED: Final = Way(Match((), "unmatched", "unmatched"))
+NOT_LIMITED.share = 0.0
 BLOCKED: Final = Way(Match((), BLOCKLIST, "unmatched", denied=True))
 
 

@@ -19,6 +19,7 @@ _NO_SLOTS: Final = (
     '"limits": {"concurrent": 20}, or set it in the app'
 )
 _NO_RESPONSE: Final = "the service does not see responses, so every request stays charged"
+_NO_LATENCY: Final = "the service does not see how long the app takes, so it has no effect here"
 _NO_PROXIES: Final = (
     "trusted_proxies: empty, so the service believes no proxy, and /v1/nginx, /v1/forward and /v1/envoy answer 403; "
     "list the addresses of the proxies, or 'unix:' for a unix socket"
@@ -40,6 +41,7 @@ def served_settings(settings: Settings) -> Settings:
         settle=None,
         count_status=(),
         messages=(),
+        latency_goal=0.0,
         rules=[replace(rule, settle=None, count_status=None, messages=None) for rule in rules],
     )
 
@@ -63,6 +65,8 @@ def _findings(settings: Settings, rules: list[Rule]) -> Iterator[Finding]:
         ("", settings),
         *((f"{place}.", rule) for place, rule in placed(rules)),
     ]
+    if settings.latency_goal:
+        yield Finding(f"latency_goal: {_NO_LATENCY}", code="RL-132", weakens_limits=False)
     for place, one in places:
         for option in ("settle", "count_status"):
             if getattr(one, option):

@@ -40,7 +40,8 @@ _FILES: Final = (".toml", ".json")
 _NOTATION: Final = ("limits", "app_limits", "messages")  # notation has commas, so a variable's text is not split
 _MISPLACED_OPTIONS: Final = {
     **dict.fromkeys(
-        ("path", "methods", "host", "when", "preflight", "final", "name", "cost"), "into a rule: [[rules]]"
+        ("path", "methods", "host", "when", "preflight", "final", "name", "cost", "priority", "keep"),
+        "into a rule: [[rules]]",
     ),
     **LIMIT_TABLE_OPTIONS,
 }
@@ -73,6 +74,9 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
     queue_timeout: float = 5.0  # seconds
     slot_lifetime: float = LIFETIME  # seconds
     slot_retry: float = RETRY  # seconds
+    latency_goal: float = 0.0  # seconds
+    at_work_least: int = 4
+    at_work_most: int = 500
     key: KeySpec = "user | ip"
     tier: KeySpec | None = None
     default_tier: str | None = None
@@ -116,7 +120,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
         # the problem of the key comes first, because limits and rules use it
         mistakes.run([partial(check_key, "key", self.key), self._check_limits, self._check_rules])
         check_proxies = partial(ClientIPResolver, self.trusted_proxies, self.proxy_header)
-        mistakes.run([check_proxies, *option_checks(self, _CHECKS)])
+        mistakes.run([check_proxies, *option_checks(self, _CHECKS), self._check_at_work])
         mistakes.raise_if_any()
         if self.usage_path and self.exempt and Paths("exempt", self.exempt).match(self.usage_path, normal=False):
             raise ConfigError(
@@ -322,6 +326,12 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
                 if self.for_rule(rule, "settle") is not None or self.for_rule(rule, "count_status"):
                     check_estimates(rule.resolve_limits(*self._tiers), rule.cost)
         mistakes.raise_if_any()
+
+    def _check_at_work(self) -> None:
+        if type(self.at_work_least) is type(self.at_work_most) is int and self.at_work_least > self.at_work_most:
+            raise ConfigError(
+                f"at_work_least: got {self.at_work_least}, more than at_work_most, {self.at_work_most}", code="RL-080"
+            )
 
     @property
     def _tiers(self) -> tuple[KeySpec | None, str | None]:

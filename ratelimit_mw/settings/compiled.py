@@ -19,7 +19,7 @@ from ratelimit_mw.http.callables import CallResults, RequestCallable, cost_resul
 from ratelimit_mw.http.keys import Key, KeyContext, KeySpec
 from ratelimit_mw.http.policy import Policy
 from ratelimit_mw.settings import Settings
-from ratelimit_mw.settings.features import parse_penalty, settle_policy, slot_limit_spec
+from ratelimit_mw.settings.features import keeping, parse_penalty, settle_policy, slot_limit_spec
 from ratelimit_mw.settings.limits import (
     DynamicLimits,
     LimitSelector,
@@ -146,7 +146,8 @@ class LimitSet:
     """The limits of one rule: fixed, as `fixed_limits`, or chosen for each request by tier or callable.
 
     `name`: the name in headers. `rule`: None for limits of the global settings. `bucket_name`: the name in bucket
-    keys, if it differs from `name`. `concurrent`: the number of concurrency slots; 0 without such a limit.
+    keys, if it differs from `name`. `concurrent`: the number of concurrency slots; 0 without such a limit. `keep`: the
+    percent of each quota that is left to other requests.
     `rule_names`: the names by which an override may refer to these limits; those of an endpoint begin with `@`.
 
     `callables`: all callables of the limits. `may_delay`: whether a request may be delayed. `settles`: whether a charge
@@ -163,8 +164,10 @@ class LimitSet:
         rule: Rule | None = None,
         bucket_name: str | None = None,
         concurrent: int = 0,
+        keep: int = 0,
     ) -> None:
         self.name: Final = name
+        self._keep: Final = keep
         self.bucket_name: Final = bucket_name or name
         # a slash precedes what the limits of a rule count in addition, such as messages
         own_name, bucket_rule = name.partition("/")[0], self.bucket_name.partition("/")[0]
@@ -274,7 +277,7 @@ class LimitSet:
 
     def _compile(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
         series = self._selector.name_of(specs) if isinstance(self._selector, TieredLimits) else ""
-        specs = tuple(self._taking_over(spec, f"{series}{place}") for place, spec in enumerate(specs, 1))
+        specs = tuple(self._keeping(self._taking_over(spec, f"{series}{place}")) for place, spec in enumerate(specs, 1))
         labels = [self.name if index == 0 else f"{self.name}-{index + 1}" for index in range(len(specs))]
         names = [spec.limit.name or label for spec, label in zip(specs, labels, strict=True)]
         # a callable may name a limit after a client, so metrics must not have such names
@@ -292,6 +295,12 @@ class LimitSet:
         """Return the spec with a limit that takes over units, if `on_change` says so. `place`: that in the list."""
         limit = taking_over(spec.limit, self.settings.on_change, f"{self.bucket_name}~{place}")
         return spec if limit is spec.limit else replace(spec, limit=limit)
+
+    def _keeping(self, spec: LimitSpec) -> LimitSpec:
+        if not self._keep:
+            return spec
+        cost = self.cost if spec.cost is None else spec.cost
+        return replace(spec, limit=keeping(spec.limit, self._keep, cost if isinstance(cost, int) else 1))
 
     def _compile_override(self, limit: CompiledLimit, text: str) -> Sequence[CompiledLimit]:
         """Return the limits in `text`, in place of those of this rule. Key and cost are those of `limit`.

@@ -2,12 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+from msgspec.structs import replace
 
 from ratelimit_mw.algorithms import DEFAULT
 from ratelimit_mw.algorithms.ban import Ban
+from ratelimit_mw.algorithms.bucket import BucketLimit
 from ratelimit_mw.algorithms.concurrency import MAX_SLOTS, Concurrency
 from ratelimit_mw.algorithms.notation import parse
+from ratelimit_mw.algorithms.smooth import Smooth
 from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import Limit, check_seconds
 from ratelimit_mw.core.validation import at_most, positive_seconds
@@ -18,6 +22,37 @@ PenaltySpec = str | Ban
 SettleSpec = Callable[..., Any] | str  # a callable of the request and its response; text is the name of a callable
 SettleCall = Callable[..., Any]
 StatusSpec = Sequence[int | str]
+
+Priority = Literal["critical", "normal", "low"]
+SHARES: Final[dict[Priority, float]] = {"critical": 1.0, "normal": 0.9, "low": 0.5}  # of what may be at work; falling
+
+_PERCENT: Final = re.compile(r"([1-9]\d?)%")
+
+
+def check_keep(option: str, value: object) -> None:
+    """Raise `ConfigError` unless `value` is a part of a quota, from 1% to 99%."""
+    if value is not None and (not isinstance(value, str) or _PERCENT.fullmatch(value) is None):
+        raise ConfigError(f"{option}: got {value!r}, expected text from '1%' to '99%'", code="RL-081")
+
+
+def kept_percent(value: str | None) -> int:
+    """Return the option `keep` as a whole number; 0 for None."""
+    return 0 if value is None else int(value[:-1])
+
+
+def keeping(limit: Limit, percent: int, cost: int) -> Limit:
+    """Return a limit that keeps so much of its quota for other charges. `cost`: what a charge takes at least.
+
+    Raises `ConfigError` if no charge could pass.
+    """
+    if not limit.quota:
+        return limit
+    units = -(-(limit.most if isinstance(limit, BucketLimit) else limit.quota) * percent // 100)
+    if isinstance(limit, Smooth) or units + cost > limit.most:
+        text = f"{percent}% of {limit.notation} leaves no request of this rule a chance"
+        raise ConfigError(f"keep: {text}", code="RL-081")
+    return replace(limit, keep=units)
+
 
 check_concurrent: Final = at_most(MAX_SLOTS, "slots")
 check_queue: Final = at_most(100_000, "requests")  # in one process

@@ -32,6 +32,7 @@ from ratelimit_mw.settings.rule import LimitsValue, OnMessageRefused, OnStoreErr
 
 MissingKey = Literal["shared", "deny", "exempt"]
 SpanAttributes = Literal["none", "refused", "all"]
+_MAX_AT_WORK: Final = 100_000  # requests in a process
 _MIN_SECRET_BYTES: Final = 16
 _MAX_SECRET_BYTES: Final = 64  # the longest key of BLAKE2b
 _PUBLISHED_SECRETS: Final = ("a long random text of your own",)  # from the documentation of the first release candidate
@@ -56,6 +57,11 @@ def _check_share(option: str, value: object) -> None:
         raise ConfigError(
             f"{option}: got {value!r}, expected a number above 0 and up to 1, such as 0.25", code="RL-004"
         )
+
+
+def _check_at_work(option: str, value: object) -> None:
+    if type(value) is not int or not 1 <= value <= _MAX_AT_WORK:
+        raise ConfigError(f"{option}: got {value!r}, expected a whole number from 1 to {_MAX_AT_WORK}", code="RL-004")
 
 
 def _check_secret(option: str, value: object) -> None:
@@ -103,7 +109,23 @@ class Options(TypedDict, total=False):
     slot_lifetime: Annotated[
         float, "seconds after which the slots of a killed process are free again", check_slot_lifetime
     ]
-    slot_retry: Annotated[float, "seconds in `Retry-After` when all slots are taken; an estimate", positive_seconds()]
+    slot_retry: Annotated[
+        float,
+        "seconds in `Retry-After` when all slots are taken, or for `latency_goal`; an estimate",
+        positive_seconds(),
+    ]
+    latency_goal: Annotated[
+        float,
+        "seconds in which nine of ten requests shall be answered: while more take longer, fewer are at work at once in "
+        "a process, and others get 503 before any charge; 0: no goal",
+        check_seconds,
+    ]
+    at_work_least: Annotated[
+        int, "with `latency_goal`: how many requests may be at work in a process at least", _check_at_work
+    ]
+    at_work_most: Annotated[
+        int, "with `latency_goal`: how many requests may be at work in a process at most", _check_at_work
+    ]
     key: Annotated[KeySpec, "selects the bucket, unless the limit or the rule has its own key", check_key]
     tier: Annotated[KeySpec, "a key that names the client's tier, for limits by tier", check_key]
     default_tier: Annotated[

@@ -22,10 +22,12 @@ from ratelimit_mw.http.keys import KeySpec, check_key, key_or_placeholder
 from ratelimit_mw.http.paths import Paths
 from ratelimit_mw.settings.features import (
     PenaltySpec,
+    Priority,
     SettleSpec,
     StatusSpec,
     check_concurrent,
     check_count_status,
+    check_keep,
     check_no_concurrency,
     check_penalty,
     check_queue,
@@ -161,6 +163,17 @@ class RuleOptions(EndpointLimitOptions, total=False):
         LimitsValue,
         "for messages of websockets, instead of the global limits; `[]`: no limits; cannot be combined with `exempt`",
     ]
+    priority: Annotated[
+        Priority,
+        "with `latency_goal`, the part of what may be at work that these requests may use: `critical` all of it, "
+        "`normal` 0.9, `low` half; if several rules match, that of the first other than `normal` counts",
+    ]
+    keep: Annotated[
+        str,
+        "a part of the quota of each of `app_limits`, such as `40%`, that requests of this rule leave to others; if "
+        "several rules match, the largest counts",
+        check_keep,
+    ]
     on_message_refused: Annotated[OnMessageRefused, "instead of the global one; if several rules match, `close` counts"]
 
 
@@ -193,6 +206,8 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     on_refused: Any = None
     exempt: bool = False
     messages: Any = None
+    priority: Priority = "normal"
+    keep: str | None = None
     on_message_refused: OnMessageRefused | None = None
 
     def __post_init__(self) -> None:

@@ -76,11 +76,13 @@ class FallbackStore(MemoryStore):
         bucket = stored_bucket(charge)
         refusal = self.refusals.get(bucket)
         if decision.allowed:
-            if refusal is not None and charge.cost >= refusal.charges[0].cost:  # the bucket was reset or refunded
+            if refusal is not None and _demand(charge) >= _demand(
+                refusal.charges[0]
+            ):  # the bucket was reset or refunded
                 del self.refusals[bucket]
         elif isinf(decision.retry_after):
             pass  # the cost exceeds the limit, so it exceeds the scaled limit, too
-        elif refusal is None or now >= refusal.expires_at or charge.cost <= refusal.charges[0].cost:
+        elif refusal is None or now >= refusal.expires_at or _demand(charge) <= _demand(refusal.charges[0]):
             # keep the smallest refused cost, because a refusal applies to larger costs, too
             expires_at = now + microseconds(decision.retry_after)
             self.refusals[bucket] = RememberedRefusal((charge,), (decision,), now, now, expires_at)
@@ -97,9 +99,9 @@ class FallbackStore(MemoryStore):
         refusals = {}
         for index, charge in enumerate(charges):
             refusal = self.refusals.get(stored_bucket(charge))
-            if refusal is None or charge.role != "limit" or charge.cost < refusal.charges[0].cost:
+            if refusal is None or charge.role != "limit" or _demand(charge) < _demand(refusal.charges[0]):
                 continue
-            if refusal.charges[0].limit != charge.limit:  # with `on_change`, they share a bucket
+            if refusal.charges[0].limit.notation != charge.limit.notation:  # with `on_change`, they share a bucket
                 continue
             if refusal.is_valid(now):
                 (refusals[index],) = refusal.decisions_at(now)
@@ -114,6 +116,11 @@ class FallbackStore(MemoryStore):
             elif decisions[index].allowed:
                 decisions[index] = super().peek([replace(charge, cost=0)])[0]
         return decisions
+
+
+def _demand(charge: Charge) -> int:
+    """Return the units that a bucket must have for a charge."""
+    return charge.cost + charge.limit.keep
 
 
 def _scaled_charge(charge: Charge, share: float) -> Charge:

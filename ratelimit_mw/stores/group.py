@@ -72,7 +72,10 @@ class Group:
 
 def can_be_summed(first: Charge, second: Charge) -> bool:
     """Whether two charges of one bucket can be merged."""
-    one, other = ((charge.role, charge.effective_max_delay_us, charge.limit.numbers) for charge in (first, second))
+    one, other = (
+        (charge.role, charge.effective_max_delay_us, charge.limit.numbers, charge.limit.keep)
+        for charge in (first, second)
+    )
     return one == other
 
 

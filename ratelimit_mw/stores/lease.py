@@ -230,4 +230,4 @@ class LeaseManager:
 
 
 def _can_lease(charge: Charge) -> bool:
-    return charge.lease >= charge.cost > 0 and charge.role == "limit"
+    return charge.lease >= charge.cost > 0 and charge.role == "limit" and not charge.limit.keep

@@ -18,6 +18,7 @@ from ratelimit_mw.admin.target import DescribedRequest, Target
 from ratelimit_mw.dashboard.preview import preview
 from ratelimit_mw.dashboard.reader import INTERVAL, Reader
 from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.engine.live import AtWork
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.inventory import Refusal
@@ -255,6 +256,15 @@ def test_a_process_that_cannot_reach_the_store_says_so(world: World) -> None:
     world.store.add_live([Report("one", 1, NOW + 60, text, {})])
     store = world.data()["store"]
     assert (store["state"], store["since"], store["without"]) == ("away", NOW + 30.0, 7.0)
+
+
+def test_requests_at_work_are_those_of_all_processes(world: World) -> None:
+    """With a latency goal; what is reached is that of the slowest process."""
+    for process, reached in (("one", 0.2), ("two", 0.4)):
+        text = json.encode(info(process, NOW + 60, at_work=AtWork(5, 60, 0.25, reached)))
+        world.store.add_live([Report(process, 1, NOW + 60, text, {})])
+
+    assert world.data()["at_work"] == {"now": 10, "limit": 120, "goal": 0.25, "reached": 0.4}
 
 
 def test_changes_are_made_and_undone(world: World) -> None:

@@ -39,4 +39,4 @@ def test_a_missing_program_is_named(program: str, tmp_path: Path) -> None:
 def test_an_unknown_scenario_is_an_error_that_names_the_others(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "benchmarks.instructions", "list")
     assert done.returncode == 2
-    assert "there is no list; there are asgi, asgi-3, " in done.stderr
+    assert "there is no list; there are asgi, asgi-goal, asgi-3, " in done.stderr

@@ -125,7 +125,7 @@ function stepButton(step) {
 }
 
 function showTiles() {
-  const { store, series, yesterday, limited, waiting } = data;
+  const { store, series, yesterday, limited, waiting, at_work: work } = data;
   const rows = series.slice(-RECENT - SETTLING, -SETTLING || undefined);
   const [admitted, refused] = [sum(rows, 1) / RECENT, sum(rows, 2) / RECENT];
   const isAway = store.state !== "ok";
@@ -138,6 +138,7 @@ function showTiles() {
     [`decided without ${store.kind}`, number(store.without ?? null), "/s", store.without ? "counted in each process" : "", store.without > 0],
     ["waiting", number(queue.reduce((total, one) => total + one.waiting, 0)), "", queue.length ? `in the queue of ${queue.map((one) => one.rule).join(", ")}` : ""],
   ];
+  if (work) tiles.push(["at work", number(work.now), `of ${number(work.limit)}`, `9 of 10 answered in ${milliseconds(work.reached)} ms, goal ${milliseconds(work.goal)} ms`, work.reached > work.goal]);
   showRows($("tiles"), tiles, ([name]) => name, ([name, value, unit, note, isBad]) =>
     el("div", { class: "tile" }, el("span", { class: "name" }, name), el("b", { class: isBad ? "bad-text" : null }, value, el("small", {}, ` ${unit}`)), el("span", { class: "note" }, note)));
   setText($("admitted"), `${number(admitted)}/s`);

@@ -1,5 +1,5 @@
 -- Defines what algorithms and drivers share. A script is a codec (decode, decision and reply), this head, takeover.lua,
--- bucket.lua, closed.lua, the algorithms and a driver. The driver is the entry script, take.lua, settle.lua or refusing.lua: it calls the
+-- bucket.lua, closed.lua, the algorithms, keep.lua and a driver. The driver is the entry script, take.lua, settle.lua or refusing.lua: it calls the
 -- algorithms and returns the reply.
 --
 -- A decision is eight values, always in this order: allowed, limit, remaining, retry_after, next_after, reset_after,
@@ -24,6 +24,17 @@ local CHARGES = args[3] + 4 -- position of the first charge
 -- which follows below, replaces the mark with its function. The files of other algorithms define nothing.
 local decide = {}
 for c = CHARGES, #args, 11 do decide[args[c]] = true end
+local keeping -- only with limits that keep units, see keep.lua: their names
+for name in pairs(decide) do
+  if string.find(name, "%+%d+$") then
+    keeping = keeping or {}
+    keeping[#keeping + 1] = name
+  end
+end
+for _, name in ipairs(keeping or {}) do
+  decide[name] = nil
+  decide[string.match(name, "^(.*)%+")] = true
+end
 -- Only with limits that take over units, see takeover.lua: their names, and what each algorithm defines for them.
 local takes_over, counting, scale_up
 for name in pairs(decide) do

@@ -49,7 +49,7 @@ def script(driver: Driver, codec: Codec) -> Script:
     parts = (f"codec_{codec}", "head", "takeover", "bucket", "closed")
     names = [f"stores/redis/{part}" for part in parts]
     names += [f"algorithms/{name}" for name in SCRIPTED]
-    text = "\n".join(read_lua(name) for name in [*names, f"stores/redis/{driver}"])
+    text = "\n".join(read_lua(name) for name in [*names, "stores/redis/keep", f"stores/redis/{driver}"])
     # Redis prescribes SHA-1; the digest is a name, not a secret
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
@@ -83,7 +83,10 @@ def encode_group(codec: Codec, charges: Sequence[Charge], now: int = 0) -> bytes
         limit = charge.limit
         # the same as charge.effective_max_delay_us, but without calling a property in the common case
         max_delay = limit.effective_max_delay_us if charge.max_delay is None else charge.effective_max_delay_us
-        parts.append(_cached_charge(codec, _script_of(limit, now), charge.role, count, charge.cost, max_delay))
+        algorithm, numbers = _script_of(limit, now)
+        if limit.keep:
+            algorithm = f"{algorithm}+{limit.keep}"  # see keep.lua
+        parts.append(_cached_charge(codec, (algorithm, numbers), charge.role, count, charge.cost, max_delay))
     return _SEPARATORS[codec].join(parts)
 
 

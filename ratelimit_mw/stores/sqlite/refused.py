@@ -34,8 +34,8 @@ _MINUTE: Final = 60  # seconds
 _KEYS: Final = f"SELECT key FROM {STATES} WHERE key > ? ORDER BY key LIMIT ?"
 _ADD: Final = "INSERT INTO refused VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET refusals = refusals + excluded.refusals"
 _TRIM: Final = (
-    "DELETE FROM refused WHERE minute = ?1 AND key NOT IN "
-    "(SELECT key FROM refused WHERE minute = ?1 ORDER BY refusals DESC LIMIT ?2)"
+    "DELETE FROM refused WHERE minute = ? AND key NOT IN "
+    "(SELECT key FROM refused WHERE minute = ? ORDER BY refusals DESC LIMIT ?)"
 )
 _APPEND: Final = "INSERT INTO refusals (key, limit_text, at, wait) VALUES (?, ?, ?, ?)"
 _CUT: Final = "DELETE FROM refusals WHERE number <= (SELECT max(number) FROM refusals) - ? OR at < ?"
@@ -70,7 +70,7 @@ def add_refused(connection: Connection, added: tuple[Mapping[str, int], Sequence
     minute = int(now // _MINUTE)
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany(_ADD, [(minute, _bytes(key), number) for key, number in counts.items()])
-    connection.execute(_TRIM, (minute, KEPT_CLIENTS))
+    connection.execute(_TRIM, (minute, minute, KEPT_CLIENTS))
     connection.execute("DELETE FROM refused WHERE minute < ?", (minute - KEPT_SECONDS // _MINUTE,))
     for one in latest:
         added_row = connection.execute(_APPEND, (_bytes(one.key), one.limit, one.at, one.retry_after))

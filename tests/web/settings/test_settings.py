@@ -100,6 +100,10 @@ SETTING_ROWS: list[tuple[str, Any, str]] = [  # the setting, its value, the mess
     ),
     ("on_message_refused", "shut", f"on_message_refused: {found('shut', CLOSE_OR_DROP)}"),
     ("on_message_refused", None, f"on_message_refused: {found(None, CLOSE_OR_DROP)}"),
+    ("latency_goal", -1, "latency_goal: got -1, expected a finite number of seconds, 0 or more"),
+    ("at_work_least", 0, "at_work_least: got 0, expected a whole number from 1 to 100000"),
+    ("at_work_least", 501, "at_work_least: got 501, more than at_work_most, 500"),
+    ("at_work_most", 100_001, "at_work_most: got 100001, expected a whole number from 1 to 100000"),
     ("key", "ipp", f"key: got 'ipp', did you mean 'ip'?; expected {KEYS}"),
     ("key", "IP", f"key: got 'IP', did you mean 'ip'?; expected {KEYS}"),
     ("key", "remote_addr", f"key: got 'remote_addr', did you mean 'ip'?; expected {KEYS}"),
@@ -175,11 +179,11 @@ def test_the_error_for_a_wrong_setting_names_place_and_valid_values(name: str, v
 def test_the_error_for_an_unknown_setting_suggests_a_name_or_place() -> None:
     words = (
         "limits, app_limits, messages, on_message_refused, rules, concurrent, queue, queue_timeout, slot_lifetime, "
-        "slot_retry, key, tier, default_tier, settle, count_status, penalty, store, trusted_proxies, proxy_header, "
-        "ipv6_prefix, exempt, usage_path, safelist, blocklist, ignore_case, on_store_error, local_share, "
-        "store_timeout, max_waiting, headers, on_refused, on_decision, on_store_event, refresh, reload, "
-        "remember_refused, metrics, metrics_folder, span_attributes, jitter, shadow, on_change, missing_key, "
-        "key_secret, plain_keys, strict, enabled"
+        "slot_retry, latency_goal, at_work_least, at_work_most, key, tier, default_tier, settle, count_status, "
+        "penalty, store, trusted_proxies, proxy_header, ipv6_prefix, exempt, usage_path, safelist, blocklist, "
+        "ignore_case, on_store_error, local_share, store_timeout, max_waiting, headers, on_refused, on_decision, "
+        "on_store_event, refresh, reload, remember_refused, metrics, metrics_folder, span_attributes, "
+        "jitter, shadow, on_change, missing_key, key_secret, plain_keys, strict, enabled"
     )
     nine = {"limits": "9/hour"}
     assert message_of(**nine, trusted_proxy=1) == "unknown setting `trusted_proxy`: did you mean `trusted_proxies`?"

@@ -57,6 +57,8 @@ ROWS: list[tuple[dict[str, Any], str]] = [  # a rule, the message after its plac
     ({"path": "/a", "exempt": "yes"}, f".exempt: {found('yes', BOOL)}"),
     ({**NONE, "path": "/a", "on_store_error": "alow"}, f".on_store_error: {found('alow', MODES)}"),
     ({**NONE, "path": "/a", "on_message_refused": 5}, f".on_message_refused: {found(5, CLOSE_OR_DROP)}"),
+    ({**NONE, "path": "/a", "keep": 40}, ".keep: got 40, expected text from '1%' to '99%'"),
+    ({**NONE, "path": "/a", "priority": "high"}, f".priority: {found('high', 'one of critical, normal, low')}"),
     ({**NONE, "path": "/a", "messages": "10/mfoo"}, f".messages: '10/mfoo': unknown period 'mfoo' {PERIODS}"),
     (
         {"path": "/a", "exempt": True, "messages": "1/second"},

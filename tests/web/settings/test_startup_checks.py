@@ -257,6 +257,7 @@ def no_slots(words: str, them: str) -> str:
         ({"rules": [{"path": "/", "concurrent": 1, "queue_timeout": 2}]},
          ["rule root: its queue_timeout has no effect without a queue; set queue, or remove it"]),
         ({"queue": 3, "rules": [{"path": "/", "concurrent": 1, "queue_timeout": 2}]}, []),
+        ({"slot_retry": 2, "latency_goal": 0.25}, []),
         ({"queue": 0, "queue_timeout": 5, "slot_lifetime": 15, "slot_retry": 1}, []),  # the defaults
     ],
 )  # fmt: skip
