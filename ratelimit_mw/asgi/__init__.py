@@ -29,7 +29,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.runtime import in_event_loop
 from ratelimit_mw.core.signatures import ADD_THE_CLASS, check_app
 from ratelimit_mw.core.validation import check_arguments
-from ratelimit_mw.core.verdict import RateLimited, Verdict
+from ratelimit_mw.core.verdict import RateLimited, Verdict, refusal_in
 from ratelimit_mw.engine.entrance import enter_asgi
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.overload import OverloadGuard
@@ -237,8 +237,8 @@ class RateLimitMiddleware:
             scope[STATE_KEY] = state
         try:
             await self.app(scope, receive, send)
-        except RateLimited as error:
-            await self._refuse(error, setup, state, scope, receive, send)
+        except (RateLimited, ExceptionGroup) as error:
+            await self._refuse(refusal_in(error), setup, state, scope, receive, send)
         finally:
             in_app, state.in_app = state.in_app, False  # app_returned(), inlined
             if in_app and state.extras is not None:
@@ -316,8 +316,8 @@ class RateLimitMiddleware:
             receive, send = await with_messages(request, gate, state, receive, send)
         try:
             await app(_scope_with_state(scope, state), receive, send)
-        except RateLimited as error:
-            await self._refuse(error, setup, state, scope, receive, send)
+        except (RateLimited, ExceptionGroup) as error:
+            await self._refuse(refusal_in(error), setup, state, scope, receive, send)
         finally:
             state.app_returned()
 

@@ -216,3 +216,16 @@ class RateLimited(RateLimitError):
 
 class RefusedCharge(RateLimited):
     """A refused charge of an app's own limits, see `RateLimitState.charge`. The integrations respond to it."""
+
+
+def refusal_in(error: "RateLimited | ExceptionGroup[Exception]") -> RateLimited:
+    """Return the refusal that an app raised. In a group, as of a framework's tasks, it is the only error.
+
+    Raises any other group.
+    """
+    inner: Exception = error
+    while isinstance(inner, ExceptionGroup) and len(inner.exceptions) == 1:
+        inner = inner.exceptions[0]
+    if not isinstance(inner, RateLimited):
+        raise error
+    return inner

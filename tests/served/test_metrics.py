@@ -121,6 +121,8 @@ def test_scrape_counts_each_request_once_in_each_scenario(stand: Stand, tmp_path
 
 def outcomes(step: Step, answer: Answer) -> list[str]:
     """Return the outcome that a client saw of a request that matched a rule; nothing for other requests."""
+    if step.usage is not None:
+        return []
     if answer.status in REFUSED:
         return ["refused"]
     return ["admitted"] if step.source or step.status in REFUSED else []

@@ -20,8 +20,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from werkzeug.test import Client
 
-from ratelimit_mw import MemoryStore, asgi, wsgi
+from ratelimit_mw import MemoryStore, RateLimited, Verdict, asgi, wsgi
 from ratelimit_mw.testing import Clock
+from web.asgi_talk import HTTP, talk
 from web.django_site import asgi_site, wsgi_site
 
 SETTINGS: dict[str, Any] = {"limits": "2/minute", "rules": [{"path": "/free", "exempt": True}]}
@@ -148,6 +149,16 @@ def charging_quart() -> Any:
     return app
 
 
+async def charging_in_tasks(scope: Any, receive: Any, send: Any) -> None:
+    async def charge() -> None:
+        await scope["ratelimit_mw"].charge("2/hour", key="a")
+        await PlainTextResponse("hello")(scope, receive, send)
+
+    async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+        inner.create_task(charge())
+        outer.create_task(asyncio.sleep(0))
+
+
 async def charge_in_starlette(request: Any) -> Any:
     await request.scope["ratelimit_mw"].charge("2/hour", key="a")
     return PlainTextResponse("hello")
@@ -186,6 +197,7 @@ def charging_falcon(app: Any, resource: Any) -> Any:
 
 
 CHARGING_ASGI: dict[str, Callable[[], Any]] = {
+    "tasks": lambda: charging_in_tasks,
     "litestar": charging_litestar,
     "quart": charging_quart,
     "falcon": lambda: charging_falcon(falcon.asgi.App(), AsyncCharge()),
@@ -220,6 +232,15 @@ def test_a_refused_charge_is_a_429_in_asgi_frameworks_that_make_a_500_of_errors(
 
     assert asyncio.run(talk()) == REFUSED_THIRD
     gc.collect()  # here, where a warning of the file is ignored
+
+
+def test_a_group_with_another_error_than_a_refused_charge_is_raised() -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        raise ExceptionGroup("of tasks", [RateLimited(Verdict(False, (), (), "charge")), OSError()])
+
+    app = asgi.RateLimitMiddleware(failing, limits="9/minute")
+    with pytest.raises(ExceptionGroup, match="of tasks"):
+        talk(app, HTTP)
 
 
 @styles

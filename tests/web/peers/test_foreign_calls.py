@@ -336,7 +336,7 @@ UNREAD = [
 
 @pytest.fixture
 def _without_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for peer in ("flask_limiter", "django_ratelimit"):
+    for peer in ("flask_limiter", "django_ratelimit", "slowapi"):
         monkeypatch.delitem(sys.modules, peer, raising=False)
 
 
