@@ -1,54 +1,74 @@
 /* Ranks what the search of these pages finds. Sphinx puts it into language_data.js (`html_search_scorer`).
  *
- * First the pages whose title and index entries have most words of the query, then the others. Last, what the maintainers
- * and the log need: messages, changes, figures, docstrings.
+ * First come pages whose title and index entries have words of the query that few others have. Last comes what maintainers
+ * need, or a log line leads to: messages, changes, figures, docstrings.
  */
 
-const LAST = [
-  "changelog",
-  "explanation/architecture",
-  "explanation/asked-less",
-  "explanation/faults",
-  "reference/conformance",
-  "reference/messages",
-  "reference/python",
-];
+{
+  const LAST = [
+    "changelog",
+    "explanation/architecture",
+    "explanation/asked-less",
+    "explanation/faults",
+    "explanation/promises",
+    "reference/conformance",
+    "reference/messages",
+    "reference/python",
+  ];
 
-const stems = (text) => {
-  const stemmer = new Stemmer();
-  const words = text.toLowerCase().split(/[^\p{Letter}\p{Number}_]+/u);
-  return new Set(words.filter((word) => word).map((word) => stemmer.stemWord(word)));
-};
+  const wordsOf = (text) => text.split(/[^\p{Letter}\p{Number}_]+/u).filter((word) => word);
 
-// The part of the query's words that the title and the index entries of a page have, from 0 to 1.
-const shareInNames = (page) => {
-  const { docnames, indexentries, titles } = Search._index;
-  const number = docnames.indexOf(page);
-  const entries = Object.entries(indexentries).filter(([, places]) => places.some(([file]) => file === number));
-  const names = stems([titles[number], ...entries.map(([entry]) => entry)].join(" "));
-  const asked = [...stems(new URLSearchParams(location.search).get("q"))];
-  return asked.filter((word) => names.has(word)).length / asked.length;
-};
+  const stemsOf = (text) => {
+    const stemmer = new Stemmer();
+    return new Set(wordsOf(text.toLowerCase()).map((word) => stemmer.stemWord(word)));
+  };
 
-var Scorer = {
-  objNameMatch: 11,
-  objPartialMatch: 6,
-  objPrio: { 0: 15, 1: 5, 2: -5 },
-  objPrioDefault: 0,
-  title: 15,
-  partialTitle: 7,
-  term: 5,
-  partialTerm: 2,
-  score: ([page, , , , score, , kind]) => {
-    if (LAST.includes(page) || kind === "object") return score - 1000;
-    return score + 100 * shareInNames(page);
-  },
-};
+  let names = null; // of each page: the stems of its title and its index entries
 
-// The words of a query, without those that no page has: Sphinx would find nothing with them.
-var splitQuery = (query) => {
-  const words = query.split(/[^\p{Letter}\p{Number}_]+/u).filter((word) => word);
-  const known = Object.keys(Search._index.terms).join(" ");
-  const kept = words.filter((word) => [...stems(word)].every((stem) => known.includes(stem)));
-  return kept.length ? kept : words;
-};
+  const namesOf = (page) => {
+    const { docnames, indexentries, titles } = Search._index;
+    if (!names) {
+      const texts = titles.slice();
+      for (const [entry, places] of Object.entries(indexentries)) {
+        for (const [file, anchor] of places) if (!anchor) texts[file] += ` ${entry}`;
+      }
+      names = new Map(docnames.map((name, file) => [name, LAST.includes(name) ? new Set() : stemsOf(texts[file])]));
+    }
+    return names.get(page);
+  };
+
+  // The words of the query that a page has in its names, each by how few pages have it.
+  const scoreOfNames = (page) => {
+    const asked = [...stemsOf(new URLSearchParams(location.search).get("q"))];
+    const found = asked.filter((word) => namesOf(page).has(word));
+    const pages = (word) => [...names.values()].filter((stems) => stems.has(word)).length;
+    return found.reduce((sum, word) => sum + 60 / pages(word), 0);
+  };
+
+  var Scorer = {
+    objNameMatch: 11,
+    objPartialMatch: 6,
+    objPrio: { 0: 15, 1: 5, 2: -5 },
+    objPrioDefault: 0,
+    title: 15,
+    partialTitle: 7,
+    term: 5,
+    partialTerm: 2,
+    score: ([page, , , , score, , kind]) =>
+      LAST.includes(page) || kind === "object" ? score - 1000 : score + scoreOfNames(page),
+  };
+
+  // The pages that have at least half of the words: Sphinx itself finds only those that have all.
+  const withAllWords = Search.performTermsSearch;
+  Search.performTermsSearch = (words, excluded) => {
+    const found = new Map();
+    for (const word of words) {
+      for (const result of withAllWords(new Set([word]), excluded)) {
+        const [known, count] = found.get(result[0]) ?? [result, 0];
+        if (count) known[4] += result[4];
+        found.set(result[0], [known, count + 1]);
+      }
+    }
+    return [...found.values()].filter(([, count]) => count >= words.size / 2).map(([result]) => result);
+  };
+}
