@@ -55,6 +55,7 @@ class SearchWords(SphinxTransform):
     default_priority = 400  # before Sphinx collects the entries
 
     def apply(self, **_: object) -> None:
+        """Sphinx calls it with each page."""
         words = self.config.search_words.get(self.env.docname, ())
         keywords = ", ".join(sorted({word for entry in words for word in re.findall(r"\w+", entry)}))
         entries = [("single", entry, "", "main", None) for entry in words]
