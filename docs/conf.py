@@ -1,10 +1,15 @@
 """Sphinx: `tox -e docs`. The build and the pages need no network."""
 
 import re
+import tomllib
+from pathlib import Path
 from typing import Any, ClassVar
 
+from docutils import nodes
 from pygments.lexers import LuaLexer, TextLexer
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
 
 project = "ratelimit_mw"
 author = "The ratelimit_mw authors"
@@ -17,6 +22,8 @@ html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css", "twins.css"]
 html_js_files = ["tables.js"]
+html_search_scorer = str(Path(__file__).with_name("search.js"))
+search_words = tomllib.loads(Path(__file__).with_name("search.toml").read_text("utf-8"))
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 copybutton_exclude = ".linenos, .gp, .go"  # prompts and outputs of a session are not copied
@@ -42,6 +49,19 @@ class Lua51(LuaLexer):
     tokens: ClassVar[dict[str, Any]] = {"base": [rule for rule in LuaLexer.tokens["base"] if "<.+?>" not in str(rule)]}
 
 
+class SearchWords(SphinxTransform):
+    """Adds the index entries of a page in search.toml, and their words as keywords, which the search reads."""
+
+    default_priority = 400  # before Sphinx collects the entries
+
+    def apply(self, **_: object) -> None:
+        """Sphinx calls it with each page."""
+        words = self.config.search_words.get(self.env.docname, ())
+        keywords = ", ".join(sorted({word for entry in words for word in re.findall(r"\w+", entry)}))
+        entries = [("single", entry, "", "main", None) for entry in words]
+        self.document.insert(0, [nodes.meta(name="keywords", content=keywords), addnodes.index(entries=entries)])
+
+
 def add_diagrams(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:  # noqa: ARG001
     """Load mermaid, which is large, only on pages with a diagram."""
     if "highlight-mermaid" in context.get("body", ""):
@@ -51,6 +71,8 @@ def add_diagrams(app: Sphinx, page: str, template: str, context: dict[str, Any],
 
 def setup(app: Sphinx) -> None:
     """Sphinx calls it when it starts."""
+    app.add_config_value("search_words", {}, "env", types=(dict,))
+    app.add_transform(SearchWords)
     app.add_lexer("lua", Lua51)
     app.connect("autodoc-process-docstring", escape_docstring)
     app.add_lexer("mermaid", TextLexer)

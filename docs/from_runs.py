@@ -232,14 +232,11 @@ _BARS: Final = {  # title of a group: what is drawn, its row and which of its ti
 
 
 def table(found: dict[str, Any]) -> str:
-    """The answers of each library, one row for each question."""
-    names = list(found["versions"])
-    lines = [
-        f"| measured {found['date']} | " + " | ".join(f"{name} {found['versions'][name]}" for name in names) + " |"
-    ]
-    lines.append("|---" * (len(names) + 1) + "|")
-    for question, answers in found["answers"].items():
-        lines.append(f"| {question} | " + " | ".join(answers[name] for name in names) + " |")
+    """The answers of each library, one row for each library: few columns, so that none is cut on a narrow page."""
+    questions = found["answers"]
+    lines = [f"| {found['date']} | {' | '.join(questions)} |", "|---" * (len(questions) + 1) + "|"]
+    for name, version in found["versions"].items():
+        lines.append(f"| {name} {version} | {' | '.join(answers[name] for answers in questions.values())} |")
     return "\n".join(lines) + "\n"
 
 
@@ -276,6 +273,8 @@ def terminal(output: str) -> str:
     style = (
         "text { font: 13px ui-monospace, Menlo, Consolas, monospace; fill: #e6edf3; white-space: pre }"
         " .page { fill: #0d1117 } .bar { fill: #30363d } .refused { fill: #f0914a } .admitted { fill: #7ee2a8 }"
+        " @media (prefers-color-scheme: light) { text { fill: #1f2328 } .page { fill: #f6f8fa } .bar { fill: #d0d7de }"
+        " .refused { fill: #b35900 } .admitted { fill: #1a7f37 } }"
     )
     height = 50 + 19 * len(lines)
     parts = [f'<rect class="page" width="600" height="{height}" rx="8"/>']

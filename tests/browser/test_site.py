@@ -5,11 +5,13 @@ The pages are served on loopback and request nothing from other hosts. Screensho
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.parse import quote
 
 import pytest
 
@@ -17,6 +19,7 @@ from browser.devtools import Page, browser
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "docs/_build/screenshots"
+QUESTIONS = tomllib.loads((Path(__file__).parent / "questions.toml").read_text("utf-8"))
 WIDTHS = [390, 1300]
 NAMES = sorted(
     str(path.relative_to(ROOT / "docs").with_suffix(""))
@@ -118,6 +121,19 @@ def test_the_search_finds_a_page(page: Page, site: str, width: int) -> None:
     page.until("document.querySelectorAll('#search-results li').length > 2")
     assert "Stop password guessing" in page.value("document.querySelector('#search-results').innerText")
     keep(page, "search", width)
+
+
+def test_the_search_finds_the_page_that_answers(page: Page, site: str) -> None:
+    links = "[...document.querySelectorAll('#search-results li > a')].map((one) => one.getAttribute('href'))"
+    missed = {}
+    for question, answer in QUESTIONS.items():
+        look(page, site, "search", 1300, f"?q={quote(question)}")
+        page.until("document.querySelector('.search-summary')?.innerText")  # when all results are listed
+        first = page.value(f"{links}.slice(0, 3)")
+        if answer not in [link.partition(".html")[0] for link in first]:
+            missed[question] = first
+    assert len(QUESTIONS) == 50
+    assert missed == {}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
