@@ -5,7 +5,7 @@ import os
 from hypothesis import HealthCheck, Phase, settings
 
 # derandomize is explicit, because Hypothesis would turn it on in a CI.
-settings.register_profile("quick", max_examples=50, deadline=None, derandomize=False)
+settings.register_profile("quick", max_examples=30, deadline=None, derandomize=False)
 settings.register_profile("few", settings.get_profile("quick"), max_examples=10)
 settings.register_profile("proof", settings.get_profile("quick"), max_examples=2000)
 # a planted defect must only be found: looking for the simplest example would take most of the time

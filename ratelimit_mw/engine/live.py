@@ -4,11 +4,13 @@ There is one reporter in a process, which reports to the store of the gate that 
 the process. A store that cannot keep them is replaced by a file in `metrics_folder`, or else by this process's memory.
 """
 
+import asyncio
 import os
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 from threading import Lock
@@ -44,6 +46,7 @@ from ratelimit_mw.stores.url import open_store
 _DELAY: Final = 0.02  # seconds after the end of a second, in which its last requests are counted
 _KEPT_REPORTS: Final = 60  # reports that are sent again when the store is back
 _PER_CALL: Final = 10  # reports in one call
+_PATIENCE, _PAUSE = 100, 0.01  # at the end, pauses of so many seconds for a call that is under way
 _LATE: Final = 2.0  # seconds; an older report is of requests since the first one in it
 _FILE: Final = "live.db"  # in `metrics_folder`
 _FILE_TIMEOUT: Final = 1.0  # seconds; no request waits for this file
@@ -130,6 +133,7 @@ class LiveReporter:
         self._away: float | None = None
         self._before: Mapping[Any, int] = {}
         self._unsent: deque[Report] = deque(maxlen=_KEPT_REPORTS)
+        self._calls = 0  # of the store that are under way
         self._has_ended = False
         self._calls_at_exit = False
 
@@ -172,7 +176,8 @@ class LiveReporter:
             return False
         for reports in self._next_reports():
             try:
-                board.live_keeper.add_live(reports)
+                with self._call():
+                    board.live_keeper.add_live(reports)
             except Exception as error:  # noqa: BLE001  # no request waits for this
                 return self._failed(error)
             self._sent(reports)
@@ -185,23 +190,43 @@ class LiveReporter:
             return False
         for reports in self._next_reports():
             try:
-                await board.async_live_keeper.aadd_live(reports)
+                with self._call():
+                    await board.async_live_keeper.aadd_live(reports)
             except Exception as error:  # noqa: BLE001  # no request waits for this
                 return self._failed(error)
             self._sent(reports)
         return not self._has_ended
 
     def end(self) -> None:
-        """Report for the last time."""
+        """Report for the last time, after the report that is under way: the store would count that again later."""
         self._has_ended = True
+        for _ in range(_PATIENCE):
+            if not self._calls:
+                break
+            time.sleep(_PAUSE)
         if self._number:
             self.flush()
 
     async def aend(self) -> None:
         """Do the same under asyncio."""
         self._has_ended = True
+        for _ in range(_PATIENCE):
+            if not self._calls:
+                break
+            await asyncio.sleep(_PAUSE)
         if self._number:
             await self.aflush()
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """Count a call of the store as under way."""
+        with self._lock:
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
 
     def _wait(self) -> float:
         """Return the seconds until just after the end of this second."""

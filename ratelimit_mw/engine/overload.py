@@ -13,10 +13,10 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
-from threading import Lock
 from typing import Final
 
 from ratelimit_mw.core.log import warn_throttled
+from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _START: Final = 60  # requests; from 20, the first minute at 0.7 of the capacity refused some
 _WINDOW: Final = 0.1  # seconds
@@ -93,7 +93,7 @@ class OverloadGuard:
         self._began = clock()  # the window
         self._ends = self._began + _WINDOW
         self._starved = 0  # windows
-        self._updating: Final = Lock()
+        self._updating: Final = fork_safe_lock()
 
     def enter(self, share: float) -> int | None:
         """Count a request as at work, and return its number; None if there is no room.

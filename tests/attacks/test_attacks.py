@@ -19,7 +19,7 @@ from web_servers import serve_uvicorn, serve_uwsgi
 pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
 
-STANDS = [("memory", "h11"), ("redis", "h11"), ("memory", "httptools")]  # the store, and uvicorn's parser
+STANDS = [("redis", "h11"), ("memory", "httptools")]  # the store, and uvicorn's parser
 
 BY_HTTPTOOLS = {
     "a whole URL as the path": (200, 200, 200, 429, 404, 429),  # httptools reads the path out of the URL

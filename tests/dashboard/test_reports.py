@@ -201,6 +201,43 @@ def test_a_process_that_ends_takes_itself_away(process: Process) -> None:
     assert process.seconds() == {1_800_000_000: {"login": (1, 0, 0)}, 1_800_000_001: {"login": (1, 0, 0)}}
 
 
+class SlowBoard(Board):
+    """A board whose first call, under asyncio, writes when `go` is set."""
+
+    go: asyncio.Event
+
+    @property
+    def async_live_keeper(self) -> Any:
+        return self
+
+    async def aadd_live(self, reports: Sequence[Report]) -> None:
+        if not self.calls:
+            self.calls.append([])
+            await self.go.wait()
+        self.add_live(reports)
+
+
+def test_a_report_under_way_at_the_end_is_counted_once() -> None:
+    """The last report removes the process from the store, which would count an earlier one again after it."""
+    process = Process()
+    process.board = board = SlowBoard()
+    process.reporter.use(board, "c45ec6ea", is_async=True)
+
+    async def run() -> None:
+        board.go = asyncio.Event()
+        count_decision(Verdict(True, (), (), "search"))
+        process.now += 1.0
+        first = asyncio.create_task(process.reporter.aflush())
+        await asyncio.sleep(0)
+        last = asyncio.create_task(process.reporter.aend())
+        await asyncio.sleep(0.05)
+        board.go.set()
+        await asyncio.gather(first, last)
+
+    asyncio.run(run())
+    assert sum(counts[0] for row in process.seconds().values() for counts in row.values()) == 1
+
+
 def test_a_child_reports_what_it_counts_itself(process: Process) -> None:
     process.tick()
     before = process.reporter._id  # as a fork does

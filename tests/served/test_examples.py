@@ -18,6 +18,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from profiles import PROOF
 from redis_servers import RedisServer
 from web_servers import WebServer, serve_gunicorn, serve_uvicorn, serve_waitress
 
@@ -50,7 +51,7 @@ STRICTER = {
 }
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis"] if PROOF else ["redis"])
 def redis(request: pytest.FixtureRequest) -> RedisServer | None:
     """An empty server, or None for a test with the store in memory."""
     if request.param == "memory":

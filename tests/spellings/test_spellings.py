@@ -10,7 +10,7 @@ from spellings.targets import filled, random_targets, seeds, written
 pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
 PARTS = 20 if PROOF else 1  # the run is split, so that several processes share it
-STEP = 1 if PROOF else 4  # each framework gets every fourth of the named spellings
+STEP = 1 if PROOF else 8  # each framework gets every eighth of the named spellings
 RANDOM = 100_000 // PARTS if PROOF else 300  # targets for each framework and part; at least 3,000 in a run of the tests
 
 

@@ -31,7 +31,7 @@ from redis_servers import RedisServer
 from stores.test_least_privilege import COMMANDS, ON_A_CLUSTER, grant, url
 from web.frameworks import test_django_checks as checks
 
-pytestmark = [pytest.mark.promise(9), pytest.mark.usefixtures("unthrottled_log")]
+pytestmark = [pytest.mark.promise(9), pytest.mark.one_redis, pytest.mark.usefixtures("unthrottled_log")]
 
 PASSWORD = "a-long-password"  # the same as in the documented ACL rules
 WITHOUT = [command for command in COMMANDS if not command.startswith("z")]

@@ -26,7 +26,7 @@ ON_A_CLUSTER = [rule.removeprefix("+") for rule in RULES[1].split()]
 LIMITS = [at_once(kind, 10, 60) for kind in TAKEN.values()]
 MANY_BUCKETS = "100/minute using sliding_window_counter buckets 10"
 
-pytestmark = pytest.mark.promise(8)
+pytestmark = [pytest.mark.promise(8), pytest.mark.one_redis]
 
 
 def grant(server: RedisServer, commands: list[str]) -> None:

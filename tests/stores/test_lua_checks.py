@@ -35,6 +35,7 @@ NOW = 1_700_000_000_000_000
 
 pytestmark = [
     pytest.mark.promise(3),
+    pytest.mark.one_redis,
     pytest.mark.parametrize("codec", ["msgpack", "text"]),
     pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(limit.algorithm)),
 ]

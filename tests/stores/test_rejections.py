@@ -25,7 +25,7 @@ from redis_servers import RedisServer
 from stores.opened import Open, each_kind
 from web.wsgi_talk import Server, hello, read
 
-pytestmark = [pytest.mark.promise(8), pytest.mark.usefixtures("unthrottled_log")]
+pytestmark = [pytest.mark.promise(8), pytest.mark.one_redis, pytest.mark.usefixtures("unthrottled_log")]
 
 CHARGES = [Charge("{k}:r", FixedWindow(10, 60))]
 PASSWORD = "hunter2-of-ours"
