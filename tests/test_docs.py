@@ -258,8 +258,12 @@ def secret_of_the_live_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
-    """Reset the log of refusals, because a page may turn it on, and other tests need it off."""
+    """Reset the log of refusals and the root's, because a page may turn the one on, and Litestar changes the other."""
+    root = logging.getLogger()
+    handlers, level = [*root.handlers], root.level
     yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
     log = logging.getLogger("ratelimit_mw.refusals")
     log.setLevel(logging.NOTSET)
     log.handlers.clear()
