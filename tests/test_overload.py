@@ -111,6 +111,19 @@ def test_a_window_adapts_the_limit(at_work: int, goal: float, limit: float) -> N
     assert limit_after_window(at_work, goal) == pytest.approx(limit)
 
 
+@pytest.mark.parametrize(("slow", "reached"), [(2, 0.0501), (1, 0.0101)])
+def test_the_slowest_tenth_is_compared_with_the_goal(slow: int, reached: float) -> None:
+    clock = Clock()
+    guard = OverloadGuard(GOAL, 1, 500, clock=clock)
+    for _ in range(2):
+        tickets = [entered(guard) for _ in range(10)]
+        for seconds, answered in ((0.0101, tickets[slow:]), (0.04, tickets[:slow])):
+            clock.now += seconds
+            for ticket in answered:
+                guard.answered(ticket)
+    assert guard.reached == pytest.approx(reached)
+
+
 def test_the_limit_keeps_its_bounds() -> None:
     """`at_work_least` and `at_work_most`."""
     assert limit_after_window(10, 0.001, limit=10, least=9) == 9
