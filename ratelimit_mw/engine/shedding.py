@@ -35,7 +35,7 @@ def entered(guard: OverloadGuard, match: Match, request: Request) -> Match:
         return match
     number = guard.enter(SHARES[match.priority])
     if number is None:
-        return shed_match(match.rule, match.route)
+        return shed_way(match.rule, match.route).match
     ticket = Ticket(guard, number)
     request.on_end = [*(request.on_end or ()), ticket]
     if match.may_delay or match.has_queue:
@@ -65,10 +65,4 @@ def _tickets(request: Request) -> list[Ticket]:
 @lru_cache(maxsize=_CACHE_SIZE)
 def shed_way(rule: str, route: str) -> Way:
     """Return a way that refuses requests of this rule."""
-    return Way(shed_match(rule, route))
-
-
-@lru_cache(maxsize=_CACHE_SIZE)
-def shed_match(rule: str, route: str) -> Match:
-    """Return a match that refuses requests of this rule."""
-    return Match((), rule, route, denied=True, source="latency_goal")
+    return Way(Match((), rule, route, denied=True, source="latency_goal"))
