@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from msgspec.structs import fields
-
 from ratelimit_mw.checks.reach import reach_findings
 from ratelimit_mw.core.limit import Limit
 from ratelimit_mw.core.log import Finding
+from ratelimit_mw.core.structs import defaults_of
 from ratelimit_mw.core.validation import closest_match
 from ratelimit_mw.http.keys import ANY_PREFIX, Key
 from ratelimit_mw.settings import Settings
@@ -91,7 +90,7 @@ def unused_slot_options(compiled: Sequence[LimitSet]) -> Iterator[Finding]:
     `compiled`: all limits of requests.
     """
     settings = compiled[0].settings
-    defaults = {field.name: field.default for field in fields(settings)}
+    defaults = defaults_of(type(settings))
     unused = [option for option in _SLOT_OPTIONS if option != "slot_retry" or not settings.latency_goal]
     configured = [option for option in unused if getattr(settings, option) != defaults[option]]
     if configured and not any(limit_set.has_slots for limit_set in compiled):

@@ -7,11 +7,12 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, Self
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.keeping import decide_keeping
 from ratelimit_mw.core.memo import cached_property
+from ratelimit_mw.core.structs import defaults_of
 
 MAX_EXACT_INT = 2**53  # integers up to here are exact as doubles; below it, so is floor(a / b)
 MICROSECONDS = 1_000_000  # per second
@@ -229,10 +230,9 @@ class Limit(_Rate, frozen=True, kw_only=True):
     def _format_notation(self, names: Iterable[str]) -> str:
         length = f"{self.window_us}us" if self.window_us % MICROSECONDS else f"{self.window_us // MICROSECONDS}s"
         parts = [f"{self.quota}/{length}"]
-        defaults = {field.name: field.default for field in fields(self)}
         for word in names:
             value = getattr(self, word)
-            if value is not None and value != defaults[word]:
+            if value is not None and value != defaults_of(type(self))[word]:
                 parts.append(
                     word if value is True else f"{word} {_format_seconds(value) if isinstance(value, float) else value}"
                 )
@@ -386,7 +386,7 @@ def scaled(limit: Limit, share: float) -> Limit:
     """Return the limit with a share of its units, rounded down, at least 1."""
     if share == 1:
         return limit
-    names = {field.name for field in fields(limit)} & {"quota", "burst", "at_once", "keep"}
+    names = {*limit.__struct_fields__} & {"quota", "burst", "at_once", "keep"}
     units = {name: value for name in names if (value := getattr(limit, name))}
     return replace(limit, **{name: max(1, math.floor(round(value * share, _DIGITS))) for name, value in units.items()})
 

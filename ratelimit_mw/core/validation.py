@@ -12,11 +12,11 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector
 from ratelimit_mw.core.limit import check_int, check_seconds
 from ratelimit_mw.core.signatures import accepts, callable_name, parameters_of
+from ratelimit_mw.core.structs import defaults_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -185,7 +185,7 @@ def option_checks(options: Struct, checks: OptionChecks) -> Iterator[Callable[[]
 
 def checks_of(struct: type[Struct], table: type) -> OptionChecks:
     """Return the checks that `table` names for the options of `struct`, or else those of their types."""
-    defaults = {field.name: field.default for field in fields(struct)}
+    defaults = defaults_of(struct)
     found: list[tuple[str, Check, bool]] = []
     for option, hint in table.__annotations__.items():
         kind, _, *checks = get_args(hint)

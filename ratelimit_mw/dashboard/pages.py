@@ -3,7 +3,6 @@
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from functools import lru_cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -85,7 +84,6 @@ def login_page(status: int, message: str, fields: Sequence[tuple[str, str]] = ()
     return Answer(status, page.replace(_MESSAGE, escape(message)).encode(), _TYPES["html"], fields, policy)
 
 
-@lru_cache(maxsize=32)  # a viewer may ask for any name
 def _read(package: str, *path: str) -> bytes | None:
     file = files(package).joinpath("assets", *path)
     return file.read_bytes() if file.is_file() else None

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 from hmac import compare_digest
 from typing import Any, Final
 
@@ -46,7 +45,6 @@ class Access:
         self.proxy_header: Final = resolver.header
         self._trusts: Final = resolver.trusts if settings.trusted_proxies else None
         self._secret: Final = checked_secret(secret).encode()
-        self._is_local: Final = lru_cache(maxsize=1024)(is_local)
 
     def check(self, scope: Mapping[str, Any]) -> None:
         """Raise `Rejected` for a caller that gets no answer. Its connection ends: idle ones stay for an hour."""
@@ -57,7 +55,7 @@ class Access:
             return
         server, client = scope.get("server"), scope.get("client")
         host = server[0] if server else None
-        if not self._is_local(host, client[0] if client else None):
+        if not is_local(host, client[0] if client else None):
             raise Rejected(403, _NOT_LOOPBACK, _CLOSE)
         if not client and is_peer_lost(scope) and not is_loopback(host or ""):  # its peer may be anywhere
             raise Rejected(403, LOST, _CLOSE)
@@ -69,7 +67,7 @@ class Access:
             text = sent[0] if len(sent) == 1 else ""
             raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
             return None if compare_digest(raw, self._secret) else _WRONG_SECRET
-        return None if self._is_local(None, peer) else _NOT_LOOPBACK
+        return None if is_local(None, peer) else _NOT_LOOPBACK
 
     def distrust(self, peer: str | None) -> str | None:
         """Return the reason not to trust a caller's description of a request; None for a trusted proxy."""

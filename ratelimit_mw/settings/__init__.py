@@ -7,13 +7,14 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import asdict, fields, replace
+from msgspec.structs import asdict, replace
 
 from ratelimit_mw.algorithms.concurrency import LIFETIME, RETRY
 from ratelimit_mw.algorithms.takeover import OnChange
 from ratelimit_mw.core.errors import ConfigError, ErrorCollector, error_location
 from ratelimit_mw.core.limit import NAME
 from ratelimit_mw.core.signatures import callable_name
+from ratelimit_mw.core.structs import defaults_of
 from ratelimit_mw.core.validation import OptionsMeta, build_checked, checks_of, option_checks
 from ratelimit_mw.http.callables import Predicate, is_callable_name, resolve_callable
 from ratelimit_mw.http.client_ip import ClientIPResolver
@@ -291,7 +292,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
 
     @classmethod
     def _from_environment(cls) -> tuple[dict[str, Any], dict[str, str]]:
-        defaults = {field.name: field.default for field in fields(cls) if field.name not in _NOTATION}
+        defaults = {name: value for name, value in defaults_of(cls).items() if name not in _NOTATION}
         # a variable is read as a number; the field is None, because the default depends on the integration
         defaults["max_waiting"] = 0
         defaults["key"] = None  # a key may be a list, which is JSON

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from profiles import PROOF
 from redis_servers import RedisServer
 from web.real_servers import APPS
 from web_servers import serve_gunicorn
@@ -37,7 +38,9 @@ def alive(process: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("store", "preload"), [("memory", True), ("redis", False), ("redis", True)])
+@pytest.mark.parametrize(
+    ("store", "preload"), [("memory", True), ("redis", True), *([("redis", False)] if PROOF else [])]
+)
 def test_gevent_workers_count_exactly_and_end_on_sigterm(redis: RedisServer, store: str, *, preload: bool) -> None:
     """Sends 60 requests, ten at a time; then SIGTERM, which the server passes on to its workers."""
     redis.flush()

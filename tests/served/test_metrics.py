@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from profiles import PROOF
 from served.test_scenarios_served import Stand, asked, played
 from test_docs import ROOT, blocks
 from web.real_servers import APPS, KINDS
@@ -42,8 +43,10 @@ if sys.version_info < (3, 13):  # from 3.13 on, uWSGI's workers end with a fatal
         "counted_wsgi:app",
         ("--workers", str(WORKERS), "--threads", "2", "--py-call-osafterfork"),
     )
-# one of each interface: tests/web/test_scenarios.py counts every scenario in every integration
-STANDS = (Stand("uvicorn", "asgi"), Stand("gunicorn-gthread", "wsgi"))
+if not PROOF:
+    SERVERS = {name: SERVERS[name] for name in ("gunicorn preloaded", "uvicorn")}
+# tests/web/test_scenarios.py counts every scenario in every integration
+STANDS = (Stand("uvicorn", "asgi"), *([Stand("gunicorn-gthread", "wsgi")] if PROOF else []))
 
 
 @pytest.mark.parametrize("name", SERVERS)

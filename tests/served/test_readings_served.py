@@ -15,7 +15,7 @@ from spellings.targets import FOUND, dotted_targets, random_targets
 
 pytestmark = [pytest.mark.promise(9), pytest.mark.promise(10)]
 
-RANDOM = 5000 if PROOF else 150  # of each of both kinds, for each server
+RANDOM = 5000 if PROOF else 50  # of each of both kinds, for each server
 SERVERS = [name for name in [*ASGI_SERVERS, *WSGI_SERVERS] if not name.endswith("-root")]
 DEVELOPING = ("werkzeug", "wsgiref")  # they split the request line at more white space, and decode bytes otherwise
 UNSENT = {*range(0x21), 0x7F} - {0x09}  # proxies reject these; tabs pass through nginx before 1.21.1

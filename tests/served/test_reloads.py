@@ -11,6 +11,7 @@ from typing import Self
 import httpx
 import pytest
 
+from profiles import PROOF
 from web.real_servers import APPS
 from web_servers import WebServer, serve_gunicorn, serve_uvicorn
 
@@ -23,7 +24,7 @@ FIRST = 1_000_000  # the quota, which each change raises by one
 HEALTH = ("--timeout-worker-healthcheck", "300")  # a busy machine must not look like a dead worker
 THREADS = ("--worker-class", "gthread", "--threads", "2", "--workers", "2", "--timeout", "300")
 SERVERS: dict[str, tuple[Callable[..., AbstractContextManager[WebServer]], str, tuple[str, ...], int]] = {
-    "uvicorn": (serve_uvicorn, "reloaded:asgi", ("--factory", "--workers", "4", *HEALTH), 4),
+    "uvicorn": (serve_uvicorn, "reloaded:asgi", ("--factory", "--workers", "2", *HEALTH), 2),
     "gunicorn with Flask": (serve_gunicorn, "reloaded:flask()", THREADS, 2),
     "gunicorn with Django, which forks": (serve_gunicorn, "reloaded:django()", ("--preload", *THREADS), 2),
 }
@@ -82,7 +83,7 @@ class Load:
         return True
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", SERVERS if PROOF else ["uvicorn", "gunicorn with Django, which forks"])
 def test_each_process_takes_over_changes_and_no_request_fails(name: str, tmp_path: Path) -> None:
     serve, app, options, processes = SERVERS[name]
     file = tmp_path / "limits.toml"

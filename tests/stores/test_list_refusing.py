@@ -25,7 +25,7 @@ from stores.random_steps import RandomSteps
 pytestmark = pytest.mark.one_redis
 
 PATIENT = 5.0  # seconds
-STEPS = 150 if PROOF else 75
+STEPS = 150 if PROOF else 50
 FULL = FixedWindow(1, 3600)
 TESTED_BY_TEXT = ["fixed_window", "sliding_window_counter", "gcra", "token_bucket", "leaky_bucket", "ban"]
 

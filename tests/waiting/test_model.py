@@ -42,7 +42,7 @@ def seconds(us: int | None) -> float | None:
     return None if us is None else us / SECOND
 
 
-@settings(max_examples=20_000 if PROOF else 120, deadline=None)
+@settings(max_examples=20_000 if PROOF else 60, deadline=None)
 @given(crowds(), NOTATIONS, BURSTS)
 def test_tasks_get_the_outcomes_of_the_model(asks: list[Ask], algorithm: str, burst: int) -> None:
     expected = outcomes(Bucket(burst, SECOND // QUOTA), asks)
@@ -72,7 +72,7 @@ async def _tasks(asks: list[Ask], limit: str) -> list[Outcome]:
     return await asyncio.gather(*[one(ask) for ask in asks])
 
 
-@settings(max_examples=20_000 if PROOF else 120, deadline=None)
+@settings(max_examples=20_000 if PROOF else 60, deadline=None)
 @given(crowds(), NOTATIONS, BURSTS)
 def test_no_window_has_more_turns_than_the_bound(asks: list[Ask], algorithm: str, burst: int) -> None:
     found = run_told(_tasks(asks, f"{QUOTA}/second burst {burst} using {algorithm}"))
@@ -83,7 +83,7 @@ def test_no_window_has_more_turns_than_the_bound(asks: list[Ask], algorithm: str
             assert units <= burst + (turns[last][0] - at) * QUOTA / SECOND
 
 
-@settings(max_examples=20_000 if PROOF else 120, deadline=None)
+@settings(max_examples=20_000 if PROOF else 60, deadline=None)
 @given(crowds(), NOTATIONS, BURSTS)
 def test_no_request_overtakes_another(asks: list[Ask], algorithm: str, burst: int) -> None:
     """No request gives up, because refunded units may give a later request an earlier turn."""
@@ -93,7 +93,7 @@ def test_no_request_overtakes_another(asks: list[Ask], algorithm: str, burst: in
     assert turns == sorted(turns)
 
 
-@settings(max_examples=20_000 if PROOF else 120, deadline=None)
+@settings(max_examples=20_000 if PROOF else 60, deadline=None)
 @given(crowds(), NOTATIONS, BURSTS)
 def test_canceled_request_delays_no_other_request(asks: list[Ask], algorithm: str, burst: int) -> None:
     limit = f"{QUOTA}/second burst {burst} using {algorithm}"
