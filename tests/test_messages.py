@@ -4,7 +4,7 @@ import ast
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -67,22 +67,29 @@ def code_of(call: ast.Call) -> str | None:
     return found if isinstance(found, str) and CODE.fullmatch(found) else None
 
 
-def calls() -> Iterator[tuple[str, ast.Call]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call):
-                yield path.relative_to(PACKAGE).as_posix(), node
+@cache  # not read when the tests are collected: each process of a run collects all
+def calls() -> list[tuple[str, ast.Call]]:
+    return [
+        (path.relative_to(PACKAGE).as_posix(), node)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+    ]
 
 
-USES = [Use(path, call, code_of(call)) for path, call in calls() if name_of(call) in MAKERS]
-USED = {use.code for use in USES if use.code}
+@pytest.fixture(scope="module")
+def uses() -> list[Use]:
+    """All calls that make a message."""
+    return [Use(path, call, code_of(call)) for path, call in calls() if name_of(call) in MAKERS]
+
+
 HEADINGS = re.findall(r"^### (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
 RETIRED = {heading[:6] for heading in HEADINGS if heading.endswith("(retired)")}
 EXPLAINED = [heading[:6] for heading in HEADINGS]
 
 
-def test_each_message_has_a_code() -> None:
-    assert Counter(use.path for use in USES if use.code is None) == UNCODED
+def test_each_message_has_a_code(uses: list[Use]) -> None:
+    assert Counter(use.path for use in uses if use.code is None) == UNCODED
 
 
 def test_each_line_is_logged_by_a_function_that_adds_the_code() -> None:
@@ -94,8 +101,8 @@ def test_each_line_is_logged_by_a_function_that_adds_the_code() -> None:
     assert Counter(direct) == DIRECT_LOGS
 
 
-def test_the_page_explains_each_code_once() -> None:
-    assert set(EXPLAINED) - RETIRED == USED
+def test_the_page_explains_each_code_once(uses: list[Use]) -> None:
+    assert set(EXPLAINED) - RETIRED == {use.code for use in uses if use.code}
     assert all(re.fullmatch(r"RL-\d{3}: .+", heading) for heading in HEADINGS)
 
 
@@ -107,25 +114,25 @@ def test_codes_are_in_order_without_gaps() -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_first_digit_of_a_code_matches_the_kind_of_message() -> None:
+def test_first_digit_of_a_code_matches_the_kind_of_message(uses: list[Use]) -> None:
     """Errors are below RL-100, warnings at start-up below RL-200."""
-    for use in USES:
+    for use in uses:
         kind, code = name_of(use.call), use.code or ""
         if code and kind != "warn":
             block = {"ConfigError": "0", "ConfigTypeError": "0", "Finding": "1"}.get(kind, "2")
             assert code[3] == block, f"{use.path}:{use.call.lineno}"
 
 
-@pytest.mark.parametrize("use", USES, ids=lambda use: f"{use.path}:{use.call.lineno}")
-def test_message_texts_are_single_lines_of_limited_length(use: Use) -> None:
-    texts = [
-        node.value
-        for argument in use.call.args
-        for node in ast.walk(argument)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
-    assert not any("\n" in text for text in texts)
-    assert sum(map(len, texts)) <= MAX_LENGTH
+def test_message_texts_are_single_lines_of_limited_length(uses: list[Use]) -> None:
+    for use in uses:
+        texts = [
+            node.value
+            for argument in use.call.args
+            for node in ast.walk(argument)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        assert not any("\n" in text for text in texts), f"{use.path}:{use.call.lineno}"
+        assert sum(map(len, texts)) <= MAX_LENGTH, f"{use.path}:{use.call.lineno}"
 
 
 def test_each_problem_of_an_error_ends_with_its_code() -> None:

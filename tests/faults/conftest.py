@@ -17,8 +17,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect all servers but the first in the quick half. `tox -e faults` runs all of them."""
     if ALL:
         return
-    servers = dict.fromkeys(server for item in items if (server := _server_of(item)))
-    others = [item for item in items if item.path.is_relative_to(HERE) and _server_of(item) in list(servers)[1:]]
+    later = [*dict.fromkeys(server for item in items if (server := _server_of(item)))][1:]
+    others = [item for item in items if _server_of(item) in later and item.path.is_relative_to(HERE)]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
