@@ -19,7 +19,7 @@ from ratelimit_mw.core.verdict import RateLimited, Verdict
 from ratelimit_mw.engine.limiter import AsyncLimiter, Limiter
 from ratelimit_mw.stores.memory import MemoryStore
 
-__version__ = "0.2.0"  # read by the build
+__version__ = "0.3.0"  # read by the build
 
 __all__ = [
     "GCRA",
