@@ -312,7 +312,7 @@ class BaseGate:
         probes = self.settings.strict and self._integration.probes_store and self._before is None
         if probes:
             self._probe()
-        if not self._is_nested:
+        if not self._is_inner:
             limits = self.rule_set.known_limits
             found = calendar_findings(limits, self._declared, self.settings, asks=probes)
             warn_or_fail(found, strict=self.settings.strict)

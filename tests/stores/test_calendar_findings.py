@@ -11,7 +11,7 @@ from ratelimit_mw import ConfigError
 from ratelimit_mw.checks import calendar_limits
 from ratelimit_mw.cli import main
 from ratelimit_mw.engine.base_gate import WSGI
-from ratelimit_mw.engine.gate import Gate
+from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.redis.inspection import Inspection, Node, inspect
 from redis_servers import RedisServer
@@ -35,6 +35,11 @@ def test_long_quota_in_memory_is_reported(caplog: pytest.LogCaptureFixture, tmp_
     for short in ("5/hour using calendar_window", "5/month"):
         assert reported(caplog, limits=short) == []
     assert reported(caplog, limits=MONTH, store=f"sqlite:///{tmp_path}/limits.db") == []
+
+
+def test_long_quota_under_asgi_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    AsyncGate(Settings(limits=MONTH))
+    assert len([line for line in caplog.messages if "needs a store that keeps it" in line]) == 1
 
 
 def test_server_that_may_lose_a_long_quota_is_reported_with_strict(
