@@ -172,7 +172,7 @@ def _unrouted() -> Iterator[Finding]:
     if by_language or not middleware_indices():
         return
     with suppress(ConfigError):  # reported by `check_settings`
-        routes = list(_shapes_of(patterns, ""))
+        routes = list(_shapes_of(patterns, "/"))
         yield from route_findings(_own_settings(), routes, _has_route)
 
 

@@ -15,6 +15,7 @@ from ratelimit_mw.core.verdict import CHARGE, RateLimited, RefusedCharge, Verdic
 from ratelimit_mw.engine.settlement import Corrected, GateVerdict, settlements
 from ratelimit_mw.http.callables import whole_units
 from ratelimit_mw.http.policy import Policy
+from ratelimit_mw.http.response import policies_of
 from ratelimit_mw.stores.lifecycle import fork_safe_lock
 
 _lock: Final = fork_safe_lock()  # an app may call settle() from several threads
@@ -132,8 +133,10 @@ class RateLimitState(Struct, gc=False):
         refusals = [one for _, one in self.verdicts_by_gate if not one.allowed]
         if isinstance(error, RefusedCharge) and refusals:  # of `raise_unhandled`: with the charges of the outer gates
             return next((one for one in refusals if one is error.verdict), refusals[-1])
-        self.record(error.verdict, gate)
-        return error.verdict
+        # the verdict of a `Limiter` has no policies, and headers find a policy by the position of its charge
+        verdict = replace(error.verdict, policies=policies_of(error.verdict))
+        self.record(verdict, gate)
+        return verdict
 
     def reset(self, outer: "RateLimitState | None") -> None:
         """Reset the state for the next message. `outer`: the state of the same message in an outer middleware."""

@@ -125,12 +125,12 @@ def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
     if style in ("ietf", "both") and (raw_fields := _rate_limit_fields(verdict)):
         (_, policies), (_, rate_limit) = raw_fields
         fields = [("RateLimit-Policy", policies.decode()), ("RateLimit", rate_limit.decode())]
-    if style != "ietf" and (visible := _visible(verdict, _policies(verdict))):
+    if style != "ietf" and (visible := _visible(verdict, policies_of(verdict))):
         if style in ("draft-6", "draft-7"):
             return _draft_fields(verdict, visible, style)
         binding = verdict.decisions[visible[0]]
         fields += [("X-RateLimit-Limit", str(binding.limit)), ("X-RateLimit-Remaining", str(binding.remaining))]
-        if _policies(verdict)[visible[0]].quota:  # a quota of 0 is never full again
+        if policies_of(verdict)[visible[0]].quota:  # a quota of 0 is never full again
             fields.append(("X-RateLimit-Reset", str(ceil(time.time() + binding.reset_after))))
     return fields
 
@@ -140,7 +140,7 @@ def _draft_fields(verdict: Verdict, visible: Sequence[int], style: HeaderStyle) 
 
     Both require a reset, so a quota of 0 has its window.
     """
-    policies, decisions = _policies(verdict), verdict.decisions
+    policies, decisions = policies_of(verdict), verdict.decisions
     texts = [policies[index].text_of_drafts_at(decisions[index].at) for index in visible]
     first, policy = decisions[visible[0]], policies[visible[0]]
     limit, remaining = min(first.limit, MAX_FIELD_INT), min(first.remaining, MAX_FIELD_INT)
@@ -187,7 +187,7 @@ def _rate_limit_fields(verdict: Verdict) -> Sequence[tuple[bytes, bytes]]:
         field = policy.field or (POLICY_NAME, policy.text_at(decision.at))
         return field, (b"ratelimit", policy.rate_limit_format % (units, wait))
     shown, members = [], []
-    policies = policies or _policies(verdict)
+    policies = policies or policies_of(verdict)
     for index in _visible(verdict, policies):
         policy, decision = policies[index], decisions[index]
         units, wait = decision.remaining, ceil(decision.next_after)
@@ -284,7 +284,7 @@ def refusal_response(
     if not verdict.decisions:  # blocked, or without a key
         detail = _BLOCKED if verdict.rule == "blocklist" else "The request lacks what identifies its client."
         return problem_response(403, "about:blank", "Forbidden", detail, (), [])
-    policies = _policies(verdict)
+    policies = policies_of(verdict)
     refusing = [policies[index].name for index in verdict.refusing]
     title = "Request cannot be satisfied as assigned quota has been exceeded"
     if isinf(verdict.retry_after):
@@ -342,7 +342,7 @@ def _visible(verdict: Verdict, policies: Sequence[Policy]) -> Sequence[int]:
     return visible if len(visible) <= _MAX_POLICIES else visible[:_MAX_POLICIES]
 
 
-def _policies(verdict: Verdict) -> Sequence[Policy]:
+def policies_of(verdict: Verdict) -> Sequence[Policy]:
     """Return the policies of the charges. If the middleware did not make the verdict, derives them from the keys."""
     return verdict.policies or _policies_of_charges(
         tuple([(charge.key.rpartition(":")[2], charge.limit, charge.role == "shadow") for charge in verdict.charges])

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from ratelimit_mw import MemoryStore, asgi
+from ratelimit_mw import AsyncLimiter, Concurrency, MemoryStore, asgi
 from ratelimit_mw.core.verdict import RateLimited
 from ratelimit_mw.fastapi import RateLimit as Dependency
 from ratelimit_mw.starlette import RateLimit, limit
@@ -91,6 +91,26 @@ def test_the_middleware_answers_a_refused_charge_of_a_limited_endpoint(make: Mak
     store = MemoryStore(clock=Clock())
     app = asgi.RateLimitMiddleware(make(store), limits="5/minute", store=store, on_refused=busy)
     assert [one[0] for one in answers(app)] == [200, 200, 420]
+
+
+def test_the_refusal_of_a_limiter_has_its_own_name_beside_those_of_the_middleware() -> None:
+    store = MemoryStore(clock=Clock())
+    limiter = AsyncLimiter(store)
+
+    async def second_slot(_: Request) -> PlainTextResponse:
+        async with limiter.slot(Concurrency(1, name="model"), "m"), limiter.slot(Concurrency(1, name="model"), "m"):
+            return PlainTextResponse("hello")
+
+    limits = ["9/minute using fixed_window", {"limit": "20/hour using fixed_window", "name": "hourly"}]
+    for options, status, left in (({}, 429, (8, 19)), ({"on_refused": named}, 420, (5, 16))):
+        app = Starlette(routes=[Route("/", second_slot)])
+        app.add_middleware(asgi.RateLimitMiddleware, limits=limits, store=store, **options)
+        shown = '"model";r=0;t=1, "default";r={};t=60, "hourly";r={};t=3600'
+        assert answers(app)[0] == (status, "1", shown.format(*left))
+
+
+def named(request: Any, verdict: Any) -> tuple[int, dict[str, str], str]:
+    return 420 if verdict.limit_name == "model" else 421, {}, ""
 
 
 def busy(request: Any, verdict: Any) -> tuple[int, dict[str, str], str]:
