@@ -27,7 +27,7 @@ def customer(request: Any) -> Any:
 
 def limits(request: Any) -> list[dict[str, Any]]:
     tokens, day = CUSTOMERS.get(customer(request), (0, 1))
-    size = int(request.header("content-length") or 0) // 4  # tokens of the prompt, about; the body is not read yet
+    size = 1 + int(request.header("content-length") or 0) // 4  # tokens of the prompt, about; the body is not read yet
     return [
         {"limit": "20000/minute using gcra", "name": "input", "cost": size},
         {"limit": "5000/minute using gcra", "name": "output", "cost": 50},
@@ -36,7 +36,8 @@ def limits(request: Any) -> list[dict[str, Any]]:
 
 
 async def slot_of_model(request: Request) -> AsyncIterator[None]:
-    async with slots.slot(Concurrency(2), (await request.json())["model"]):  # until the answer is sent
+    request.state.ratelimit.settle(0)  # a refusal costs no tokens; `chat` settles an answer
+    async with slots.slot(Concurrency(2, name="model"), (await request.json())["model"]):  # until the answer is sent
         yield
 
 

@@ -1,6 +1,7 @@
 """Tests the gateway of the guide with OpenAI's own client."""
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_a_client_that_disconnects_pays_what_was_given(server: WebServer, client
     assert 2000 - left(server, "sk-ann")["month"] == paid  # the model has stopped
 
 
-def test_a_model_answers_two_at_once_for_all_customers(client: Open) -> None:
+def test_a_model_answers_two_at_once_for_all_customers(server: WebServer, client: Open) -> None:
     ask: Any = {"messages": HELLO, "max_tokens": 100_000, "stream": True}
     with contextlib.ExitStack() as running:
         for key in ("sk-ann", "sk-bob"):
@@ -82,9 +83,25 @@ def test_a_model_answers_two_at_once_for_all_customers(client: Open) -> None:
         with pytest.raises(openai.RateLimitError) as refused:
             client("sk-bob").chat.completions.create(model="small", messages=HELLO)
         assert refused.value.response.headers["retry-after"] == "1"
+        assert (refused.value.body or {})["violated-policies"] == ["model"]
+        assert soon(lambda: left(server, "sk-bob")["month"] == 1_000_000 - 50)  # the estimate of the stream alone
         client("sk-bob").chat.completions.create(model="large", messages=HELLO)
     again = client("sk-bob", 20)  # waits for Retry-After
     again.chat.completions.create(model="small", messages=HELLO)
+
+
+def test_a_prompt_without_a_length_is_paid_for_by_the_next_one(server: WebServer) -> None:
+    messages = [{"role": "user", "content": "word " * 40_000}]  # twice the quota of a minute
+    prompt = json.dumps({"model": "small", "max_tokens": 1, "messages": messages})
+    url, headers = f"{server.url}/v1/chat/completions", {"authorization": "Bearer sk-bob"}
+
+    def ask() -> httpx.Response:
+        return httpx.post(url, content=iter([prompt.encode()]), headers=headers)
+
+    assert ask().status_code == 200
+    assert soon(lambda: left(server, "sk-bob")["input"] == 0)
+    refused = ask()
+    assert (refused.status_code, refused.json()["violated-policies"]) == (429, ["input"])
 
 
 def test_a_month_ends_at_its_quota_and_unknown_customers_are_denied(server: WebServer, client: Open) -> None:

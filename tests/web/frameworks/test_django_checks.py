@@ -360,15 +360,16 @@ def test_a_rule_for_a_path_without_a_url_is_reported(tmp_path: Path) -> None:
     assert told(manage(project(places["prefixed"], own % rules("/byee"), OURS, urls=prefixed), "check")) == []
 
 
-def test_an_exempt_path_covers_the_route_at_its_root(tmp_path: Path) -> None:
-    """As that of Django's admin, `admin/`. A route without the slash is left out, and shown as settings have paths."""
-    own = 'RATELIMIT_MW = {"limits": "9/minute", "key": "ip", "exempt": ["/admin/{rest:path}", "/docs/{rest:path}"]}'
+def test_exempt_paths_that_miss_the_route_at_their_root_are_reported(tmp_path: Path) -> None:
+    """As the route `admin/` of Django's admin. The text shows it as settings have paths."""
+    exempt = ["/admin", "/admin/{rest:path}", "/docs/{rest:path}"]
+    own = f'RATELIMIT_MW = {{"limits": "9/minute", "key": "ip", "exempt": {exempt}}}'
     urls = "from django.urls import include\n" + URLS.replace(
-        'path("", hello)', 'path("admin/", include([path("", hello), path("x", hello)])), path("docs", hello)'
+        'path("", hello)', ", ".join(f'path("{name}/", include([path("", hello)]))' for name in ("admin", "docs"))
     )
-    text = "exempt: /docs/{rest:path} does not match /docs, which has a route and is limited; add /docs, or give it a "
+    text = "exempt: /docs/{rest:path} does not match /docs/, which has a route and is limited; add /docs/, or give it "
     found = told(manage(project(tmp_path, own, OURS, urls=urls), "check"))
-    assert found == [("W007", f"{text}rule of its own, if this is meant")]
+    assert found == [("W007", f"{text}a rule of its own, if this is meant")]
 
 
 def test_a_throttle_without_a_rate_is_reported(tmp_path: Path) -> None:
