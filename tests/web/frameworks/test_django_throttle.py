@@ -1,5 +1,6 @@
 """The throttle for Django REST framework."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Sequence
@@ -7,11 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import httpx
 import pytest
+from asgiref.wsgi import WsgiToAsgi
 from django.conf import settings as project
 from django.http import HttpResponse
 from django.test import override_settings
 from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.decorators import api_view, authentication_classes, throttle_classes
 from rest_framework.request import Request as RestRequest
@@ -31,7 +35,7 @@ from ratelimit_mw.http.request import Request
 from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock, RecordingStore, freeze
 from web.django_ask import BOTH, CLIENT, Site, settings, taken, under_asgi, under_wsgi
-from web.django_site import LOGIN
+from web.django_site import LOGIN, asgi_site, wsgi_site
 
 ME = __name__
 FREE: dict[str, Any] = {"limits": []}  # the middleware itself limits nothing
@@ -593,3 +597,42 @@ def test_report_names_at_most_three_views() -> None:
     ((_, _, text),) = idle.idle_throttles([throttled(Nothing) for _ in range(5)])
     named = f"{ME}.Throttled, {ME}.Throttled, {ME}.Throttled and 2 more"
     assert text == throttles_nothing(Nothing, named).partition(";")[0]
+
+
+def user_name(request: Any) -> str | None:
+    """A key: the user name in the form of a login."""
+    name: str | None = request.raw.POST.get("username")
+    return name
+
+
+class PerName(Throttle):
+    limits = "2/minute"
+    key = user_name
+
+
+class LoginOfApi(APIView):
+    throttle_classes: ClassVar = [PerName]
+
+    def post(self, request: Any) -> Response:
+        return Response(request.data["username"])
+
+
+@limit("2/minute", key=user_name)
+@csrf_exempt
+def login_view(request: Any) -> HttpResponse:
+    return HttpResponse(request.POST["username"])
+
+
+@pytest.mark.parametrize("where", ["/api", "/view"])
+@pytest.mark.parametrize("make", [wsgi_site, asgi_site])
+def test_a_key_may_read_the_form_of_a_login(make: Any, where: str) -> None:
+    urls = [path("api", LoginOfApi.as_view()), path("view", login_view)]
+    app = make(urls, settings(RecordingStore(clock=Clock()), limits="99/minute"))
+
+    async def logins(transport: Any) -> list[int]:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            names = ("ann", "ann", "bob", "ann", "bob", "bob")
+            return [(await client.post(where, data={"username": name})).status_code for name in names]
+
+    asgi_app = app if make is asgi_site else WsgiToAsgi(app)
+    assert asyncio.run(logins(httpx.ASGITransport(asgi_app))) == [200, 200, 200, 429, 200, 429]
