@@ -54,6 +54,10 @@ _FROM_FILE: Final = (
 )
 _ELSEWHERE: Final = "limits with a store of their own are not shown: {}"
 
+_NOT_KEPT: Final = (
+    "the settings do not have remember_refused, so no refusals are kept; `keys --limited` lists the buckets that "
+    "refuse a request now"
+)
 _UNREAD: Final = "buckets that stay, because the settings do not have their limits"
 
 OpenTarget = Callable[[argparse.Namespace], Target]
@@ -335,7 +339,7 @@ def _top(args: argparse.Namespace, target: Target) -> int:
     elif target.settings.remember_refused:
         hint = "no client was refused"
     else:
-        hint = "the settings do not have remember_refused, so no refusals are kept"
+        hint = _NOT_KEPT
     print(hint, file=sys.stderr)
     return 0
 
@@ -346,6 +350,9 @@ def _tail(args: argparse.Namespace, target: Target) -> int:
     with target.open_store() as store:
         inventory = inventory_of(store)
         after, some = None, inventory.latest_refusals(None, _FIRST_REFUSALS)
+        if not (some or target.settings.remember_refused):
+            print(_NOT_KEPT, file=sys.stderr)
+            return _FAILED
         if args.rule is not None:
             rules = {split_key(one.refusal.key)[1] for one in some}
             _mention_rules(args.rule, target, rules, "the latest refusals")

@@ -34,7 +34,7 @@ _NOT_COUNTED: Final = Finding(
 )
 _OWN_PROCESS: Final = Finding(
     "dashboard: the store is in memory, and metrics_folder is not set, so the page shows the requests of its own "
-    "process only; set metrics_folder, or use a store that processes share",
+    "process only; with several, set metrics_folder, or use a store that they share",
     weakens_limits=False,
     code="RL-146",
 )

@@ -9,6 +9,7 @@ from ratelimit_mw.replay.suggestions import WINDOWS
 
 _NAMED: Final = 3  # clients in a row
 _LONGEST: Final = 60  # characters of a path
+_OFFICES: Final = "clients above may be offices; safelist these for another replay"
 
 
 def report_lines(report: Report) -> Iterator[str]:
@@ -28,7 +29,7 @@ def report_lines(report: Report) -> Iterator[str]:
         if recommended := list(recommended_rows(report)):
             yield ""
             yield from _aligned([("recommended", "the line for the settings"), *recommended], "<<")
-            yield from _table_of("refused", "client", victim_rows(report))
+            yield from _table_of("refused", "client, with these lines", victim_rows(report))
         yield from _table_of("honest", "may be an office", office_rows(report))
 
 
@@ -105,7 +106,7 @@ def _named(report: Report) -> Iterator[tuple[str, Suggestion]]:
 
 def _gap(one: Suggestion) -> str:
     if one.quota is None:
-        return f"no: {'its clients above may be offices' if one.offices else 'this window does not tell clients apart'}"
+        return f"no: {_OFFICES if one.offices else 'this window does not tell clients apart'}"
     share = percent(one.refused, one.requests)
     return (
         f"{one.gap:.1f}x above {number(one.honest)}: {one.limit} touches {number(one.touched)} of "

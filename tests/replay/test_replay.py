@@ -399,11 +399,14 @@ def test_no_recommended_limit_hits_what_may_be_an_office(attack: bool, tmp_path:
         assert [office.client for office in one.offices] == ["192.0.2.20"] * (one.window > 1)
         assert {victim.client for victim in one.victims} <= {"192.0.2.66"}
     lines = [*report_lines(report)]
+    advice = "no: clients above may be offices; safelist these for another replay"
+    assert sum(line.endswith(advice) for line in lines) == (0 if attack else 4)
     office = "default  192.0.2.20  40 user agents, 7 paths, mostly GET /0, 11-14 22:30:00 to 11-14 22:30:44"
     assert lines[-1].split() == office.split()
     if attack:
         victim = "default 192.0.2.66 192 1 user agent, 1 path, mostly POST /login, 11-14 23:03:20 to 11-14 23:04:09"
         assert victim.split() in [line.split() for line in lines]
+        assert "refused  client, with these lines  what it sent" in lines
 
 
 def test_one_with_few_user_agents_is_no_office(tmp_path: Path) -> None:

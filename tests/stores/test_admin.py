@@ -572,6 +572,23 @@ def test_top_counts_refusals_and_tail_lists_them(app: App, file: str, capsys: py
     assert timeless(out).endswith(f"Z  login  {HOUR}  retry in TIME  ip=192.0.2.7\n")
 
 
+def test_top_and_tail_end_if_no_refusals_are_kept(
+    app: App, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ratelimit_mw.admin.commands.time", SimpleNamespace(sleep=interrupted))
+    file = write(tmp_path, app.settings.store, remember_refused=0)
+    hint = (
+        "the settings do not have remember_refused, so no refusals are kept; `keys --limited` lists the buckets that "
+        "refuse a request now\n"
+    )
+    assert run(capsys, "top", file) == (0, "", hint)
+    for more in ((), ("--json",), ("--rule", "login")):
+        assert run(capsys, "tail", file, *more) == (1, "", hint)
+    with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
+        store.add_refused({}, [admin_refusal("{ip=192.0.2.7}:login")])  # another process has other settings
+    assert run(capsys, "tail", file, "--most", "1")[::2] == (0, "")
+
+
 def test_tail_prints_a_page_in_order_of_time(app: App, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each process reports the refusals of its last second at once, so that reports overlap in time."""
     with closing(RedisStore(app.settings.store, timeout=PATIENT)) as store:
