@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import Concurrency, ConfigError, Limiter
+from ratelimit_mw import Concurrency, ConfigError, Limiter, MemoryStore
 from ratelimit_mw.core.verdict import RateLimited
 from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.engine.state import RateLimitState
+from ratelimit_mw.http.response import headers
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.faces import FACES
+from web.plain_request import PlainRequest
 from web.scenario import Scenario
 from web.scenarios_charges import CHARGES
 from web.table import play, rows, tell_time
@@ -74,3 +76,16 @@ def test_slots_cannot_be_charged() -> None:
     state, _ = state_of()
     with pytest.raises(ConfigError, match="whose slots a charge cannot release"):
         state.charge(Concurrency(2), key="a")
+
+
+def test_headers_show_the_refusal_of_a_limiter_beside_the_limits_of_the_request_under_its_own_name() -> None:
+    gate = Gate(Settings(limits=["9/minute", "70/hour"], store=MemoryStore(clock=Clock())))
+    state = RateLimitState(gate.admit(PlainRequest()), gate)
+    limiter = Limiter(name="models")
+    with limiter.slot(Concurrency(1), "a"), pytest.raises(RateLimited) as caught, limiter.slot(Concurrency(1), "a"):
+        pass
+    state.refusal_of(caught.value, gate)
+    assert headers(state.verdict) == [
+        ("RateLimit-Policy", '"models";q=1;qu="concurrent-requests", "default";q=9;w=60, "default-2";q=70;w=3600'),
+        ("RateLimit", '"models";r=0;t=1, "default";r=8;t=60, "default-2";r=69;t=3600'),
+    ]
