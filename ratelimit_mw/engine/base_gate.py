@@ -1,11 +1,12 @@
 """The base class of the gates: settings, rules, stores, hooks and refusals."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
-from ratelimit_mw.checks.calendar_limits import calendar_findings
+from ratelimit_mw.checks.calendar_limits import calendar_findings, inspect_for_calendar, warn_of_chosen
 from ratelimit_mw.checks.deployment import switched_off
 from ratelimit_mw.checks.rules import unseen_messages, unused_slot_options
 from ratelimit_mw.checks.workers import configured_workers, forgeable_address_findings, multiple_workers_finding
@@ -79,6 +80,7 @@ class Lasting:
     """What outlives reloads: the store of a gate, and what counts requests that are under way.
 
     `store`, `settlements`: None until the first gate has made them. `settlements`: of an `AsyncGate`, by event loop.
+    `losses`: how the store may lose units, unless that was reported; None until a gate may have calendar limits.
     """
 
     def __init__(self) -> None:
@@ -86,6 +88,7 @@ class Lasting:
         self.queues: Final = Queues()
         self.store: Any = None
         self.settlements: Any = None
+        self.losses: list[str] | None = None
 
 
 def _compile(place: tuple[Any, ...]) -> Any:
@@ -313,9 +316,16 @@ class BaseGate:
         if probes:
             self._probe()
         if not self._is_inner:
-            limits = self.rule_set.known_limits
-            found = calendar_findings(limits, self._declared, self.settings, asks=probes)
-            warn_or_fail(found, strict=self.settings.strict)
+            self._check_calendar_limits(asks=probes)
+
+    def _check_calendar_limits(self, *, asks: bool) -> None:
+        """Warn of a store that may lose the units of a long period, now or when a callable returns such a limit."""
+        limits, lasting = self.rule_set.known_limits, self._lasting
+        if self.rule_set.has_dynamic_limits or any(limit.uses_wall_time for limit in limits):
+            losses, inspection = inspect_for_calendar(self._declared, self.settings, asks=asks)
+            warn_or_fail(calendar_findings(limits, losses, inspection), strict=self.settings.strict)
+            lasting.losses = losses if lasting.losses is None else lasting.losses  # after a reload, do not warn again
+        self.rule_set.report_chosen(partial(warn_of_chosen, lasting.losses or []))
 
     def _probe(self) -> None:
         """Raise `ConfigError` if the store rejects the gate. If it does not answer, only warn: the app starts."""

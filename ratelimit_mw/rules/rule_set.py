@@ -125,6 +125,11 @@ class RuleSet:
         """The limits of all rules, including those of CORS preflights and of messages."""
         return [*self.limit_sets, *self._table.preflight_limit_sets, *self._table.messages.limit_sets]
 
+    def report_chosen(self, report: Callable[[Sequence[Limit]], None]) -> None:
+        """Call `report` with the limits that a callable returns, not in each request: when they are compiled."""
+        for limit_set in self.all_limit_sets:
+            limit_set.report_chosen = report
+
     @property
     def overrides(self) -> ActiveOverrides:
         """The overrides of the store; set before the first request."""

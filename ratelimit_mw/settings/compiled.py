@@ -11,7 +11,7 @@ from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.algorithms.takeover import taking_over
 from ratelimit_mw.core.errors import ErrorCollector
 from ratelimit_mw.core.identity import encode, key_tagger, rule_spellings
-from ratelimit_mw.core.limit import Charge, Role, scaled
+from ratelimit_mw.core.limit import Charge, Limit, Role, scaled
 from ratelimit_mw.core.log import warn_throttled
 from ratelimit_mw.core.memo import cached_property, get_or_create
 from ratelimit_mw.core.signatures import reject_async
@@ -168,6 +168,7 @@ class LimitSet:
     ) -> None:
         self.name: Final = name
         self._keep: Final = keep
+        self.report_chosen: Callable[[Sequence[Limit]], None] | None = None  # see `RuleSet.report_chosen`
         self.bucket_name: Final = bucket_name or name
         # a slash precedes what the limits of a rule count in addition, such as messages
         own_name, bucket_rule = name.partition("/")[0], self.bucket_name.partition("/")[0]
@@ -273,6 +274,8 @@ class LimitSet:
         """Compile the chosen limits. Raises `ConfigError` if two of them can share a bucket."""
         if isinstance(self._selector, DynamicLimits):  # the limits of tiers are checked at startup
             check_list_buckets("limits", specs, self._key)
+            if self.report_chosen is not None:
+                self.report_chosen([spec.limit for spec in specs])
         return self._compile(specs)
 
     def _compile(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from ratelimit_mw import ConfigError
+from ratelimit_mw import ConfigError, MemoryStore
 from ratelimit_mw.checks import calendar_limits
 from ratelimit_mw.cli import main
 from ratelimit_mw.engine.base_gate import WSGI
@@ -15,6 +15,7 @@ from ratelimit_mw.engine.gate import AsyncGate, Gate
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.redis.inspection import Inspection, Node, inspect
 from redis_servers import RedisServer
+from web.plain_request import PlainRequest
 
 MONTH = "100/month in Europe/Berlin using calendar_window"
 
@@ -40,6 +41,40 @@ def test_long_quota_in_memory_is_reported(caplog: pytest.LogCaptureFixture, tmp_
 def test_long_quota_under_asgi_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     AsyncGate(Settings(limits=MONTH))
     assert len([line for line in caplog.messages if "needs a store that keeps it" in line]) == 1
+
+
+def test_a_long_quota_that_a_callable_returns_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    choice = ["5/month"]
+    gate = Gate(Settings(limits=lambda _: choice[0], store=MemoryStore()), integration=WSGI)
+
+    def seen(limits: str) -> list[str]:
+        caplog.clear()
+        choice[0] = limits
+        assert gate.admit(PlainRequest()).allowed
+        return [line for line in caplog.messages if "keeps it" in line]
+
+    assert seen("5/hour using calendar_window") == []
+    (line,) = seen(MONTH)
+    assert line.startswith(f"ratelimit_mw: store: {MONTH} needs a store that keeps it: memory:// forgets it")
+    assert seen(MONTH) == []
+    assert seen("7/month using calendar_window") == []
+    again = Gate(gate.settings, integration=WSGI, before=gate)
+    assert again.admit(PlainRequest()).allowed
+    assert [line for line in caplog.messages if "keeps it" in line] == []
+
+
+def test_with_strict_a_server_is_inspected_for_what_callables_may_return(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Inspection("redis", [], losses=["it may evict it"])
+    monkeypatch.setattr(calendar_limits, "inspect_store", lambda *_: found)
+    monkeypatch.setattr(Gate, "_probe", lambda _: None)
+    for strict, warned in ((False, []), (True, [f"store: {MONTH} needs a store that keeps it: it may evict it"])):
+        caplog.clear()
+        settings = Settings(limits=lambda _: MONTH, store="redis://redis:6379", strict=strict, store_timeout=0.001)
+        gate = Gate(settings, integration=WSGI)
+        assert gate.admit(PlainRequest()).allowed
+        assert [line[14:] for line in caplog.messages if "keeps it" in line] == warned
 
 
 def test_server_that_may_lose_a_long_quota_is_reported_with_strict(
