@@ -13,7 +13,7 @@ from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.identity import encode
 from ratelimit_mw.core.limit import Limit, check_int
 from ratelimit_mw.core.verdict import CHARGE, RefusedCharge, Verdict
-from ratelimit_mw.engine.limits_of_calls import Key, Limits, as_limits, check_key
+from ratelimit_mw.engine.limits_of_calls import Key, Limits, as_limits, check_iterable, check_key
 from ratelimit_mw.rules.override_entries import warn_invalid_override
 from ratelimit_mw.rules.plan import BLOCKLIST, Match, Plan
 from ratelimit_mw.settings.compiled import LimitSet
@@ -40,7 +40,7 @@ async def charge(gate: Any, limits: Limits, key: Key, cost: int, state: "RateLim
 
 
 async def _decide(gate: Any, limits: Limits, key: Key, cost: int) -> Verdict:
-    given = limits if isinstance(limits, (str, Limit)) else tuple(limits)
+    given = limits if isinstance(limits, (str, Limit)) else tuple(check_iterable(limits))
     match: Match = gate.compiled[_compile, gate, given]
     if gate.settings.enabled is False:
         return _ADMITTED

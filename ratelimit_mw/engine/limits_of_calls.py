@@ -1,6 +1,6 @@
 """Checks the limits and the key that a call names: those of a `Limiter`, of a charge, and of a reservation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ratelimit_mw.algorithms.notation import parse
 from ratelimit_mw.core.errors import ConfigError, error_location
@@ -18,18 +18,25 @@ def check_key(key: Key) -> tuple[str, ...]:
     return parts
 
 
+def check_iterable(limits: Iterable[str | Limit]) -> Iterable[str | Limit]:
+    """Return the limits. Raises `ConfigError` if they are a table, or no iterable."""
+    if isinstance(limits, Mapping) or not isinstance(limits, Iterable):
+        raise ConfigError(
+            f"limits: got {limits!r}, expected text such as '100/minute', a Limit, which may have a name, or a list of "
+            "these",
+            code="RL-009",
+        )
+    return limits
+
+
 def as_limits(limits: Limits) -> list[Limit]:
     """Return the limits of notation, a Limit, or a sequence of either. Raises `ConfigError` if there are none."""
     if isinstance(limits, str):
         return _reject_duplicates(list(parse(limits)))
     if isinstance(limits, Limit):
         return [limits]
-    if not isinstance(limits, Iterable):
-        raise ConfigError(
-            f"limits: got {limits!r}, expected text such as '100/minute', a Limit or a list of these", code="RL-009"
-        )
     result: list[Limit] = []
-    for index, item in enumerate(limits):
+    for index, item in enumerate(check_iterable(limits)):
         try:
             result += as_limits(item) if isinstance(item, (str, Limit)) else parse(item)
         except ConfigError as error:

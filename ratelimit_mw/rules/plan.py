@@ -168,7 +168,7 @@ def make_plan(
         if overrides.limits_for((), context, route, results, refuses=refuses) is None:
             return _BLOCKED
         is_open = not refuses or overrides.switch_of_all() is not None
-        return Plan((), (), ()) if is_open else _UNKNOWN_LIMITS
+        return Plan((), (), ()) if is_open else _plan_without_limits(match, context, route, results)
     if overrides.concerns_request(compiled_limits, context, route, results):
         compiled_limits = overrides.limits_for(compiled_limits, context, route, results, refuses=refuses)
         if compiled_limits is None:
@@ -209,6 +209,13 @@ class _UserReadOnce:
     @property
     def cookies(self) -> Cookies:
         return self._request.cookies
+
+
+def _plan_without_limits(match: Match, request: KeyContext, route: str, results: CallResults) -> Plan:
+    """Return the plan of a request whose limits are unknown: a callable that finds no client fails, too."""
+    unknown = [one for one in match.limit_sets if one.fixed_limits is None and one.settings.missing_key == "deny"]
+    lacks_key = any(one.key.identity(request, route, results) is None for one in unknown)
+    return _DENIED if lacks_key else _UNKNOWN_LIMITS
 
 
 def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, route: str, results: CallResults) -> Plan:

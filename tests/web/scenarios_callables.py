@@ -308,6 +308,15 @@ DYNAMIC = (
         for name, call in {"raises": raises, "gives None": says(None), "gives no notation": says("lots")}.items()
     ),
     Scenario(
+        name="limits: a client without a key is denied, although the callable that reads the key fails first",
+        settings={"limits": limits_of, "key": "header:x-plan", "missing_key": "deny"},
+        steps=(
+            planned("limit", state=left(7)),
+            Step(status=403, asked=0),
+            planned("no such", status=503, retry_after=1, asked=0),
+        ),
+    ),
+    Scenario(
         name="limits: nobody is refused in shadow, whatever a callable does",
         settings={"limits": raises, "shadow": True},
         steps=(free(), free()),

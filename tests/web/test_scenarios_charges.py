@@ -78,6 +78,12 @@ def test_slots_cannot_be_charged() -> None:
         state.charge(Concurrency(2), key="a")
 
 
+def test_a_table_is_no_limit_of_a_charge_and_the_text_says_where_the_name_goes() -> None:
+    state, _ = state_of()
+    with pytest.raises(ConfigError, match="expected text such as '100/minute', a Limit, which may have a name, or a"):
+        state.charge({"limit": "5/hour", "name": "search"}, key="a")
+
+
 def test_headers_show_the_refusal_of_a_limiter_beside_the_limits_of_the_request_under_its_own_name() -> None:
     gate = Gate(Settings(limits=["9/minute", "70/hour"], store=MemoryStore(clock=Clock())))
     state = RateLimitState(gate.admit(PlainRequest()), gate)
