@@ -17,8 +17,8 @@ from ratelimit_mw.core.validation import check_arguments
 from ratelimit_mw.core.verdict import RateLimited, RefusedCharge, Verdict
 from ratelimit_mw.engine.entrance import enter_asgi
 from ratelimit_mw.engine.usage import USAGE_RESPONSE
-from ratelimit_mw.http.response import RESPONSES
 from ratelimit_mw.http.response import Response as OwnResponse
+from ratelimit_mw.http.response import openapi_responses
 from ratelimit_mw.http.routes import (
     RouteInfo,
     app_cache,
@@ -52,7 +52,7 @@ from ratelimit_mw.starlette.enforcement import (
     short_way_check,
 )
 
-__all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit", "usage_router"]
+__all__ = ["RateLimit", "RateLimitMiddleware", "exempt", "limit", "openapi_responses", "usage_router"]
 
 _MAX_LIMITS: Final = 1024  # limits of a route whose checks are cached
 _NOT_FOUND: Final = 404
@@ -77,7 +77,7 @@ def usage_router(path: str) -> APIRouter:
         raise HTTPException(_NOT_FOUND)
 
     router = APIRouter()
-    responses: dict[int | str, dict[str, Any]] = {200: USAGE_RESPONSE, 503: RESPONSES[503]}
+    responses: dict[int | str, dict[str, Any]] = {200: USAGE_RESPONSE, 503: openapi_responses()[503]}
     router.add_api_route(path, rate_limits, methods=["GET"], summary="Your rate limits", responses=responses)
     return router
 
@@ -117,8 +117,11 @@ class RateLimit(AsgiEndpointLimit, HonorsExempt, Depends):
     # FastAPI reads the attribute `dependency` of every `Depends`, wherever it is written. If this class were not a
     # `Depends`, FastAPI would treat a limit in the wrong place as the default or the annotation of a query parameter.
     __eq__, __hash__, __repr__ = object.__eq__, object.__hash__, object.__repr__  # not by the fields of `Depends`
-    responses: ClassVar[dict[int | str, dict[str, Any]]] = RESPONSES
-    """Responses to document: `FastAPI(responses=RateLimit.responses)`, or the same of a router or route."""
+    responses: ClassVar[dict[int | str, dict[str, Any]]] = openapi_responses()
+    """Responses to document: `FastAPI(responses=RateLimit.responses)`, or the same of a router or route.
+
+    With another style in the setting `headers`: `responses=openapi_responses("draft-6")`.
+    """
 
     @check_arguments(EndpointLimitOptions, explain=_explain)
     def __init__(

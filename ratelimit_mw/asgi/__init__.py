@@ -101,7 +101,7 @@ class RateLimitMiddleware:
         else:
             if MIDDLEWARE_REGISTRY.register(self):
                 self.track_all()
-            warn_of_cors(app, None)
+            warn_of_cors(app, None, found.headers)
 
     def _build(self, settings: Settings, before: AsyncGate | None = None) -> Setup:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
@@ -341,7 +341,7 @@ class RateLimitMiddleware:
         if self._error is not None:
             await fail_startup(self._error, scope, receive, send)
         elif scope["type"] == "lifespan":
-            warn_of_cors(None, scope.get("app"))
+            warn_of_cors(None, scope.get("app"), self._setup.style)
             try:
                 self._finish_setup(scope)
             except ConfigError as error:

@@ -1,13 +1,14 @@
 """Startup checks of what surrounds the middleware: the environment, the wrapped app and its other middleware."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.http.apps import is_of, nested_apps
 from ratelimit_mw.http.keys import Key
 from ratelimit_mw.http.paths import covers
+from ratelimit_mw.http.response import FIELDS, HeaderStyle
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.settings.rule import placed, texts_of
 
@@ -28,15 +29,15 @@ def switched_off(settings: Settings) -> Iterator[Finding]:
             return
 
 
-def warn_of_cors(app: Any, outer: Any) -> None:
-    """Warn if CORS middleware prevents browsers from reading refusals or the rate limit headers.
+def warn_of_cors(app: Any, outer: Any, style: HeaderStyle) -> None:
+    """Warn if CORS middleware prevents browsers from reading refusals or the rate limit headers of this style.
 
     `app`: the wrapped app. `outer`: the Starlette app around the middleware, if any; it knows the options of CORS.
     """
-    warn_or_fail(_cors_findings(app, outer), strict=False)
+    warn_or_fail(_cors_findings(app, outer, (*FIELDS[style], "Retry-After")), strict=False)
 
 
-def _cors_findings(app: Any, outer: Any) -> Iterator[Finding]:
+def _cors_findings(app: Any, outer: Any, names: Sequence[str]) -> Iterator[Finding]:
     if any(_is_named(kind, "CORSMiddleware") for kind in _nested_classes(app)):
         yield Finding(
             "CORSMiddleware is inside RateLimitMiddleware, so browsers cannot read a refusal; put it outside: with "
@@ -47,10 +48,10 @@ def _cors_findings(app: Any, outer: Any) -> Iterator[Finding]:
         return
     for middleware in getattr(outer, "user_middleware", ()):
         exposed = {str(name).lower() for name in getattr(middleware, "kwargs", {}).get("expose_headers", ())}
-        if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", "ratelimit"}:
+        if getattr(middleware.cls, "__name__", "") == "CORSMiddleware" and not exposed & {"*", names[0].lower()}:
             yield Finding(
                 "CORSMiddleware does not expose the rate limit headers to scripts; give it "
-                "expose_headers=['RateLimit', 'RateLimit-Policy', 'Retry-After']",
+                f"expose_headers={list(names)}",
                 code="RL-114",
                 weakens_limits=False,
             )

@@ -9,8 +9,8 @@ To add a header to
 - all responses: change `headers`, its faster form `raw_headers`, and `add_headers` in `django/responses.py`, which
   relies on the order of the two fields that `headers` returns.
 
-Every new header needs its name in `_NAMES`. For OpenAPI, it also needs a text in `_DESCRIPTIONS`, and its name in
-`RESPONSES`. CONTRIBUTING.md lists the other files to change.
+Every new header needs its name in `_NAMES`, a rate limit field in `FIELDS` instead, and with a text in `_DESCRIPTIONS`.
+For OpenAPI, any other header needs a text in `_openapi_response`. CONTRIBUTING.md lists the other files to change.
 
 `RateLimit` and `RateLimit-Policy` follow draft-ietf-httpapi-ratelimit-headers-11 and are structured fields (RFC 9651).
 The styles `draft-6` and `draft-7` follow its earlier versions, for clients that read only these.
@@ -40,36 +40,48 @@ _DETAILS_503: Final[dict[str, str]] = {
     "latency_goal": "The service is busier than it can answer in time.",
 }  # by the source of a verdict
 
+HeaderStyle = Literal["ietf", "legacy", "both", "draft-6", "draft-7", "none"]
+_IETF: Final = ("RateLimit", "RateLimit-Policy")
+_LEGACY: Final = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+# The names of the rate limit fields in each style; first the one with what is left.
+FIELDS: Final[dict[HeaderStyle, tuple[str, ...]]] = {
+    "ietf": _IETF,
+    "legacy": ("X-RateLimit-Remaining", "X-RateLimit-Limit", "X-RateLimit-Reset"),
+    "both": (*_IETF, *_LEGACY),
+    "draft-6": ("RateLimit-Remaining", "RateLimit-Limit", "RateLimit-Reset", "RateLimit-Policy"),
+    "draft-7": _IETF,
+    "none": (),
+}
 # The names of all headers that this module builds. `raw` raises KeyError for any other name. It is used where headers
 # are added to a response that an app made under ASGI: the wrapped app, or an ASGI app in `on_refused`.
-_NAMES: Final = (
+_NAMES: Final = {
     "Cache-Control",
     "Content-Length",
     "Content-Type",
-    "RateLimit",
-    "RateLimit-Limit",
-    "RateLimit-Policy",
-    "RateLimit-Remaining",
-    "RateLimit-Reset",
     "Retry-After",
-    "X-RateLimit-Limit",
-    "X-RateLimit-Remaining",
-    "X-RateLimit-Reset",
-)
+    *(name for names in FIELDS.values() for name in names),
+}
 
 _CONTENT_TYPE: Final = "application/problem+json"
 _TEXT: Final = {"type": "string"}
 _DESCRIPTIONS: Final = {
-    "Retry-After": "Seconds to wait before the same request is repeated.",
     "RateLimit": "Per policy, how many units are left (r), and for how many seconds (t).",
     "RateLimit-Policy": "Per policy, its quota (q) and its window in seconds (w).",
+    "RateLimit-Limit": "The quota in units.",
+    "RateLimit-Remaining": "How many units are left.",
+    "RateLimit-Reset": "Seconds until all units are there again.",
+    "X-RateLimit-Limit": "The quota in units.",
+    "X-RateLimit-Remaining": "How many units are left.",
+    "X-RateLimit-Reset": "When all units are there again, in seconds since 1970.",
+}
+_DRAFT_DESCRIPTIONS: Final = {
+    "RateLimit": "How many units are left (remaining) of the quota (limit), and seconds until all are back (reset).",
+    "RateLimit-Policy": "The quota of each policy, and its window in seconds (w).",
 }
 _RAW_NAMES: Final = {name: name.lower().encode("ascii") for name in _NAMES}
-_LEGACY: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
-_LIST_FIELDS: Final = ("RateLimit", "RateLimit-Policy")
+_LEGACY_IN_LOWER_CASE: Final = [name.lower() for name in _LEGACY]
 BODY_HEADERS: Final = ("content-type", "content-length")
 
-HeaderStyle = Literal["ietf", "legacy", "both", "draft-6", "draft-7", "none"]
 HeaderList = list[tuple[str, str]]
 RawFields = list[tuple[bytes, bytes]]
 
@@ -92,23 +104,29 @@ class Response(NamedTuple):
         return [(name, value) for name, value in self.headers if name.lower() not in BODY_HEADERS]
 
 
-def _openapi_response(reason: str, *names: str) -> dict[str, Any]:
-    """Return the OpenAPI description of a response."""
+def _openapi_response(status: int, fields: Mapping[str, str], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the OpenAPI description of a response. `fields`: their descriptions. `more`: properties of the body."""
     properties = {"type": _TEXT, "title": _TEXT, "status": {"type": "integer"}, "detail": _TEXT}
-    policies = {"violated-policies": {"type": "array", "items": _TEXT}} if "RateLimit" in names else {}
-    schema = {"type": "object", "required": [*properties], "properties": {**properties, **policies}}
+    schema = {"type": "object", "required": [*properties], "properties": {**properties, **more}}
+    fields = {"Retry-After": "Seconds to wait before the same request is repeated.", **fields}
     return {
-        "description": reason,
-        "headers": {name: {"schema": _TEXT, "description": _DESCRIPTIONS[name]} for name in names},
+        "description": REASONS[status],
+        "headers": {name: {"schema": _TEXT, "description": text} for name, text in fields.items()},
         "content": {_CONTENT_TYPE: {"schema": schema}},
     }
 
 
 REASONS: Final = {200: "OK", 403: "Forbidden", 429: "Too Many Requests", 503: "Service Unavailable"}
-RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    429: _openapi_response(REASONS[429], "Retry-After", "RateLimit", "RateLimit-Policy"),
-    503: _openapi_response(REASONS[503], "Retry-After"),
-}
+
+
+def openapi_responses(headers: HeaderStyle = "ietf") -> dict[int | str, dict[str, Any]]:
+    """Return the responses to document in OpenAPI, by status. `headers`: that of the settings."""
+    texts = {**_DESCRIPTIONS, **(_DRAFT_DESCRIPTIONS if headers in ("draft-6", "draft-7") else {})}
+    policies = {"violated-policies": {"type": "array", "items": _TEXT}}
+    return {
+        429: _openapi_response(429, {name: texts[name] for name in FIELDS[headers]}, policies),
+        503: _openapi_response(503, {}, {}),
+    }
 
 
 def headers(verdict: Verdict | None, style: HeaderStyle = "ietf") -> HeaderList:
@@ -223,9 +241,9 @@ def _without_present(fields: HeaderList, own_headers: Iterable[str]) -> HeaderLi
     own. If the response has one of the three `X-RateLimit` fields, all three are left out.
     """
     present = {name.lower() for name in own_headers}
-    if not present.isdisjoint(_LEGACY):
-        present.update(_LEGACY)
-    return [(name, value) for name, value in fields if name in _LIST_FIELDS or name.lower() not in present]
+    if not present.isdisjoint(_LEGACY_IN_LOWER_CASE):
+        present.update(_LEGACY_IN_LOWER_CASE)
+    return [(name, value) for name, value in fields if name in _IETF or name.lower() not in present]
 
 
 def addable(verdict: Verdict | None, fields: HeaderList, own_fields: Iterable[tuple[str, object]]) -> HeaderList:
@@ -234,7 +252,7 @@ def addable(verdict: Verdict | None, fields: HeaderList, own_fields: Iterable[tu
     The verdict may refuse even though the app made the response: then a limit inside the app refused the request.
     """
     if verdict is None or verdict.allowed:
-        if len(fields) == len(_LIST_FIELDS) and fields[1][0] == "RateLimit":
+        if len(fields) == len(_IETF) and fields[1][0] == "RateLimit":
             return fields  # in the style `ietf`: both are lists
         return _without_present(fields, (name for name, _ in own_fields))
     return addable_to_refusal(fields, [name for name, _ in own_fields])
@@ -247,7 +265,7 @@ def addable_to_refusal(fields: HeaderList, own_headers: Iterable[str]) -> Header
     left out if the response has it.
     """
     present = {name.lower() for name in own_headers}
-    both = {name.lower() for name in _LIST_FIELDS}
+    both = {name.lower() for name in _IETF}
     if not present.isdisjoint(both):
         present |= both
     return _without_present([pair for pair in fields if pair[0].lower() not in present], present)

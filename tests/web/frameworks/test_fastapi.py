@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from ratelimit_mw import ConfigError, MemoryStore, RateLimited
-from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, exempt, limit
+from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, exempt, limit, openapi_responses
 from ratelimit_mw.testing import Clock, RecordingStore
 from web.asgi_talk import HTTP, LIFESPAN, OFFERS_HTTP, WEBSOCKET, talk
 from web.in_process import Call, answers, check_refusal, items, recording, statuses, taken
@@ -647,6 +647,17 @@ def test_the_openapi_schema_describes_refusals() -> None:
     refused = answers(app, ("POST", "/1"), ("POST", "/1"), json={})[1]
     assert json.decode(refused.body).keys() == properties.keys()
     assert all(refused.field(name.lower()) for name in refusal["headers"])
+
+
+@pytest.mark.parametrize("style", ["ietf", "legacy", "both", "draft-6", "draft-7", "none"])
+def test_the_openapi_schema_lists_the_headers_of_each_style(style: Any) -> None:
+    app = FastAPI(responses=openapi_responses(style))
+    app.add_api_route("/", lambda: "hello")
+    app.add_middleware(RateLimitMiddleware, limits="1/minute", headers=style)
+    described = app.openapi()["paths"]["/"]["get"]["responses"]
+    sent = {name for name, _ in answers(app, ("GET", "/"), ("GET", "/"))[1].headers if "ratelimit" in name}
+    assert {name.lower() for name in described["429"]["headers"]} == {"retry-after", *sent}
+    assert list(described["503"]["headers"]) == ["Retry-After"]
 
 
 # websockets

@@ -1092,6 +1092,29 @@ def test_misplaced_or_incomplete_cors_middleware_is_reported(
     assert ours == [f"ratelimit_mw: {message}" for message in warned]
 
 
+@pytest.mark.parametrize(
+    ("style", "names"),
+    [
+        ("legacy", ["X-RateLimit-Remaining", "X-RateLimit-Limit", "X-RateLimit-Reset", "Retry-After"]),
+        ("draft-6", ["RateLimit-Remaining", "RateLimit-Limit", "RateLimit-Reset", "RateLimit-Policy", "Retry-After"]),
+        ("draft-7", EXPOSE),
+        ("none", ["Retry-After"]),
+    ],
+)
+def test_the_headers_to_expose_are_those_of_the_style(
+    style: str, names: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = Middleware(asgi.RateLimitMiddleware, limits="9/hour", headers=style)
+    for exposed, warned in ((["X-Other"], True), (names, False)):
+        caplog.clear()
+        app = Starlette(routes=[Route("/", _hello)], middleware=[cors(expose_headers=exposed), ours])
+        talk(app, LIFESPAN, STARTUP, SHUTDOWN)
+        sent = talk(app, HTTP).sent[0]["headers"]
+        check(caplog, *[HIDDEN.replace(str(EXPOSE), str(names))] * warned)
+        fields = {name.decode() for name, _ in sent if b"ratelimit" in name}
+        assert fields == {name.lower() for name in names[:-1]}
+
+
 def test_cors_middleware_directly_inside_the_limiter_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     _ = asgi.RateLimitMiddleware(CORSMiddleware(App200()), limits="9/hour")
     check(caplog, INSIDE)
