@@ -4,7 +4,10 @@ The buckets are those of a `Limiter` over the same store, unless the settings ha
 else follows the settings of the middleware: `on_store_error`, shadow, overrides of a key, metrics and logs.
 """
 
+import sys
 from collections.abc import Sequence
+from functools import cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -35,8 +38,23 @@ async def charge(gate: Any, limits: Limits, key: Key, cost: int, state: "RateLim
     verdict = await _decide(gate, limits, key, check_int("cost", cost, 0))
     if state is not None and not verdict.allowed:
         state.record_refused_charge(verdict, gate)
-        raise RefusedCharge(verdict)
+        werkzeug = sys.modules.get("werkzeug.exceptions")
+        raise RefusedCharge(verdict) if werkzeug is None else _http_error(werkzeug)(verdict)
     return verdict
+
+
+@cache
+def _http_error(werkzeug: Any) -> type[RefusedCharge]:
+    """Return a `RefusedCharge` that Flask and Quart take for an HTTP error, so that they do not log it.
+
+    `werkzeug`: its module of exceptions. The response is a 500, which `raise_unhandled` replaces.
+    """
+    parts = {
+        "code": HTTPStatus.TOO_MANY_REQUESTS,  # for the app's own error handlers
+        "get_response": lambda *_, **__: werkzeug.InternalServerError().get_response(),
+        "__reduce__": lambda self: (RefusedCharge, (self.verdict,)),
+    }
+    return type(RefusedCharge.__name__, (RefusedCharge, werkzeug.HTTPException), parts)
 
 
 async def _decide(gate: Any, limits: Limits, key: Key, cost: int) -> Verdict:

@@ -3,12 +3,14 @@
 import asyncio
 import gc
 import logging
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import bottle  # type: ignore[import-untyped]  # it has no types
 import falcon
 import falcon.asgi
+import flask
 import httpx
 import litestar
 import pytest
@@ -214,6 +216,13 @@ styles = pytest.mark.parametrize("style", ["ietf", "legacy", "none"])
 limited_or_not = pytest.mark.parametrize("limits", ["9/minute", []], ids=["limited", "unlimited"])
 
 
+async def three_charges(app: Any) -> list[tuple[int, str | None]]:
+    """Return status and Retry-After of three requests."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://app") as client:
+        answers = [await client.get("/charge") for _ in range(3)]
+    return [(answer.status_code, answer.headers.get("retry-after")) for answer in answers]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django leaves its body file to Python
 @styles
 @limited_or_not
@@ -224,13 +233,7 @@ def test_a_refused_charge_is_a_429_in_asgi_frameworks_that_make_a_500_of_errors(
     caplog.set_level(logging.CRITICAL, "django.request")  # its records would keep the request, and thus the file
     app = asgi.RateLimitMiddleware(make(), limits=limits, headers=style, store=MemoryStore(clock=Clock()))
 
-    async def talk() -> list[tuple[int, str | None]]:
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-            answers = [await client.get("/charge") for _ in range(3)]
-        return [(answer.status_code, answer.headers.get("retry-after")) for answer in answers]
-
-    assert asyncio.run(talk()) == REFUSED_THIRD
+    assert asyncio.run(three_charges(app)) == REFUSED_THIRD
     gc.collect()  # here, where a warning of the file is ignored
 
 
@@ -252,6 +255,40 @@ def test_a_refused_charge_is_a_429_in_wsgi_frameworks_that_make_a_500_of_errors(
     client = Client(wsgi.RateLimitMiddleware(make(), limits=limits, headers=style, store=MemoryStore(clock=Clock())))
     answers = [client.get("/charge") for _ in range(3)]
     assert [(answer.status_code, answer.headers.get("Retry-After")) for answer in answers] == REFUSED_THIRD
+
+
+def charging_flask() -> Any:
+    app = flask.Flask(__name__)
+
+    @app.get("/charge")
+    def charge() -> str:
+        flask.request.environ["ratelimit_mw"].charge("2/hour", key="a")
+        return "hello"
+
+    return app
+
+
+def test_flask_and_quart_log_no_refused_charge(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(wsgi.RateLimitMiddleware(charging_flask(), limits="9/minute"))
+    refused = [client.get("/charge") for _ in range(3)][2]
+    assert (refused.status_code, (refused.get_json() or {}).get("violated-policies")) == (429, ["charge"])
+    app = asgi.RateLimitMiddleware(charging_quart(), limits="9/minute", store=MemoryStore(clock=Clock()))
+    assert asyncio.run(three_charges(app)) == REFUSED_THIRD
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_an_error_handler_of_flask_may_answer_a_refused_charge() -> None:
+    app = charging_flask()
+    errors = []
+
+    @app.errorhandler(RateLimited)
+    def busy(error: RateLimited) -> tuple[str, int]:
+        errors.append(pickle.loads(pickle.dumps(error)))  # noqa: S301  # its own
+        return "busy", 420
+
+    client = Client(wsgi.RateLimitMiddleware(app, limits="9/minute"))
+    assert [client.get("/charge").status_code for _ in range(3)] == [200, 200, 420]
+    assert str(errors[0]).startswith("rate limited: retry after 3")
 
 
 class _Echo:
