@@ -4,12 +4,13 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from ratelimit_mw import AsyncLimiter, Concurrency
+from ratelimit_mw import AsyncLimiter, Concurrency, RateLimited, StoreError
 from ratelimit_mw.fastapi import RateLimitMiddleware
 
 CUSTOMERS = {
@@ -17,7 +18,7 @@ CUSTOMERS = {
     "sk-bob": (1_000_000, 1),
 }  # tokens a month, billing day
 STORE = os.environ.get("STORE", "memory://")
-slots, app = AsyncLimiter(STORE), FastAPI()
+slots, app = AsyncLimiter(STORE, name="slots"), FastAPI()
 
 
 def customer(request: Any) -> Any:
@@ -36,9 +37,22 @@ def limits(request: Any) -> list[dict[str, Any]]:
 
 
 async def slot_of_model(request: Request) -> AsyncIterator[None]:
-    request.state.ratelimit.settle(0)  # a refusal costs no tokens; `chat` settles an answer
-    async with slots.slot(Concurrency(2, name="model"), (await request.json())["model"]):  # until the answer is sent
+    model = (await request.json())["model"]
+    async with AsyncExitStack() as held:  # until the answer is sent
+        try:
+            await held.enter_async_context(slots.slot(Concurrency(2, name="model"), model))
+        except RateLimited:
+            request.state.ratelimit.settle(0)  # no tokens
+            raise
+        except StoreError:
+            pass  # without Redis, models answer any number at once
         yield
+
+
+def refused(_: Any, verdict: Any) -> tuple[int, dict[str, str], str]:
+    status = 429 if verdict.decisions else 503 if verdict.source == "denied_on_error" else 403
+    texts = {429: f"The quota of {verdict.limit_name} is used up.", 503: "Limits are unknown.", 403: "Unknown API key."}
+    return status, {"Content-Type": "application/json"}, json.dumps({"error": {"message": texts[status]}})
 
 
 @app.post("/v1/chat/completions", dependencies=[Depends(slot_of_model)])
@@ -72,5 +86,11 @@ async def events(head: dict[str, Any], tokens: AsyncIterator[str]) -> AsyncItera
 
 
 app.add_middleware(
-    RateLimitMiddleware, limits=limits, key=customer, missing_key="deny", store=STORE, usage_path="/usage"
+    RateLimitMiddleware,
+    limits=limits,
+    key=customer,
+    missing_key="deny",
+    on_refused=refused,
+    store=STORE,
+    usage_path="/usage",
 )

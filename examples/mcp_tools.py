@@ -1,7 +1,7 @@
 """uvicorn examples.mcp_tools:app"""
 
 import os
-from math import ceil
+from math import ceil, isinf
 
 from fastmcp import FastMCP
 from fastmcp.exceptions import ToolError
@@ -17,6 +17,8 @@ async def charge(limits: str, tool: str, cost: int = 1) -> None:
     key = (tool, request.headers.get("x-api-key", "anonymous"))
     verdict = await request.state.ratelimit.charge(limits, key=key, cost=cost, raises=False)
     if not verdict.allowed:  # a 429 would end the client's session; a model reads this text
+        if isinf(verdict.retry_after):
+            raise ToolError(f"{tool} never does so much at once")
         raise ToolError(f"{tool} is used too often; try again in {ceil(verdict.retry_after)} seconds")
 
 

@@ -49,5 +49,10 @@ def test_each_tool_has_its_limit_for_each_client(server: WebServer) -> None:
 
 
 def test_a_tool_that_costs_by_size_refuses_what_does_not_fit(server: WebServer) -> None:
-    got = called(server, "ann", *[("translate", {"text": "x" * size}) for size in (600, 401, 399)])
-    assert [one[:40] for one in got] == ["x" * 40, "translate is used too often; try again i", "x" * 40]
+    got = called(server, "ann", *[("translate", {"text": "x" * size}) for size in (600, 401, 399, 1001)])
+    assert [one[:40] for one in got] == [
+        "x" * 40,
+        "translate is used too often; try again i",
+        "x" * 40,
+        "translate never does so much at once",
+    ]
