@@ -155,7 +155,7 @@ class World:
         actual = self._random.choice((None, 0, self.units(), 2 * QUOTA))
         if self._random.random() < 0.5:
             actual = 0
-            assert await self._call("cancel", id=name) == {"canceled": 0}
+            assert await self._call("cancel", id=name) == {"canceled": cost}
         else:
             more = {} if actual is None else {"actual": actual}
             assert await self._call("commit", id=name, **more) == {"committed": cost if actual is None else actual}
