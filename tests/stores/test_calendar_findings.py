@@ -50,7 +50,7 @@ def test_a_long_quota_that_a_callable_returns_is_reported_once(caplog: pytest.Lo
     def seen(limits: str) -> list[str]:
         caplog.clear()
         choice[0] = limits
-        assert gate.admit(PlainRequest()).allowed
+        assert gate.admit(PlainRequest())
         return [line for line in caplog.messages if "keeps it" in line]
 
     assert seen("5/hour using calendar_window") == []
@@ -59,7 +59,7 @@ def test_a_long_quota_that_a_callable_returns_is_reported_once(caplog: pytest.Lo
     assert seen(MONTH) == []
     assert seen("7/month using calendar_window") == []
     again = Gate(gate.settings, integration=WSGI, before=gate)
-    assert again.admit(PlainRequest()).allowed
+    assert again.admit(PlainRequest())
     assert [line for line in caplog.messages if "keeps it" in line] == []
 
 
@@ -73,7 +73,7 @@ def test_with_strict_a_server_is_inspected_for_what_callables_may_return(
         caplog.clear()
         settings = Settings(limits=lambda _: MONTH, store="redis://redis:6379", strict=strict, store_timeout=0.001)
         gate = Gate(settings, integration=WSGI)
-        assert gate.admit(PlainRequest()).allowed
+        assert gate.admit(PlainRequest())
         assert [line[14:] for line in caplog.messages if "keeps it" in line] == warned
 
 

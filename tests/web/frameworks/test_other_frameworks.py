@@ -281,11 +281,11 @@ def test_an_error_handler_of_flask_may_answer_a_refused_charge() -> None:
     app = charging_flask()
     errors = []
 
-    @app.errorhandler(RateLimited)
     def busy(error: RateLimited) -> tuple[str, int]:
         errors.append(pickle.loads(pickle.dumps(error)))  # noqa: S301  # its own
         return "busy", 420
 
+    app.register_error_handler(RateLimited, busy)
     client = Client(wsgi.RateLimitMiddleware(app, limits="9/minute"))
     assert [client.get("/charge").status_code for _ in range(3)] == [200, 200, 420]
     assert str(errors[0]).startswith("rate limited: retry after 3")

@@ -1102,7 +1102,7 @@ def test_misplaced_or_incomplete_cors_middleware_is_reported(
     ],
 )
 def test_the_headers_to_expose_are_those_of_the_style(
-    style: str, names: list[str], caplog: pytest.LogCaptureFixture
+    style: Any, names: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = Middleware(asgi.RateLimitMiddleware, limits="9/hour", headers=style)
     for exposed, warned in ((["X-Other"], True), (names, False)):
