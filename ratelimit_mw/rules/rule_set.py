@@ -127,7 +127,7 @@ class RuleSet:
 
     def report_chosen(self, report: Callable[[Sequence[Limit]], None]) -> None:
         """Call `report` with the limits that a callable returns, not in each request: when they are compiled."""
-        for limit_set in self.all_limit_sets:
+        for limit_set in filter(_is_dynamic, self.limit_sets):
             limit_set.report_chosen = report
 
     @property

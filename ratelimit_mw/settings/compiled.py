@@ -156,6 +156,8 @@ class LimitSet:
     a callable, a delay or a slot.
     """
 
+    report_chosen: Callable[[Sequence[Limit]], None] | None = None  # see `RuleSet.report_chosen`
+
     def __init__(
         self,
         limits: ParsedLimits,
@@ -168,7 +170,6 @@ class LimitSet:
     ) -> None:
         self.name: Final = name
         self._keep: Final = keep
-        self.report_chosen: Callable[[Sequence[Limit]], None] | None = None  # see `RuleSet.report_chosen`
         self.bucket_name: Final = bucket_name or name
         # a slash precedes what the limits of a rule count in addition, such as messages
         own_name, bucket_rule = name.partition("/")[0], self.bucket_name.partition("/")[0]
