@@ -101,8 +101,12 @@ def test_the_refusal_of_a_limiter_has_its_own_name_beside_those_of_the_middlewar
         async with limiter.slot(Concurrency(1, name="model"), "m"), limiter.slot(Concurrency(1, name="model"), "m"):
             return PlainTextResponse("hello")
 
-    limits = ["9/minute using fixed_window", {"limit": "20/hour using fixed_window", "name": "hourly"}]
-    for options, status, left in (({}, 429, (8, 19)), ({"on_refused": named}, 420, (5, 16))):
+    limits: list[Any] = ["9/minute using fixed_window", {"limit": "20/hour using fixed_window", "name": "hourly"}]
+    cases: list[tuple[dict[str, Any], int, tuple[int, int]]] = [
+        ({}, 429, (8, 19)),
+        ({"on_refused": named}, 420, (5, 16)),
+    ]
+    for options, status, left in cases:
         app = Starlette(routes=[Route("/", second_slot)])
         app.add_middleware(asgi.RateLimitMiddleware, limits=limits, store=store, **options)
         shown = '"model";r=0;t=1, "default";r={};t=60, "hourly";r={};t=3600'

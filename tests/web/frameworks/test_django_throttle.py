@@ -611,7 +611,7 @@ class PerName(Throttle):
 
 
 class LoginOfApi(APIView):
-    throttle_classes: ClassVar = [PerName]
+    throttle_classes: Any = (PerName,)
 
     def post(self, request: Any) -> Response:
         return Response(request.data["username"])
@@ -634,5 +634,5 @@ def test_a_key_may_read_the_form_of_a_login(make: Any, where: str) -> None:
             names = ("ann", "ann", "bob", "ann", "bob", "bob")
             return [(await client.post(where, data={"username": name})).status_code for name in names]
 
-    asgi_app = app if make is asgi_site else WsgiToAsgi(app)
+    asgi_app: Any = app if make is asgi_site else WsgiToAsgi(app)  # type: ignore[no-untyped-call]  # asgiref has no types
     assert asyncio.run(logins(httpx.ASGITransport(asgi_app))) == [200, 200, 200, 429, 200, 429]
