@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from inspect import isawaitable
 from typing import Any, Final
 from urllib.parse import quote
@@ -9,9 +10,9 @@ from urllib.parse import quote
 from ratelimit_mw.asgi.send import Receive, Scope, Send
 from ratelimit_mw.dashboard.app import MAX_BODY, Call, Page
 from ratelimit_mw.dashboard.pages import Answer, error_answer
-from ratelimit_mw.http.response import REASONS
 from ratelimit_mw.http.views import AsgiRequest, WsgiRequest, peer_of
 
+_DIGITS: Final = 9  # of a Content-Length, zeros in front included
 _BODY_SECONDS: Final = 10.0  # until the body of a POST has arrived
 _TOO_LATE: Final = error_answer(408, f"body: expected within {_BODY_SECONDS:.0f} s", [("Connection", "close")])
 _TOO_LONG: Final = error_answer(413, f"body: expected at most {MAX_BODY} bytes", [("Connection", "close")])
@@ -109,7 +110,7 @@ class WsgiDashboard:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
         answer = self._answer(environ)
-        start_response(f"{answer.status} {REASONS.get(answer.status, 'Status')}", answer.headers)
+        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", answer.headers)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.body]
 
     def beside(self, app: Any, path: str) -> "Beside":
@@ -134,7 +135,7 @@ class WsgiDashboard:
         body = b""
         if call.method == "POST":
             length = environ.get("CONTENT_LENGTH") or "0"
-            if not (length.isascii() and length.isdigit() and int(length[:9]) <= MAX_BODY):
+            if not (length.isascii() and length.isdigit() and len(length) <= _DIGITS and int(length) <= MAX_BODY):
                 return _TOO_LONG
             body = environ["wsgi.input"].read(int(length))
         return self.page.finish(call, begun, body)
