@@ -3,13 +3,15 @@
 `data` is what `data.json` contains, without its `problem`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from ratelimit_mw.dashboard.concerned import block_of
+from ratelimit_mw.rules.override_entries import Override
 from ratelimit_mw.rules.plan import BLOCKLIST
 
 SETTLING: Final = 2  # the last seconds, which processes are still reporting
@@ -43,11 +45,12 @@ def problem(
     seconds: Mapping[str, Rows],
     minutes: Mapping[str, Rows],
     clients: Mapping[str, Mapping[str, int]],
+    overrides: Sequence[Override] = (),
 ) -> Problem | None:
     """Return the most urgent problem; None if all is calm.
 
     `seconds`, `minutes`: the rows of each rule, of the last five minutes and of the last day. `clients`: how often
-    each rule refused each client in the last minute or two.
+    each rule refused each client in the last minute or two. `overrides`: those in force.
     """
     store, now = data["store"], data["at"]
     if store["state"] != "ok":
@@ -56,7 +59,8 @@ def problem(
         return Problem("store", f"{kind[:1].upper()}{kind[1:]} has not replied{since}.", store.get("meaning") or "")
     worst = _worst_rule(data["rules"], seconds)
     if worst is not None:
-        return _refusing(worst, clients.get(worst, {}), seconds[worst], minutes.get(worst, ()), now)
+        refused = _Refused.of(_settled(seconds[worst]), minutes.get(worst, ()))
+        return _refusing(worst, refused, clients.get(worst, {}), overrides, now)
     known, processes = data.get("processes_known") or 0, data["processes"]
     if known > processes:
         some = "1 process does" if known - processes == 1 else f"{known - processes} processes do"
@@ -86,24 +90,54 @@ def _worst_rule(rules: Sequence[Mapping[str, Any]], seconds: Mapping[str, Rows])
     return max(refused, key=lambda name: refused[name]) if refused else None
 
 
-def _refusing(rule: str, clients: Mapping[str, int], seconds: Rows, minutes: Rows, now: float) -> Problem:
-    refused, total = _counts(_settled(seconds)[-_MINUTE:])
-    since = _since(seconds, minutes)
-    when = f"since {_moment(since, now)}" if since is not None else "for a day or longer"
-    text = f"{rule} refuses {round(100 * refused / total)} % of its requests {when}."
-    more, who = _clients_refused(clients, refused / _MINUTE)
+class _Refused(Struct, frozen=True):
+    """What a rule refused. `since`: None for a day or longer. `until`: None if it goes on.
+
+    `share`, `rate`: of its requests, and a second, within the last minute of that time.
+    """
+
+    since: float | None
+    until: float | None
+    share: float
+    rate: float
+
+    @classmethod
+    def of(cls, rows: Rows, minutes: Rows) -> "_Refused":
+        """Return what the rows say, of which some refuse."""
+        last = max(index for index, row in enumerate(rows) if _is_refusing(row))
+        rows, calm = rows[: last + 1], len(rows) - 1 - last
+        since = _since(rows, minutes)
+        recent = [row for row in rows[-_MINUTE:] if since is None or row[0] >= since]
+        refused, total = _counts(recent)
+        return cls(since, rows[-1][0] if calm >= _LOOK else None, refused / total, refused / len(recent))
+
+
+def _refusing(
+    rule: str, refused: _Refused, clients: Mapping[str, int], overrides: Sequence[Override], now: float
+) -> Problem:
+    share = f"{round(100 * refused.share)} % of its requests"
+    since = None if refused.since is None else _moment(refused.since, now)
+    if refused.until is None:
+        text = f"{rule} refuses {share} {'for a day or longer' if since is None else f'since {since}'}."
+    else:
+        text = f"{rule} refused {share} {'' if since is None else f'from {since} '}to {_moment(refused.until, now)}."
+    more, who = _clients_refused(
+        clients, refused, lambda keys: all(block_of(key, rule, overrides) is not None for key in keys)
+    )
     steps: list[Mapping[str, Any]] = [{"do": "change", "rule": rule}]
     if who is not None:
         steps.append({"do": "block", "who": who})
     return Problem("refusing", text, more, steps)
 
 
-def _since(seconds: Rows, minutes: Rows) -> float | None:
-    """Return the second, or the minute, of the first refusal without a calm time after it. None: before all rows."""
-    rows = _settled(seconds)
+def _since(rows: Rows, minutes: Rows) -> float | None:
+    """Return the second, or the minute, of the first refusal without a calm time after it. None: before all rows.
+
+    `rows`: up to a refusal.
+    """
     start = _start(rows, _LOOK)
-    if start > 0 or not rows:
-        return _first_refusal(rows[start:])
+    if start > 0:
+        return _first_refusal(rows[min(start, len(rows) - 1) :])
     earlier = [row for row in minutes if row[0] < rows[0][0]]
     first = _first_refusal([*earlier[_start(earlier, 1) :], *rows])
     is_older = first is not None and len(earlier) >= _DAY // _MINUTE - _LOOK and first < earlier[_LOOK][0]
@@ -122,30 +156,44 @@ def _start(rows: Rows, step: int) -> int:
 
 
 def _first_refusal(rows: Rows) -> float | None:
-    return next((at for at, admitted, refused in rows if refused and refused >= SOME * (admitted + refused)), None)
+    return next((row[0] for row in rows if _is_refusing(row)), None)
 
 
-def _clients_refused(clients: Mapping[str, int], total: float) -> tuple[str, Mapping[str, str] | None]:
+def _is_refusing(row: Sequence[int]) -> bool:
+    _, admitted, refused = row
+    return refused > 0 and refused >= SOME * (admitted + refused)
+
+
+def _clients_refused(
+    clients: Mapping[str, int], refused: _Refused, are_blocked: Callable[[Sequence[str]], bool]
+) -> tuple[str, Mapping[str, str] | None]:
     """Return a sentence about the clients that are refused most, and the one, or the network, to block.
 
-    `total`: refused requests a second, of all clients. Each client has a share of them.
+    Each client has a share of what is refused. None is to be blocked if `are_blocked` says that it is.
     """
-    refused = sum(clients.values())
-    if not refused:
+    number = sum(clients.values())
+    if not number:
         return "", None
-    rates = {key: total * number / refused for key, number in clients.items()}
+    total = refused.rate
+    rates = {key: total * count / number for key, count in clients.items()}
     networks: dict[str, list[str]] = {}
     for key in rates:
         networks.setdefault(_network_of(key), []).append(key)
     network, keys = max(networks.items(), key=lambda pair: (bool(pair[0]), sum(rates[key] for key in pair[1])))
     in_network = sum(rates[key] for key in keys)
     top = max(rates, key=lambda key: rates[key])
+    is_over = refused.until is not None
     if rates[top] >= _MOST_OF * total:
-        who = {"ip": top[3:]} if _network_of(top) else {"key": top}
-        return f"{top[3:] if _network_of(top) else top} is refused {_shown(rates[top])} a second.", who
-    if network and len(keys) >= _FEWEST and in_network >= _MOST_OF * total:
-        return f"{len(keys)} addresses of {network} are refused {_shown(in_network)} a second.", {"ip": network}
-    return f"{len(rates)} clients are refused {_shown(total)} a second.", None
+        is_address = bool(_network_of(top))
+        name, rate, keys = top[3:] if is_address else top, rates[top], [top]
+        who = {"ip": name} if is_address else {"key": name}
+    elif network and len(keys) >= _FEWEST and in_network >= _MOST_OF * total:
+        name, rate, who = f"{len(keys)} addresses of {network}", in_network, {"ip": network}
+    else:
+        return f"{len(rates)} clients {'were' if is_over else 'are'} refused {_shown(total)} a second.", None
+    present, past = ("is", "was") if len(keys) == 1 else ("are", "were")
+    text = f"{name} {past if is_over else present} refused {_shown(rate)} a second"
+    return (f"{text}, and {present} blocked now.", None) if are_blocked(keys) else (f"{text}.", who)
 
 
 def _network_of(key: str) -> str:

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from ratelimit_mw.dashboard.sentence import Problem, problem
+from ratelimit_mw.rules.override_entries import Override
 
 AT = 1_795_693_351.4  # 2026-11-26 11:42:31 UTC
 CALM = (50, 1)  # admitted and refused in a second
@@ -71,11 +72,77 @@ def test_only_enforcing_rules_are_a_problem(mode: str) -> None:
 def test_it_says_since_when_a_rule_refuses() -> None:
     assert found(rows(205)) == Problem("refusing", "login refuses 92 % of its requests since 11:39:07.", "", [CHANGE])
     calm_before = minutes(60)  # an attack that ended two minutes before the next is another
-    text = "login refuses 88 % of its requests since 11:41:32."
+    text = "login refuses 92 % of its requests since 11:41:32."
     seconds = rows(60)
     assert problem(data(), {"login": seconds}, {"login": calm_before}, {}) == Problem("refusing", text, "", [CHANGE])
     silent = [(at, 0, 0) if at < AT - 20 else (at, *rest) for at, *rest in rows(205)]
     assert found(silent) == Problem("refusing", "login refuses 92 % of its requests since 11:42:12.", "", [CHANGE])
+
+
+def test_it_says_until_when_a_rule_refused() -> None:
+    ended = [(at, *(CALM if at > AT - 14 else rest)) for at, *rest in rows(60)]
+    refused = Problem(
+        "refusing",
+        "login refused 92 % of its requests from 11:41:32 to 11:42:17.",
+        "192.0.2.7 was refused 36 a second.",
+        [CHANGE, {"do": "block", "who": {"ip": "192.0.2.7"}}],
+    )
+    assert found(ended, clients={"login": {"ip=192.0.2.7": 9}}) == refused
+    silent = [(at, *((0, 0) if at > AT - 14 else rest)) for at, *rest in rows(60)]
+    assert found(silent, clients={"login": {"ip=192.0.2.7": 9}}) == refused
+    going_on = [(at, *(CALM if at > AT - 11 else rest)) for at, *rest in rows(60)]
+    assert found(going_on) == Problem(
+        "refusing", "login refuses 92 % of its requests since 11:41:32.", "", [CHANGE]
+    )  # nine calm seconds are no end
+
+
+def test_one_second_of_refusals_begins_in_it() -> None:
+    one_second = [(at, *((0, 900) if at == int(AT) - 5 else CALM)) for at, *_ in rows(0)]
+    assert found(one_second, clients={"login": {"9f3aBc": 900}}) == Problem(
+        "refusing",
+        "login refuses 100 % of its requests since 11:42:26.",
+        "9f3aBc is refused 900 a second.",
+        [CHANGE, {"do": "block", "who": {"key": "9f3aBc"}}],
+    )
+
+
+def block(who: str, rule: str | None = None) -> Override:
+    return Override("1a", rule, who, "block", None, AT + 60)
+
+
+@pytest.mark.parametrize(
+    ("clients", "overrides", "more"),
+    [
+        (["ip=192.0.2.7"], [block("ip=192.0.2.7")], "192.0.2.7 is refused 36 a second, and is blocked now."),
+        (
+            ["ip=192.0.2.7"],
+            [block("ip=192.0.2.0/24", "login")],
+            "192.0.2.7 is refused 36 a second, and is blocked now.",
+        ),
+        (["9f3aBc"], [block("key=9f3aBc")], "9f3aBc is refused 36 a second, and is blocked now."),
+        (
+            [f"ip=192.0.2.{last}" for last in range(3)],
+            [block("ip=192.0.2.0/24")],
+            "3 addresses of 192.0.2.0/24 are refused 36 a second, and are blocked now.",
+        ),
+    ],
+)
+def test_a_client_that_is_blocked_is_not_blocked_again(
+    clients: list[str], overrides: list[Override], more: str
+) -> None:
+    def step(overrides: list[Override]) -> tuple[str, int]:
+        refused = {"login": dict.fromkeys(clients, 60)}
+        said = problem(data(), {"login": rows(205)}, {"login": minutes(0)}, refused, overrides)
+        assert said is not None
+        return said.more, len(said.steps)
+
+    assert step(overrides) == (more, 1)
+    plain = more.partition(",")[0] + "."
+    assert step([]) == (plain, 2)
+    assert step([structs.replace(overrides[0], rule="default")]) == (plain, 2)
+    assert step([structs.replace(overrides[0], action="exempt")]) == (plain, 2)
+    other = {"ip=192.0.2.7": "ip=192.0.3.0/24"}.get(clients[0], "ip=192.0.2.1")
+    assert step([structs.replace(overrides[0], who=other)]) == (plain, 2)
 
 
 def test_a_day_without_requests_is_no_day_of_refusals() -> None:
