@@ -34,6 +34,7 @@ autodoc_class_signature = "separated"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 default_role = "code"  # docstrings have single backticks around code
+_CODE = re.compile(r"RL-\d{3}")  # of a message
 _OUTSIDE_OF_CODE = re.compile(r"(`[^`]*`)|([*|\\]|_\b)")
 
 
@@ -50,13 +51,17 @@ class Lua51(LuaLexer):
 
 
 class SearchWords(SphinxTransform):
-    """Adds the index entries of a page in search.toml, and their words as keywords, which the search reads."""
+    """Adds the index entries of a page in search.toml, the codes in its headings, and their words as keywords.
+
+    The search reads both. It would split the codes at their hyphens.
+    """
 
     default_priority = 400  # before Sphinx collects the entries
 
     def apply(self, **_: object) -> None:
         """Sphinx calls it with each page."""
-        words = self.config.search_words.get(self.env.docname, ())
+        headings = (title.astext().partition(":")[0] for title in self.document.findall(nodes.title))
+        words = [*self.config.search_words.get(self.env.docname, ()), *filter(_CODE.fullmatch, headings)]
         keywords = ", ".join(sorted({word for entry in words for word in re.findall(r"\w+", entry)}))
         entries = [("single", entry, "", "main", None) for entry in words]
         self.document.insert(0, [nodes.meta(name="keywords", content=keywords), addnodes.index(entries=entries)])

@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from ratelimit_mw.asgi.send import Message, Receive, Scope, Send
 from ratelimit_mw.core.errors import ConfigError
-from ratelimit_mw.dashboard import dashboard
+from ratelimit_mw.dashboard.app import Page
+from ratelimit_mw.dashboard.fronts import Dashboard
 from ratelimit_mw.http.callables import import_from_working_folder
 from ratelimit_mw.http.callers import checked_secret, is_loopback
 from ratelimit_mw.service import service
@@ -83,10 +84,11 @@ class Address(NamedTuple):
 
 
 class PageOptions(NamedTuple):
-    """Whether to serve the dashboard, and whether operators may change something there."""
+    """Whether to serve the dashboard, whether operators may change something there, and whether by one process."""
 
     is_served: bool
     writes: bool
+    is_alone: bool = True
 
 
 NO_PAGE: Final = PageOptions(is_served=False, writes=False)
@@ -107,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     texts = [address.text for address in grpc]
     if args.write and not args.dashboard:
         raise ConfigError("--write: present without --dashboard, expected both", code="RL-051")
-    page = PageOptions(args.dashboard, args.write)
+    page = PageOptions(args.dashboard, args.write, args.workers == 1)
     made = make_secret() if args.write else ""
     try:
         import uvicorn  # noqa: PLC0415  # an extra that only this command needs
@@ -137,6 +139,8 @@ def run(args: argparse.Namespace) -> int:
     sockets = listen(addresses, mode)
     names = names_of(addresses, sockets, texts)
     print(f"ratelimit_mw: serving {args.file} on {', '.join(names)}", flush=True)
+    if args.dashboard and not made:
+        print(f"ratelimit_mw: the dashboard is on {names[0]}{_PAGE}/", flush=True)
     say_secret(f"{names[0]}{_PAGE}/", made)
     try:
         supervisor = Multiprocess(config, sockets)
@@ -153,7 +157,9 @@ def make_app(file: str, secret: str, grpc: Sequence[str], mode: int, page: PageO
     import_from_working_folder()
     app = service(file, secret=secret)
     served: Any = _WithGrpc(app, grpc, mode) if grpc else app
-    return _WithPage(served, dashboard(file, write=page.writes)) if page.is_served else served
+    if not page.is_served:
+        return served
+    return _WithPage(served, Dashboard(Page(file, write=page.writes, is_alone=page.is_alone)))
 
 
 def make_worker_app(file: str, secret: str, grpc: Sequence[str], mode: int, page: PageOptions = NO_PAGE) -> Any:

@@ -13,7 +13,7 @@ from ratelimit_mw.core.errors import ConfigError, StoreError
 from ratelimit_mw.core.log import Finding, warn_or_fail
 from ratelimit_mw.dashboard.access import COOKIE, Access, Authorize, Denied, Viewer
 from ratelimit_mw.dashboard.calls import NothingLeft, change, look_at, preview_of
-from ratelimit_mw.dashboard.data import Data, build
+from ratelimit_mw.dashboard.data import Data, build, counts_alone
 from ratelimit_mw.dashboard.pages import Answer, asset, error_answer, json_answer, login_page
 from ratelimit_mw.dashboard.reader import Reader, Snapshot
 from ratelimit_mw.dashboard.shown_rules import shown_rules
@@ -65,7 +65,8 @@ class Call(Struct, frozen=True):
 class Page:
     """Answers the requests of one dashboard. Thread-safe.
 
-    `begin` decides who may ask, and `finish` answers; a front reads the body between them.
+    `begin` decides who may ask, and `finish` answers; a front reads the body between them. `is_alone`: no other process
+    serves the app.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Page:
         secret: str | None = None,
         authorize: Authorize | None = None,
         write: bool = False,
+        is_alone: bool = False,
     ) -> None:
         loaded = _loaded(settings)
         self.access: Final = Access(loaded, secret, authorize, write=write)
@@ -85,7 +87,7 @@ class Page:
         self._shown: Final = shown_rules(loaded, self._target.rules, file)
         self.reader: Final = Reader(self._target)
         self._built: tuple[Snapshot | None, dict[tuple[Any, ...], Data]] = None, {}
-        warn_or_fail(_findings(loaded), strict=False)
+        warn_or_fail(_findings(loaded, is_alone=is_alone), strict=False)
 
     def begin(self, call: Call, authorized: object = None) -> Viewer | Answer | None:
         """Return who asks, or the answer; None for a login, which has no viewer yet. `authorized`: by `authorize`."""
@@ -235,11 +237,10 @@ def _name_of(settings: object) -> str:
     return path.resolve().parent.name or "app" if path.stem == "limits" else path.stem
 
 
-def _findings(settings: Settings) -> list[Finding]:
+def _findings(settings: Settings, *, is_alone: bool) -> list[Finding]:
     if not settings.metrics:
         return [_NOT_COUNTED]
-    is_alone = isinstance(settings.store, str) and settings.store.startswith("memory:") and not settings.metrics_folder
-    return [_OWN_PROCESS] if is_alone else []
+    return [_OWN_PROCESS] if counts_alone(settings) and not is_alone else []
 
 
 def _number(question: Mapping[str, str], name: str, default: int, allowed: Any) -> int:

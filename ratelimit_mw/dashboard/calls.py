@@ -17,6 +17,7 @@ from ratelimit_mw.admin.override_set import new_change, opened_set
 from ratelimit_mw.admin.target import DescribedRequest, Target
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.identity import rule_spellings
+from ratelimit_mw.dashboard.concerned import concerning
 from ratelimit_mw.dashboard.preview import preview
 from ratelimit_mw.dashboard.reader import Snapshot
 from ratelimit_mw.dashboard.shown_rules import ShownRule, toml_of
@@ -32,16 +33,18 @@ def look_at(target: Target, shown: Mapping[str, ShownRule], body: Body) -> dict[
         key, rule = _text(body, "key"), _text(body, "rule", "") or None
         with target.open_store() as store:
             buckets = look(store, Listing(target, store, key=key, rule=rule).charges())
+            overrides = concerning(key, rule, overrides_in_force(target, store).entries)
         why = [] if buckets else ["Nothing is counted for this client."]
-        return _looked(shown, "", f"key {key}", buckets, [one.rule for one in buckets], why)
+        looked = _looked(shown, "", f"key {key}", buckets, [one.rule for one in buckets], why)
+        return looked | {"overrides": [structs.asdict(one) for one in overrides]}
     line, client = _text(body, "request"), _text(body, "client", "")
     described = DescribedRequest(line, **_described(client))
     with target.open_store() as store:
         found = find_buckets(target, described, overrides_in_force(target, store), need_all=False)
         buckets = look(store, found.charges)
     why = [*found.missing, *([found.reason] if found.reason else []), *applied_lines(found.overrides)]
-    overrides = [structs.asdict(one) for one in found.overrides]
-    return _looked(shown, line, client, buckets, found.names, why) | {"overrides": overrides}
+    looked = _looked(shown, line, client, buckets, found.names, why)
+    return looked | {"overrides": [structs.asdict(one) for one in found.overrides]}
 
 
 def _looked(

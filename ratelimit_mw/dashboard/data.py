@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec import structs, to_builtins
 
 from ratelimit_mw.admin.buckets import split_key as split_any_key
+from ratelimit_mw.dashboard.concerned import block_of
 from ratelimit_mw.dashboard.reader import Snapshot, rows, total
 from ratelimit_mw.dashboard.sentence import problem
 from ratelimit_mw.dashboard.shown_rules import ShownRule
@@ -16,6 +17,7 @@ from ratelimit_mw.engine.live import ProcessInfo
 from ratelimit_mw.metrics.families import BOUND_LABELS, BOUNDS
 from ratelimit_mw.metrics.sample import checksum
 from ratelimit_mw.rules.override_entries import EVERYONE
+from ratelimit_mw.rules.plan import BLOCKLIST
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.live import BY_MINUTE, BY_SECOND, CLIENTS, KEPT_MINUTES, KEPT_SECONDS
 
@@ -30,6 +32,8 @@ _MOST_CHANGES: Final = 50
 _RECENT: Final = 5  # seconds in which refusals are compared with those that are shown
 _OFFICE_PATHS: Final = 5  # of the refusals that are shown; an attack is mostly on fewer
 _CLIENTS: Final = 600  # seconds for which a rule's clients are counted
+
+_BLOCKS: Final = ShownRule(BLOCKLIST, None, "clients that are blocked, and those of the blocklist", "", "", BLOCKLIST)
 
 Data = dict[str, Any]
 
@@ -92,6 +96,7 @@ def build(
         {one: rows(by_second, past, 1, one) for one in names},
         {one: rows(by_minute, minutes, _MINUTE, one) for one in names},
         latest,
+        snapshot.overrides,
     )
     data["problem"] = None if found is None else to_builtins(found)
     return data
@@ -104,6 +109,7 @@ def _store(snapshot: Snapshot, settings: Settings, fresh: Sequence[Any]) -> Data
     return {
         "state": "away" if away else "ok",
         "kind": kind,
+        "is_own": counts_alone(settings),
         "since": min(away, default=None),
         "call": sum(info.call_seconds for info in fresh) / calls if calls else None,
         "p99": _p99(fresh, settings.store_timeout),
@@ -130,6 +136,11 @@ def kind_of(store: object) -> str:
         if part in text:
             return word
     return "the store"
+
+
+def counts_alone(settings: Settings) -> bool:
+    """Return whether the page sees the requests of its own process only."""
+    return isinstance(settings.store, str) and settings.store.startswith("memory:") and not settings.metrics_folder
 
 
 def _meaning(settings: Settings, processes: int, kind: str) -> str:
@@ -200,8 +211,8 @@ def _rules(
     switches = {one.rule: one for one in snapshot.overrides if one.who == EVERYONE}
     found = []
     for name in names:
-        described = shown.get(name) or ShownRule(name, None, "", "", "", "on")
-        of_all = switches.get(None)
+        described = shown.get(name) or (_BLOCKS if name == BLOCKLIST else ShownRule(name, None, "", "", "", "on"))
+        of_all = None if described is _BLOCKS else switches.get(None)  # a switch lifts no block
         is_off = of_all is not None and of_all.action == "off"  # comes before the switch of a rule
         switch = of_all if is_off else switches.get(name) or of_all
         limits = described.limits if switch is None or switch.limits is None else switch.limits
@@ -242,6 +253,7 @@ def _refused_most(snapshot: Snapshot, span: int) -> Sequence[Data]:
     for key, refused in shown:
         identity, rule = split_key(key)
         free_in = free_at.get(key, snapshot.at) - snapshot.at
+        block = block_of(identity, rule, snapshot.overrides)
         found.append(
             {
                 "key": identity,
@@ -250,6 +262,7 @@ def _refused_most(snapshot: Snapshot, span: int) -> Sequence[Data]:
                 "free_in": free_in if key in free_at and free_in > 0 and isfinite(free_in) else None,
                 "spark": sparks.get(key),
                 "note": _note(paths[key]),
+                "blocked": None if block is None else block.id,
             }
         )
     return found

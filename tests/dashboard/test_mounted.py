@@ -109,7 +109,7 @@ def test_the_page_shows_what_the_app_next_to_it_has_refused() -> None:
 
 @contextmanager
 def command(folder: Path, *words: str, **environment: str) -> Iterator[str]:
-    """Run a command, and yield the address that it prints; with --write, that and the secret."""
+    """Run a command, and yield the address that it prints; with --write, the second one, with the secret it made."""
     line = [sys.executable, "-m", "ratelimit_mw", *words]
     variables = {**os.environ, **environment}
     with subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, text=True, env=variables) as process:
@@ -161,10 +161,11 @@ def test_a_command_with_write_makes_a_secret(words: list[str], tmp_path: Path, m
 
 def test_serve_has_the_page_below_a_path(tmp_path: Path) -> None:
     (tmp_path / "shop.toml").write_text('limits = "5/minute"\nmetrics = true\ntrusted_proxies = ["127.0.0.1"]\n')
-    words = ("serve", "shop.toml", "--bind", "127.0.0.1:0", "--dashboard")
-    with command(tmp_path, *words, RATELIMIT_MW_DASHBOARD_SECRET=SECRET) as address:
-        shown = fetched(f"{address}/dashboard/data.json", **SIGNED_IN)
-        assert (shown["write"], fetched(f"{address}/healthz")) == (False, {"status": "ok"})
+    words = ("serve", "shop.toml", "--bind", "127.0.0.1:0", "--dashboard", "--write")
+    with command(tmp_path, *words, RATELIMIT_MW_DASHBOARD_SECRET=SECRET) as page:  # the line that says where it is
+        address = page.removesuffix("/dashboard")
+        shown = fetched(f"{page}/data.json", **SIGNED_IN)
+        assert (shown["write"], fetched(f"{address}/healthz")) == (True, {"status": "ok"})
         with pytest.raises(urllib.error.HTTPError, match="401"):
             fetched(f"{address}/dashboard/data.json")
 

@@ -4,6 +4,7 @@ import { clock, number } from "./words.js";
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const axis = (more) => ({ stroke: () => color("--soft"), grid: { stroke: () => color("--line"), width: 1 }, ticks: { show: false }, ...more });
+const TEXT_ROWS = 4; // of marks; more texts are left out
 const isNarrow = () => innerWidth < 640;
 
 function hatched(u) {
@@ -24,7 +25,8 @@ function hatched(u) {
 const admitted = { stroke: () => color("--ok"), fill: () => `${color("--ok")}40`, width: 1 };
 const refused = { stroke: () => color("--bad"), fill: hatched, width: 1.5 };
 
-function line(u, x, name, text = "") {
+// `taken`: where the text of each line ends, of those that were drawn; a text goes below those that it would cover.
+function line(u, x, name, text = "", taken = []) {
   if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) return;
   const { ctx } = u;
   ctx.save();
@@ -36,9 +38,11 @@ function line(u, x, name, text = "") {
   ctx.stroke();
   if (text) {
     ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
-    const isLeft = x + ctx.measureText(text).width > u.bbox.left + u.bbox.width;
-    ctx.textAlign = isLeft ? "right" : "left";
-    ctx.fillText(text, x + (isLeft ? -5 : 5) * devicePixelRatio, u.bbox.top + 13 * devicePixelRatio);
+    const [width, gap] = [ctx.measureText(text).width, 5 * devicePixelRatio];
+    const start = x + gap + width > u.bbox.left + u.bbox.width ? x - gap - width : x + gap;
+    const row = [...taken, -Infinity].findIndex((end) => end + gap < start);
+    taken[row] = start + width;
+    if (row < TEXT_ROWS) ctx.fillText(text, start, u.bbox.top + (13 + 15 * row) * devicePixelRatio);
   }
   ctx.restore();
 }
@@ -64,15 +68,18 @@ export function trafficChart(place, pointed) {
       axis({ size: 26, space: () => (isNarrow() ? 90 : 110), values: (_, times) => times.map((time) => clock(time).slice(0, time % 60 ? 8 : 5)) }),
       axis({ size: 48, values: (_, values) => values.map((value) => (Number.isInteger(value) ? number(value) : "")) }),
     ],
-    padding: [8, 24, 0, 0],
+    padding: [8, 32, 0, 0],
     series: [{}, { ...admitted, points: { show: false } }, { ...refused, points: { show: false } }],
     hooks: {
-      draw: [(u) => marks.forEach((mark) => line(u, u.valToPos(mark.at, "x", true), "--warn", `▲ ${mark.what}`))],
+      draw: [(u) => {
+        const taken = [];
+        marks.forEach((mark) => line(u, u.valToPos(mark.at, "x", true), "--warn", `▲ ${mark.what}`, taken));
+      }],
       setCursor: [(u) => pointed(u.cursor.idx == null ? null : rows[u.cursor.idx])],
     },
   }, [[], [], []], place), size);
   return (newRows, newMarks) => {
-    [rows, marks] = [newRows, newMarks];
+    [rows, marks] = [newRows, [...newMarks].sort((a, b) => a.at - b.at)];
     plot.setData([rows.map((row) => row[0]), rows.map((row) => row[1] + row[2]), rows.map((row) => row[2])]);
   };
 }

@@ -1,7 +1,7 @@
 // The live page: asks data.json once a second, and shows it.
 import { trafficChart } from "./charts.js";
 import { post, prepareDialogs } from "./dialogs.js";
-import { $, button, capital, clientName, clock, el, isBusy, limitText, milliseconds, moment, number, percent, plural, setChildren, setText, showRows, spark, span, svg, whoOf } from "./words.js";
+import { $, button, capital, clientName, clock, el, isBusy, isLimit, limitText, milliseconds, moment, number, percent, plural, setChildren, setText, shortened, showRows, spark, span, svg, whoOf } from "./words.js";
 
 const PERIOD = 1000; // milliseconds between two questions
 const AFTER_FAILURE = 2000; // milliseconds
@@ -108,7 +108,7 @@ function showNotices() {
     }
     if (problem) {
       const buttons = problem.kind === "store" ? [button("What to do", dialogs.advice)] : mayWrite() ? (problem.steps ?? []).map(stepButton) : [];
-      add("problem", problem.kind === "store" ? "bad" : "", problem.text, ` ${problem.more ?? ""}`, ...buttons);
+      add("problem", problem.kind === "store" ? "bad" : "", problem.text, ` ${shortened(problem.more ?? "")}`, ...buttons);
     }
   }
   showRows($("notice"), notices, ([key]) => key, ([, kind, strong, more, buttons]) =>
@@ -121,7 +121,7 @@ function showNotices() {
 
 function stepButton(step) {
   if (step.do === "change") return button(`Change ${step.rule} …`, () => dialogs.change(step.rule));
-  return button(`Block ${Object.values(step.who)[0]} …`, () => block(step.who, Object.values(step.who)[0], step.rule));
+  return button(`Block ${shortened(Object.values(step.who)[0])} …`, () => block(step.who, Object.values(step.who)[0], step.rule));
 }
 
 function showTiles() {
@@ -158,7 +158,7 @@ function showChart() {
   }
   const rows = chart.rows.slice(0, isBySecond ? -SETTLING : -1); // without what is still being reported
   const from = rows[0]?.[0] ?? Infinity;
-  draw(rows, data.changes.filter((one) => one.at >= from).map((one) => ({ at: one.at, what: one.what.slice(0, 40) })));
+  draw(rows, data.changes.filter((one) => one.at >= from).map((one) => ({ at: one.at, what: shortened(one.what).slice(0, 40) })));
   setText($("traffic-title"), `Requests per ${isBySecond ? "second" : "minute"}`);
   showPointed();
 }
@@ -171,7 +171,7 @@ function showPointed() {
     : `last ${names[chart.seconds]}: ${number(sum(chart.rows, 1))} admitted, ${number(sum(chart.rows, 2))} refused`);
 }
 
-const ORDER = { on: 0, shadow: 1, off: 2, exempt: 3 };
+const ORDER = { on: 0, blocklist: 0, shadow: 1, off: 2, exempt: 3 };
 const TAGS = { shadow: "shadow", off: "off", exempt: "exempt" };
 
 function showRules() {
@@ -183,7 +183,7 @@ function showRules() {
 function ruleRow(rule) {
   const isShadow = rule.mode === "shadow";
   const [all, refused] = [rule.minute[0] + rule.minute[1], isShadow ? rule.minute[2] : rule.minute[1]];
-  const isKnown = all > 0 || ["on", "off"].includes(rule.mode); // requests of shadow and exempt rules count where else they are limited
+  const isKnown = all > 0 || ["on", "off", "blocklist"].includes(rule.mode); // requests of shadow and exempt rules count where else they are limited
   const left = rule.until ? `${rule.mode === "on" ? "changed" : TAGS[rule.mode]}, ${span(rule.until - data.at)} left` : TAGS[rule.mode];
   return el("tr", {},
     el("td", { class: "wide" }, el("span", { class: "rule" }, rule.rule), " ", left && el("span", { class: `tag ${rule.mode}` }, left),
@@ -192,7 +192,7 @@ function ruleRow(rule) {
     el("td", { class: `n ${refused > MANY * all && !isShadow ? "bad-text" : ""}`, "data-name": isShadow ? "would refuse" : "refused", title: isKnown ? `${number(refused)} of ${number(all)} in 60 s` : "" }, isKnown ? percent(refused, all) : `${number(refused)}${refused ? " a min" : ""}`),
     el("td", {}, spark(rule.spark ?? [], 110, 24, rule.mode)),
     el("td", { class: "n", "data-name": "clients" }, number(rule.clients ?? null)),
-    el("td", { class: "wide" }, el("div", { class: "acts" }, mayWrite() && rule.mode !== "exempt"
+    el("td", { class: "wide" }, el("div", { class: "acts" }, mayWrite() && isLimit(rule)
       && button("Change …", () => dialogs.change(rule.rule), { "aria-label": `Change the rule ${rule.rule} …` }))));
 }
 
@@ -207,18 +207,20 @@ function showClients() {
     : data.refused_most.length ? "None has this in its name or rule." : "No client was refused.");
 }
 
-function clientRow({ key, rule, refused, spark: values, free_in: free, note }) {
+function clientRow({ key, rule, refused, spark: values, free_in: free, note, blocked }) {
   const name = clientName(key);
+  const block_ = data.overrides.find((one) => one.id === blocked);
   return el("tr", {},
     el("td", { class: "wide" }, el("span", { class: "mono client" }, name), note && el("small", {}, note)),
     el("td", { "data-name": "rule", class: "rule-name" }, rule),
     el("td", { class: "n bad-text", "data-name": "refused" }, number(refused)),
     el("td", {}, values && spark(values, 90, 22, "")),
-    el("td", { class: "n", "data-name": "free in" }, free == null ? "–" : span(free)),
+    el("td", { class: "n", "data-name": "free in" }, block_ ? el("span", { class: "tag off" }, `blocked, ${span(block_.until - data.at)}`) : free == null ? "–" : span(free)),
     el("td", { class: "wide" }, el("div", { class: "acts" },
       button("Look", () => lookAt(key, rule), { "aria-label": `Look at ${name}` }),
       mayWrite() && button("Reset …", () => reset(name, rule, { key, rule }), { "aria-label": `Reset ${name} in ${rule} …` }),
-      mayWrite() && button("Block …", () => block(whoOf(key), name), { "aria-label": `Block ${name} …` }))));
+      mayWrite() && (block_ ? button("Unblock …", () => endOverride(block_), { "aria-label": `Unblock ${name} …` })
+        : button("Block …", () => block(whoOf(key), name), { "aria-label": `Block ${name} …` })))));
 }
 
 function showTail() {
@@ -227,7 +229,7 @@ function showTail() {
   if (isStill) return;
   showRows($("tail"), data.refusals, (one) => one.id, (one) => el("li", {},
     el("span", { class: "mono soft" }, clock(one.at)),
-    el("span", { class: "cut", title: `${one.method} ${one.path}` }, el("b", {}, clientName(one.key)), " ", el("span", { class: "soft" }, `${one.method} ${one.path}`)),
+    el("span", { class: "cut", title: `${clientName(one.key)} ${one.method} ${one.path}` }, el("b", {}, shortened(clientName(one.key))), " ", el("span", { class: "soft" }, `${one.method} ${one.path}`)),
     el("span", { class: "soft cut", title: one.rule }, one.rule)));
 }
 
@@ -251,7 +253,7 @@ const whoText = (who) => (who === "everyone" ? "for everyone" : clientName(who.s
 
 function showFoot() {
   const { you, store, plain_keys: isPlain, at } = data;
-  const reading = store.kind === "memory" ? "Read from the counts of the processes, once a second." : `Read from ${store.kind} once a second, for all viewers together.`;
+  const reading = store.is_own ? "Read from the counts of this process only, because metrics_folder is not set." : store.kind === "memory" ? "Read from the counts of the processes, once a second." : `Read from ${store.kind} once a second, for all viewers together.`;
   setText($("foot"), `${reading} ${isPlain ? "Clients are shown because plain_keys is set." : "Clients are shown as hashes, because plain_keys is not set."} ${
     you.name ? `Signed in as ${you.name} (${you.role})` : `You are ${you.role === "operator" ? "an operator" : "a viewer"}`}${you.until ? `, session ends at ${moment(you.until, at)}` : ""}.`);
   $("sign-out").hidden = !you.until;
@@ -259,7 +261,7 @@ function showFoot() {
 
 // Tells at the bottom of the window what was done; `id`: of the change, to undo it.
 function tell(text, id = null) {
-  $("done").replaceChildren(el("p", {}, text), id && mayWrite() ? button("Undo", () => undo(id)) : "", button("Close", () => { $("done").hidden = true; }));
+  $("done").replaceChildren(el("p", {}, shortened(text)), id && mayWrite() ? button("Undo", () => undo(id)) : "", button("Close", () => { $("done").hidden = true; }));
   $("done").hidden = false;
 }
 
@@ -294,7 +296,7 @@ async function look(body) {
     one.quota && svg("svg", { class: "used", role: "img", "aria-label": `${percent(one.quota - one.remaining, one.quota)} used` },
       svg("rect", { width: `${Math.max(0, 100 - (one.remaining / one.quota) * 100)}%`, height: "100%" })),
     el("span", { class: "soft" }, one.remaining > 0 || !one.retry_after ? one.reset_after > 0 ? `whole again in ${span(one.reset_after)}` : "nothing used" : `free again in ${span(one.retry_after)}`)));
-  const overrides = found.overrides.map((one) => el("p", {}, el("b", {}, `${one.action} `), `${one.limits ?? ""} ${whoText(one.who)}, ${span(one.until - data.at)} left (${one.by})`));
+  const overrides = found.overrides.map((one) => el("p", {}, el("b", {}, `${one.action} `), `${one.limits ?? ""} ${shortened(whoText(one.who))}, ${span(one.until - data.at)} left (${[one.by, one.note].filter(Boolean).join(": ")})`));
   const target = body.key == null ? { request: body.request, client: body.client } : { key: body.key, rule: body.rule };
   $("look-found").replaceChildren(...buckets, ...overrides, el("div", { class: "row" },
     mayWrite() && found.buckets.length > 0 ? button(buckets.length > 1 ? "Reset them …" : "Reset …", () => reset(found.client ?? clientName(body.key), body.rule, target)) : "",

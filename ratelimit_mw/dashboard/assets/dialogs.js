@@ -1,6 +1,6 @@
 // The dialogs that change something: a rule, everything, or one client.
 import { peaksChart } from "./charts.js";
-import { $, DURATIONS, PERIODS, el, moment, number, percent, plural, setChildren, setText, span } from "./words.js";
+import { $, DURATIONS, PERIODS, el, isLimit, moment, number, percent, plural, setChildren, setText, span } from "./words.js";
 
 const QUOTA = /^(\s*)(\d+)(\s*(?:\/|per)\s*)([\w. ]*?)(?=\s+(?:burst|using|strict)\b|\s*$)/;
 const PREVIEW_AFTER = 300; // milliseconds without another key
@@ -62,7 +62,7 @@ function prepareAsking(page, send) {
     $("asking-note").value = "";
     $("asking-for-part").hidden = $("asking-rule-part").hidden = !question.hasEnd;
     showDurations($("asking-for"), page.data().at);
-    const rules = page.data().rules.filter((rule) => rule.mode !== "exempt").map((rule) => rule.rule);
+    const rules = page.data().rules.filter(isLimit).map((rule) => rule.rule);
     $("asking-rule").replaceChildren(el("option", { value: "" }, "in all rules"), ...rules.map((rule) => el("option", { value: rule }, `only in ${rule}`)));
     dialog.showModal();
     $("asking-note").focus();
@@ -175,7 +175,7 @@ function prepareChange(page, send) {
     rule = data.rules.find((one) => one.rule === name);
     if (rule == null) return;
     setText($("change-title"), rule.rule);
-    setChildren($("change-about"), el("code", {}, rule.match ?? ""), ", key ", el("code", {}, rule.key ?? ""), ", ", rule.where ?? "");
+    setChildren($("change-about"), rule.match && el("code", {}, rule.match), rule.key && (rule.match ? ", key " : "key "), rule.key && el("code", {}, rule.key), rule.where && `, ${rule.where}`);
     dialog.querySelector(`input[value=${wanted ?? (rule.mode === "exempt" ? "on" : rule.mode)}]`).checked = true;
     limits.value = rule.limits ?? "";
     $("change-limits-part").hidden = rule.limits == null;

@@ -115,6 +115,12 @@ export function clientName(key) {
   }).join(", ");
 }
 
+// A text in which each hash of a client is cut to its first characters, so that what follows it can be read.
+export const shortened = (text) => text.replace(/\b([0-9a-f]{12})[0-9a-f]{20}\b/g, "$1");
+
+// Whether a switch or other limits can change a rule: not the one that counts what blocks refuse.
+export const isLimit = (rule) => rule.mode !== "exempt" && rule.mode !== "blocklist";
+
 // The client of an override, for a key in the store.
 export function whoOf(key) {
   const [kind, value] = [key.slice(0, key.indexOf("=")), key.slice(key.indexOf("=") + 1)];
