@@ -141,6 +141,30 @@ def test_page_shows_what_the_data_says(page: Page) -> None:
         assert page.messages == []
 
 
+def test_page_shows_who_is_blocked_and_cuts_hashes(page: Page) -> None:
+    attack, hashed = data_of_an_attack(300), "638b0f1d5e5439c5148d1817a9d3d01d"
+    blocked = {**attack["refused_most"][0], "key": hashed, "blocked": "b10c", "note": ""}
+    block = {**attack["overrides"][0], "id": "b10c", "who": f"key={hashed}", "action": "block", "rule": None}
+    step = {"do": "block", "who": {"key": hashed}}
+    data = changed(
+        rules=[{**attack["rules"][0], "rule": "blocklist", "mode": "blocklist", "key": "", "match": "blocked clients"}],
+        refused_most=[blocked],
+        refusals=[{**attack["refusals"][0], "key": hashed}],
+        overrides=[{**block, "until": AT + 600}],
+        problem={"kind": "refusing", "text": "login refuses.", "more": f"{hashed} is refused.", "steps": [step]},
+    )
+    with serve_page(data, ANSWERS) as served:
+        look(page, served)
+        assert text(page, "#notice").split("\n") == ["login refuses. 638b0f1d5e54 is refused.", "Block 638b0f1d5e54 …"]
+        assert text(page, "#tail li").split() == ["11:42:31", "638b0f1d5e54", "POST", "/login", "login"]
+        assert text(page, "#client-rows").split("\n")[-1].split() == ["Look", "Reset", "…", "Unblock", "…"]
+        assert "blocked, 10 min" in text(page, "#client-rows")
+        assert "Change" not in text(page, "#rule-rows")
+        click(page, "Unblock")
+        page.value("document.querySelector('#asking form').requestSubmit()")
+        assert last_post(page, served, "change") == {"do": "clear", "id": "b10c", "note": ""}
+
+
 def served_rows(seconds: int) -> tuple[list[float], list[int]]:
     """Return admitted and refused requests: their rate in the last seconds that are settled, and their sum."""
     rows = data_of_an_attack(seconds)["series"]

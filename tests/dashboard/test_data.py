@@ -308,6 +308,32 @@ def test_a_client_is_blocked_exempted_or_given_other_limits(world: World, asked:
     assert post(world.app, "change", {"do": "clear", "id": entry["id"]}).status == 409
 
 
+def test_a_client_that_is_blocked_is_shown_as_such(world: World) -> None:
+    now = world.now = time.time()
+    world.store.add_refused({"{ip=192.0.2.7}:login": 40, "{ip=198.51.100.20}:login": 1}, [])
+    asked = {"who": {"ip": "192.0.2.0/24"}, "action": "block", "rule": "login", "for": 60, "note": "4711"}
+    done = post(world.app, "change", {"do": "override", **asked})
+    assert done.status == 200
+    blocked = [(one["key"], one["blocked"]) for one in world.data()["refused_most"]]
+    assert blocked == [("ip=192.0.2.7", done.json["id"]), ("ip=198.51.100.20", None)]
+    looked = post(world.app, "look", {"key": "ip=192.0.2.7", "rule": "login"}).json
+    assert [(one["action"], one["who"], one["note"]) for one in looked["overrides"]] == [
+        ("block", "ip=192.0.2.0/24", "4711")
+    ]
+    assert looked["why"] == ["Nothing is counted for this client."]
+    assert post(world.app, "look", {"key": "ip=192.0.2.7", "rule": "search"}).json["overrides"] == []
+    world.store.add_live([report({"blocklist": (0, 9, 0)}, int(now) - 3)])
+    post(world.app, "change", {"do": "switch", "state": "shadow", "for": 60})
+    shown = rules(world.data())
+    assert {name: one["mode"] for name, one in shown.items()} == {
+        "blocklist": "blocklist",  # a switch lifts no block
+        "login": "shadow",
+        "search": "shadow",
+        "default": "shadow",
+    }
+    assert shown["blocklist"]["match"] == "clients that are blocked, and those of the blocklist"
+
+
 def test_a_rule_has_other_limits_for_everyone(world: World) -> None:
     world.now = time.time()
     asked = {"do": "limits", "rule": "login", "limits": "1/minute using fixed_window", "for": 3600}
