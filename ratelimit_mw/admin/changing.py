@@ -74,13 +74,18 @@ def set_override(
     rule = checked_rule(target, rule)
     if not everyone:
         check_reach(target, rule, who, action)
-    what = f"limits {limits} for" if action == "limits" else action
-    of_rule = "" if rule is None else f" in {rule}"
-    change = new_change(f"{what} {who}{of_rule} for {shown_duration(duration)}", note, by)
-    override = Override(change.id, rule, who, action, limits, until, note, by)
+    override = Override("", rule, who, action, limits, until, note, by)
+    change = new_change(f"{_what(override)} for {shown_duration(duration)}", note, by)
+    override = replace(override, id=change.id)
     with opened_set(target) as kept:
         kept.edit(change, _replacing(override))
     return override
+
+
+def _what(override: Override) -> str:
+    """Return what an override does, for the log of changes."""
+    action = f"limits {override.limits} for" if override.action == "limits" else override.action
+    return f"{action} {override.who}" + ("" if override.rule is None else f" in {override.rule}")
 
 
 def overrides(settings: SettingsSource | Target) -> Overrides:
@@ -117,7 +122,8 @@ def clear_override(
             cleared = [one for one in entries if id in (one.id, None) and who in (one.who, None)]
             return (), cleared
 
-        kept.edit(new_change(f"clear {id if who is None else who}", note, by), edit)
+        of_id = next((_what(one) for one in kept.entries if one.id == id), id)
+        kept.edit(new_change(f"clear {of_id if who is None else who}", note, by), edit)
     return Overrides(cleared)
 
 

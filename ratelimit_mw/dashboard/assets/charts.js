@@ -37,6 +37,7 @@ function line(u, x, name, text = "", taken = []) {
   ctx.lineTo(x, u.bbox.top + u.bbox.height);
   ctx.stroke();
   if (text) {
+    ctx.textAlign = "left";
     ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
     const [width, gap] = [ctx.measureText(text).width, 5 * devicePixelRatio];
     const start = x + gap + width > u.bbox.left + u.bbox.width ? x - gap - width : x + gap;

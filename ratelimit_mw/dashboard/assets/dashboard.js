@@ -211,7 +211,7 @@ function clientRow({ key, rule, refused, spark: values, free_in: free, note, blo
   const name = clientName(key);
   const block_ = data.overrides.find((one) => one.id === blocked);
   return el("tr", {},
-    el("td", { class: "wide" }, el("span", { class: "mono client" }, name), note && el("small", {}, note)),
+    el("td", { class: "wide" }, el("span", { class: "mono client", title: name }, shortened(name)), note && el("small", {}, note)),
     el("td", { "data-name": "rule", class: "rule-name" }, rule),
     el("td", { class: "n bad-text", "data-name": "refused" }, number(refused)),
     el("td", {}, values && spark(values, 90, 22, "")),
@@ -336,6 +336,8 @@ $("look-form").addEventListener("submit", (event) => {
   event.preventDefault();
   if (data) look({ request: $("look-request").value, client: $("look-client").value });
 });
+// what the message at the bottom covers can be read again with the next click
+addEventListener("click", (event) => { if (!event.target.closest("#done, dialog")) $("done").hidden = true; });
 $("sign-out").addEventListener("click", async () => {
   await post("logout", data.token, {}).catch(() => null);
   location.reload();

@@ -48,13 +48,18 @@ export function showRows(parent, items, keyOf, make, { frozen = false } = {}) {
   });
 }
 
-// Takes over the cells that changed; those with the focus stay.
+const controls = (cell) => [cell, ...cell.querySelectorAll("button, input, select")];
+
+// Takes over the cells that changed. The focus stays at the same place in its cell.
 function fill(kept, row) {
   kept.className = row.className;
   const cells = [...row.children];
   if (cells.length !== kept.children.length) return kept.replaceChildren(...cells);
   [...kept.children].forEach((cell, place) => {
-    if (!cell.isEqualNode(cells[place]) && !cell.contains(document.activeElement)) cell.replaceWith(cells[place]);
+    if (cell.isEqualNode(cells[place])) return;
+    const focused = controls(cell).indexOf(document.activeElement);
+    cell.replaceWith(cells[place]);
+    controls(cells[place])[focused]?.focus({ preventScroll: true });
   });
 }
 
