@@ -97,7 +97,7 @@ def test_it_says_until_when_a_rule_refused() -> None:
 
 
 def test_one_second_of_refusals_begins_in_it() -> None:
-    one_second = [(at, *((0, 900) if at == int(AT) - 5 else CALM)) for at, *_ in rows(0)]
+    one_second: list[tuple[int, ...]] = [(at, *((0, 900) if at == int(AT) - 5 else CALM)) for at, *_ in rows(0)]
     assert found(one_second, clients={"login": {"9f3aBc": 900}}) == Problem(
         "refusing",
         "login refuses 100 % of its requests since 11:42:26.",
