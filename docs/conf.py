@@ -34,7 +34,7 @@ autodoc_class_signature = "separated"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 default_role = "code"  # docstrings have single backticks around code
-_CODE = re.compile(r"RL-\d{3}")  # of a message
+_CODE = re.compile(r"(RL-\d{3}): ")  # of a message, in a heading
 _OUTSIDE_OF_CODE = re.compile(r"(`[^`]*`)|([*|\\]|_\b)")
 
 
@@ -51,19 +51,20 @@ class Lua51(LuaLexer):
 
 
 class SearchWords(SphinxTransform):
-    """Adds the index entries of a page in search.toml, the codes in its headings, and their words as keywords.
+    """Adds the index entries of a page in search.toml, and their words as keywords, which the search reads.
 
-    The search reads both. It would split the codes at their hyphens.
+    The codes of messages are entries, too, with the place of their headings.
     """
 
     default_priority = 400  # before Sphinx collects the entries
 
     def apply(self, **_: object) -> None:
         """Sphinx calls it with each page."""
-        headings = (title.astext().partition(":")[0] for title in self.document.findall(nodes.title))
-        words = [*self.config.search_words.get(self.env.docname, ()), *filter(_CODE.fullmatch, headings)]
+        words = self.config.search_words.get(self.env.docname, ())
         keywords = ", ".join(sorted({word for entry in words for word in re.findall(r"\w+", entry)}))
         entries = [("single", entry, "", "main", None) for entry in words]
+        titles = ((_CODE.match(title.astext()), title.parent["ids"]) for title in self.document.findall(nodes.title))
+        entries += [("single", code[1], ids[0], "main", None) for code, ids in titles if code]
         self.document.insert(0, [nodes.meta(name="keywords", content=keywords), addnodes.index(entries=entries)])
 
 

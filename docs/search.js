@@ -45,6 +45,9 @@
     return found.reduce((sum, word) => sum + 60 / pages(word), 0);
   };
 
+  // The code of a message, which Sphinx splits at its hyphen: nearly all pages have the first part.
+  const asksForCode = () => /\brl-\d{3}\b/i.test(new URLSearchParams(location.search).get("q"));
+
   var Scorer = {
     objNameMatch: 11,
     objPartialMatch: 6,
@@ -54,8 +57,10 @@
     partialTitle: 7,
     term: 5,
     partialTerm: 2,
-    score: ([page, , , , score, , kind]) =>
-      LAST.includes(page) || kind === "object" ? score - 1000 : score + scoreOfNames(page),
+    score: ([page, , , , score, , kind]) => {
+      if (page === "reference/messages" && asksForCode()) return score + 1000;
+      return LAST.includes(page) || kind === "object" ? score - 1000 : score + scoreOfNames(page);
+    },
   };
 
   // The pages that have at least half of the words: Sphinx itself finds only those that have all.
