@@ -103,7 +103,7 @@ class _Refused(Struct, frozen=True):
 
     @classmethod
     def of(cls, rows: Rows, minutes: Rows) -> "_Refused":
-        """Return what the rows say, of which some refuse."""
+        """Return what the rows say; some of them refuse."""
         last = max(index for index, row in enumerate(rows) if _is_refusing(row))
         rows, calm = rows[: last + 1], len(rows) - 1 - last
         since = _since(rows, minutes)
