@@ -39,6 +39,7 @@ def limits_of(notation: str) -> tuple[Limit, Limit]:
     return limit, replace(limit, keep=4)
 
 
+@pytest.mark.promise(4)
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("notation", NOTATIONS)
 def test_a_charge_leaves_what_its_limit_keeps(kind: str, notation: str, redis_url: str, tmp_path: Path) -> None:
@@ -58,6 +59,7 @@ def test_a_charge_leaves_what_its_limit_keeps(kind: str, notation: str, redis_ur
     assert store.take([batch])[0].allowed
 
 
+@pytest.mark.promise(5)
 @pytest.mark.parametrize("notation", NOTATIONS)
 def test_all_stores_decide_alike(notation: str, redis_url: str, tmp_path: Path) -> None:
     clock, steps = Clock(), random.Random(notation)  # noqa: S311  # no secret

@@ -30,6 +30,7 @@ def test_the_largest_part_counts_if_several_rules_match() -> None:
     assert [send(Step(path="/")).status for _ in range(3)] == [200] * 2 + [429]
 
 
+@pytest.mark.promise(9)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
