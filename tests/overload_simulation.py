@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
-from ratelimit_mw.engine.overload import OverloadGuard
+from ratelimit_mw.engine.overload import OverloadGuard, Ticket
 from ratelimit_mw.settings.features import SHARES, Priority
 
 GOAL = 0.25  # seconds
@@ -104,8 +104,8 @@ class Simulation:
         self.came[priority] += 1
         ticket = None
         if self.guard is not None:
-            ticket = self.guard.enter(SHARES[priority])
-            if ticket is None:
+            ticket = Ticket(self.guard)
+            if not self.guard.enter(SHARES[priority], ticket):
                 self.shed += 1
                 return
         self._queue.append((now, priority, ticket))

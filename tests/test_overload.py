@@ -1,11 +1,12 @@
 """The guard of the latency goal: a simulated service keeps its throughput under any load."""
 
 import logging
+from itertools import count
 
 import pytest
 
 from overload_simulation import GOAL, LOOP, WORKERS, Model, Simulation
-from ratelimit_mw.engine.overload import OverloadGuard
+from ratelimit_mw.engine.overload import OverloadGuard, Ticket
 from ratelimit_mw.testing import Clock
 
 START = Clock().now
@@ -64,10 +65,10 @@ def test_the_limit_adapts_to_requests_of_one_priority(share: float) -> None:
     """A single worker of 50 ms would take 3 s for the 60 requests of the start, or 1.5 s for half of them."""
     clock = Clock()
     guard = OverloadGuard(GOAL, 1, 500, clock=clock)
-    waiting = list[int]()
+    waiting, keys = list[int](), count()
     for _ in range(2000):
-        while (number := guard.enter(share)) is not None:
-            waiting.append(number)
+        while guard.enter(share, key := next(keys)):
+            waiting.append(key)
         clock.now += 0.05
         guard.answered(waiting.pop(0))
 
@@ -75,11 +76,11 @@ def test_the_limit_adapts_to_requests_of_one_priority(share: float) -> None:
     assert 4 <= guard.limit * share <= 8
 
 
-def entered(guard: OverloadGuard) -> int:
-    """Return the number of a request for which there is room."""
-    number = guard.enter(1.0)
-    assert number is not None
-    return number
+def entered(guard: OverloadGuard) -> Ticket:
+    """Return the key of a request for which there is room."""
+    ticket = Ticket(guard)
+    assert guard.enter(1.0, ticket)
+    return ticket
 
 
 def limit_after_window(at_work: int, goal: float, limit: int = 20, least: int = 4, most: int = 500) -> float:

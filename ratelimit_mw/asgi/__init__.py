@@ -16,6 +16,7 @@ from ratelimit_mw.asgi.send import (
     Receive,
     Scope,
     Send,
+    adds_in,
     close_message,
     fail_startup,
     send_refusal,
@@ -38,7 +39,7 @@ from ratelimit_mw.engine.runtime import Sleep, async_sleep
 from ratelimit_mw.engine.shedding import shed_way
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.page_paths import page_paths
-from ratelimit_mw.http.response import HeaderStyle, raw_headers
+from ratelimit_mw.http.response import HeaderStyle
 from ratelimit_mw.http.views import AsgiRequest, peer_of
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings, SettingsValue
@@ -56,7 +57,7 @@ class Setup(Struct, frozen=True, eq=False):
     """What the settings in force make of the middleware. A reload replaces it as a whole.
 
     `gate`: None if the settings are invalid. `rules`: those of the short way; None if every request takes the longer
-    one. `limited_types`: the types of scopes that are limited. `guard`: of the latency goal; None without one.
+    one. `limited_types`: the types of scopes that are limited. `add`: see `adds_in`. `guard`: that of the gate.
     """
 
     gate: Any = None
@@ -66,7 +67,8 @@ class Setup(Struct, frozen=True, eq=False):
     style: HeaderStyle = "none"
     adds_headers: bool = False
     may_hold: bool = False
-    guard: Any = None
+    add: Any = None
+    guard: OverloadGuard | None = None
 
 
 class RateLimitMiddleware:
@@ -107,13 +109,13 @@ class RateLimitMiddleware:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
         settings = settings.exempting(page_paths(self._checked_app or self.app))
         gate = AsyncGate(settings, before=before)
-        gate.start_guard(before)
         gate.warn_of_unused_slot_options()
         warn_of_authentication(self.app, gate.rule_set.keys, strict=settings.strict)
         warn_of_script_name(self.app, settings)
         gate.rule_set.adapt_to_router(self.app)
         types, style = _KINDS if settings.enabled is not False else (), settings.headers
-        return Setup(gate, None, gate.sync_gate, types, style, style != "none", gate.may_hold, gate.guard)
+        adds = style != "none"
+        return Setup(gate, None, gate.sync_gate, types, style, adds, gate.may_hold, adds_in(style), gate.guard)
 
     def _rebuild(self, settings: Settings) -> Setup:
         """Return what decides after a reload."""
@@ -177,74 +179,66 @@ class RateLimitMiddleware:
         if self._reloader is not None:
             self._reloader.start()
 
-    async def __call__(  # noqa: C901, PLR0912, PLR0915  # each part of its own would be a call more for each request
+    async def __call__(  # noqa: C901  # each part of its own would be a call more for each request
         self, scope: Scope, receive: Receive, send: Send = _NOT_GIVEN
     ) -> None:
         """Admit or refuse one HTTP request or websocket; pass other scopes through."""
         setup = self._setup  # once: a reload may replace it
-        way = verdict = client = number = None  # `number`: of a request that the guard counts as at work
+        way = verdict = client = at_work = None  # `at_work`: the guard, and the key of the request there
         rules, guard = setup.rules, setup.guard
         if rules is not None and scope["type"] == "http" and "user" not in scope and STATE_KEY not in scope:
             way, charges, client = enter_asgi(rules, scope)
             if way is not None:
-                if guard is not None and way.share:
-                    number = guard.enter(way.share)
-                    if number is None:
+                if guard is not None:
+                    at_work = guard, id(scope)
+                    if way.share is not None and not guard.enter(way.share, at_work[1]):
                         way, charges = shed_way(way.rule, way.match.route), ()
                 gate = setup.sync_gate
-                try:
-                    verdict = (
-                        await setup.gate.take(way, charges, scope) if gate is None else gate.take(way, charges, scope)
-                    )
-                except BaseException:  # canceled while it waited for the store
-                    if number is not None:
-                        guard.leave(number)
-                    raise
+                verdict = await setup.gate.take(way, charges, scope) if gate is None else gate.take(way, charges, scope)
         if way is None or (verdict is not None and not verdict.allowed):
-            if number is not None:
-                guard.leave(number)
             refused = None if verdict is None else (verdict, client)
             await self._on_longer_way(setup, refused, scope, receive, send)
             return
         state = RateLimitState(verdict, setup.gate, setup.adds_headers, True)
-        if setup.style == "ietf":
-            # with_headers() and _scope_with_state(), inlined: calling them would add 1/40 to the time that this class
-            # takes per request. Default arguments are faster than closure cells. Annotations are quoted, so that they
-            # are not evaluated for each request.
-            def send_with_headers(
-                message: "Message",
-                send: "Send" = send,
-                state: "RateLimitState" = state,
-                guard: "OverloadGuard" = guard,
-                number: "int | None" = number,
-            ) -> "Awaitable[None]":
-                if message["type"] == "http.response.start":
-                    if number is not None:
-                        guard.answered(number)
-                    if (verdict := state.verdict) is not None:
-                        message = {**message}  # a copy: an app may send the same message again
-                        message["headers"] = raw_headers(verdict, message)
-                return send(message)
 
-            send = send_with_headers
-        else:
-            send = with_headers(state, setup.style, send)
+        # with_headers() and _scope_with_state(), inlined: calling them would add 1/40 to the time that this class takes
+        # per request. Default arguments are faster than closure cells. Annotations are quoted, so that they are not
+        # evaluated for each request.
+        def send_with_headers(
+            message: "Message",
+            send: "Send" = send,
+            state: "RateLimitState" = state,
+            add: "Any" = setup.add,
+            at_work: "tuple[OverloadGuard, int] | None" = at_work,
+        ) -> "Awaitable[None]":
+            if message["type"] == "http.response.start":
+                if at_work is not None:
+                    at_work[0].answered(at_work[1])
+                if (verdict := state.verdict) is not None:
+                    message = {**message}  # a copy: an app may send the same message again
+                    message["headers"] = add(verdict, message)
+            return send(message)
+
+        send = send_with_headers
         try:
             scope["state"]["ratelimit"] = scope[STATE_KEY] = state
         except KeyError:  # the server made no `state`
-            scope = {**scope}  # a copy that is then changed is made in two thirds of the time of a larger literal
+            # A copy that is then changed is made in two thirds of the time of a larger literal. The key in `at_work` is
+            # the `id` of the other one, which has to live as long.
+            _other, scope = scope, {**scope}
             scope["state"] = {"ratelimit": state}
             scope[STATE_KEY] = state
+        app = self.app  # a call of an attribute would take longer
         try:
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
         except (RateLimited, ExceptionGroup) as error:
             await self._refuse(refusal_in(error), setup, state, scope, receive, send)
         finally:
             in_app, state.in_app = state.in_app, False  # app_returned(), inlined
             if in_app and state.extras is not None:
                 state.settle_at_actual_cost()
-            if number is not None and number in guard.at_work:
-                guard.left(number)
+            if at_work is not None and at_work[1] in at_work[0].at_work:
+                at_work[0].left(at_work[1])
 
     def _on_longer_way(
         self, setup: Setup, refused: Refused | None, scope: Scope, receive: Receive, send: Send
@@ -311,7 +305,7 @@ class RateLimitMiddleware:
         if scope["type"] == "http":
             if not state.headers_claimed:
                 state.headers_claimed = setup.adds_headers
-                send = with_headers(state, setup.style, send)
+                send = with_headers(state, setup.add, send)
         elif request.messages is not None:
             receive, send = await with_messages(request, gate, state, receive, send)
         try:

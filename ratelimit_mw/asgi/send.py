@@ -51,6 +51,7 @@ from ratelimit_mw.http.request import Request
 from ratelimit_mw.http.response import (
     REASONS,
     HeaderStyle,
+    RawFields,
     Response,
     addable,
     addable_to_refusal,
@@ -66,6 +67,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+AddHeaders = Callable[[Verdict, Message], RawFields]
 
 # The key of the `RateLimitState` in the scope. It is in the scope itself, because a faulty server may share
 # scope["state"] between requests.
@@ -74,33 +76,33 @@ _TRY_AGAIN_LATER, _POLICY_VIOLATION = 1013, 1008  # websocket close codes
 _FORBIDDEN = 403
 
 
-def with_headers(state: RateLimitState, style: HeaderStyle, send: Send) -> Send:
+def with_headers(state: RateLimitState, add: AddHeaders, send: Send) -> Send:
     """Return a `send` that adds the rate limit headers to the start of the app's response.
 
     The headers describe everything charged for the request by then. Other messages pass unchanged. The `send` raises
-    `RateLimited` if the app lets a refused charge pass, see `raise_unhandled`.
+    `RateLimited` if the app lets a refused charge pass, see `raise_unhandled`. `add`: see `adds_in`.
     """
-    if style != "ietf":
-        return partial(_send_in_style, state, style, send)
 
     def send_with_headers(message: Message) -> "Awaitable[None]":  # quoted: not evaluated for each request
         """Return the awaitable of `send`; a coroutine around it would cost more."""
         if message["type"] == "http.response.start" and state.verdict is not None:
-            # both fields are lists, so they are valid beside the same fields of the app
             message = {**message}  # a copy: an app may send the same message again
-            message["headers"] = raw_headers(state.verdict, message)
+            message["headers"] = add(state.verdict, message)
         return send(message)
 
     return send_with_headers
 
 
-def _send_in_style(state: RateLimitState, style: HeaderStyle, send: Send, message: Message) -> Awaitable[None]:
-    if message["type"] == "http.response.start" and state.verdict is not None:
-        raise_unhandled(state.verdict, message["status"])
-        theirs = list(message.get("headers", ()))
-        added = addable(state.verdict, headers(state.verdict, style), zip(names_of(theirs), theirs, strict=True))
-        message = {**message, "headers": [*theirs, *raw(added)]}
-    return send(message)
+def adds_in(style: HeaderStyle) -> AddHeaders:
+    """Return the function that returns the headers of the start of a response, with ours in this style."""
+    # both fields are lists, so they are valid beside the same fields of the app
+    return raw_headers if style == "ietf" else partial(_added_in, style)
+
+
+def _added_in(style: HeaderStyle, verdict: Verdict, message: Message) -> RawFields:
+    raise_unhandled(verdict, message["status"])
+    theirs = list(message.get("headers", ()))
+    return [*theirs, *raw(addable(verdict, headers(verdict, style), zip(names_of(theirs), theirs, strict=True)))]
 
 
 async def send_refusal(request: Request, verdict: Verdict, gate: AsyncGate, receive: Receive, send: Send) -> None:

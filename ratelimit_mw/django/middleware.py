@@ -148,7 +148,6 @@ class RateLimitMiddleware:
     def _build(self, value: Any, before: Gate | AsyncGate | None = None) -> Setup:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
         gate: Any = build_gate(value, is_async=self._is_async, before=before)
-        gate.start_guard(before)
         findings = [*unread_settings(dir(settings), SETTING_NAME)]
         if comes_before_authentication(gate.rule_set.keys):
             findings.append(Finding(f"{USER_UNKNOWN}; {FIX_ORDER[0].lower()}{FIX_ORDER[1:]}", code="RL-115"))

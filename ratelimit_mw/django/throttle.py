@@ -274,7 +274,9 @@ class _Standalone:
             self._reloader.start()
 
     def _build(self, value: Any) -> Gate | AsyncGate:
-        return build_gate(value, is_async=False, before=vars(self).get("gate"))
+        gate = build_gate(value, is_async=False, before=vars(self).get("gate"))
+        gate.guard = None  # it sees no response
+        return gate
 
     def _use(self, gate: Gate | AsyncGate) -> None:
         self.gate = gate

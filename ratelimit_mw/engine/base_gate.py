@@ -24,7 +24,7 @@ from ratelimit_mw.engine.offenders import RefusalReporter, reporter_for
 from ratelimit_mw.engine.overload import OverloadGuard
 from ratelimit_mw.engine.refresh import Refresher, refresher_of
 from ratelimit_mw.engine.refusal_log import log_refusal
-from ratelimit_mw.engine.shedding import guard_of
+from ratelimit_mw.engine.shedding import guard_of, leave
 from ratelimit_mw.engine.slot_queue import Queues
 from ratelimit_mw.engine.usage import UsageAnswers
 from ratelimit_mw.http.callables import resolve_callable
@@ -99,7 +99,8 @@ def _compile(place: tuple[Any, ...]) -> Any:
 class BaseGate:
     """The common part of `Gate` and `AsyncGate`.
 
-    `rule_set`: the compiled settings. `delay_capacity`: bounds how many requests are delayed at once. `reporter`:
+    `rule_set`: the compiled settings. `guard`: of the latency goal; None without one. `delay_capacity`: bounds
+    how many requests are delayed at once. `reporter`:
     remembers refusals, if `remember_refused` is set. `is_nested`: an outer gate of the same settings has reported the
     findings of the start. `findings`: those that this gate has reported. `compiled`: caches the compiled limits of
     endpoints: `compiled[compile, *place]` is `compile(*place)`.
@@ -113,7 +114,6 @@ class BaseGate:
     _awaits_callables: ClassVar[bool]
     _refresher: Refresher | None  # None if the store keeps no overrides
     reporter: RefusalReporter | None = None
-    guard: OverloadGuard | None = None  # see `start_guard`
 
     def __init__(
         self,
@@ -134,6 +134,8 @@ class BaseGate:
         self.rule_set: Final = rules or RuleSet(settings)
         if before is not None:
             self.rule_set.succeed(before.rule_set)
+        guard_before = None if before is None else before.guard
+        self.guard: OverloadGuard | None = None if self._is_inner else guard_of(settings, guard_before)
         self.compiled: Final = Memo[tuple[Any, ...], Any](_compile, Budget(_MAX_CACHED_ENDPOINTS))
         findings: list[Finding] = []
         if not (rules or is_nested):
@@ -173,19 +175,10 @@ class BaseGate:
     def has_short_way(self) -> bool:
         """Whether `RuleSet.short_way` and `take` may decide a request; else every request needs `admit`.
 
-        `on_decision` receives the request. The latency goal measures requests of the short way only under ASGI, and
-        where the headers are added.
+        `on_decision` receives the request. With a latency goal, all but ASGI need the tracker of the longer way.
         """
-        measures = self._integration is ASGI and self.settings.headers == "ietf"
-        return self.rule_set.has_short_way and self._on_decision is None and (self.guard is None or measures)
-
-    def start_guard(self, before: Self | None = None) -> None:
-        """Refuse requests beyond the latency goal of the settings, if they have one.
-
-        For integrations that track each response: a request is at work until its response starts. `before`: the gate
-        that this one replaces in a reload.
-        """
-        self.guard = guard_of(self.settings, None if before is None else before.guard)
+        measures = self.guard is None or self._integration is ASGI
+        return self.rule_set.has_short_way and self._on_decision is None and measures
 
     def warn_of_unused_slot_options(self) -> None:
         """Warn about options of slots that have no effect. For integrations whose endpoint limits cannot have slots."""
@@ -206,6 +199,8 @@ class BaseGate:
         log_refusal(verdict, self.settings.key_secret)
         if self.reporter is not None:
             self.reporter.add(verdict, request_line(raw))
+        if self.guard is not None:
+            leave(self.guard, raw)
 
     def store_for(self, source: Source) -> Store | AsyncStore:
         """Return the store that was charged for a verdict of this source."""
@@ -224,7 +219,6 @@ class BaseGate:
         overrides: dict[str, Any] = {
             "limits": [],
             "concurrent": 0,
-            "latency_goal": 0.0,  # this gate has asked its guard
             "app_limits": (),
             "messages": (),
             "rules": (),

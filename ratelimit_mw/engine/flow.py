@@ -20,7 +20,7 @@ from ratelimit_mw.engine.refresh import Refresher
 from ratelimit_mw.engine.response_tracking import settle_after_response
 from ratelimit_mw.engine.runtime import Runtime, Sleep, refund
 from ratelimit_mw.engine.settlement import MAY_BE_LOST
-from ratelimit_mw.engine.shedding import decided, entered, leave
+from ratelimit_mw.engine.shedding import entered, leave
 from ratelimit_mw.engine.slot_wait import SlotWait, slot_demand
 from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 from ratelimit_mw.engine.usage import Limits, own_limits
@@ -115,11 +115,10 @@ class Flow(BaseGate, ABC):
                 request.answer = await answers.response((), self.runtime.peek, self.runtime.result)
             return None
         request.messages = match.messages
-        guard = self.guard if answers is None else None
-        if guard is not None:
-            match = entered(guard, match, request)
+        if self.guard is not None and answers is None:
+            match = entered(self.guard, match, request)
         try:
-            if self._awaits_callables and match.callables and match.may_read_user:
+            if match.callables and self._awaits_callables and match.may_read_user:
                 # Read the user before the callables run. In Django this may raise UserNotLoaded, and a retry must not
                 # call them twice.
                 request.user  # noqa: B018
@@ -136,10 +135,9 @@ class Flow(BaseGate, ABC):
                 plan = without_charged(plan, outer.admitted_charges)
             verdict = await self.decide(match, plan, request, sleep)
         except BaseException:  # the client left while the request waited
-            leave(request)
+            if self.guard is not None:
+                leave(self.guard, request)
             raise
-        if guard is not None:
-            decided(match, request, verdict)
         if match.settles and verdict is not None and verdict.allowed:
             request.on_end = [*(request.on_end or ()), settle_after_response]
         return verdict

@@ -20,6 +20,7 @@ from ratelimit_mw.engine.offenders import LoopReporter, ThreadReporter
 from ratelimit_mw.engine.refresh import Refresher
 from ratelimit_mw.engine.runtime import AsyncioRuntime, Sleep, ThreadRuntime, async_sleep
 from ratelimit_mw.engine.settlement import MAY_BE_LOST, SettlementQueue
+from ratelimit_mw.engine.shedding import leave
 from ratelimit_mw.engine.slots import ASYNC_SLOT_RENEWER
 from ratelimit_mw.engine.state import RateLimitState
 from ratelimit_mw.http.request import Request
@@ -156,7 +157,7 @@ class AsyncGate(Flow):
         self.sync_gate: Final = None if needs_coroutine else Gate(sync_settings, self.rule_set, self._fallback)
         if self.sync_gate is not None:
             self.sync_gate.runtime.slot_renewer = ASYNC_SLOT_RENEWER  # it runs in the thread of the loop
-            self.sync_gate.reporter = self.reporter
+            self.sync_gate.reporter, self.sync_gate.guard = self.reporter, self.guard
         if self._lasting.settlements is None:
             self._lasting.settlements = PerLoop(lambda: SettlementQueue(store, settings.store_timeout))
         self._settlement_queues: Final[PerLoop[SettlementQueue]] = self._lasting.settlements
@@ -164,12 +165,6 @@ class AsyncGate(Flow):
         if before is not None:
             self.runtime.loop = before.runtime.loop
         self._succeed_nested()
-
-    def start_guard(self, before: "AsyncGate | None" = None) -> None:
-        """See `BaseGate.start_guard`."""
-        super().start_guard(before)
-        if self.sync_gate is not None:
-            self.sync_gate.guard = self.guard
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -215,6 +210,10 @@ class AsyncGate(Flow):
                     self._inform_fallback(verdict)
             except Exception as error:  # noqa: BLE001  # a faulty store must not fail the request
                 verdict = self._without_store(way.match, way.plan(charges), error)
+            except BaseException:  # canceled
+                if self.guard is not None:
+                    leave(self.guard, raw)
+                raise
         if verdict is None:
             return None
         if self._observe is not None:

@@ -11,8 +11,7 @@ because an idle one needs nothing.
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from typing import Final
 
 from ratelimit_mw.core.log import warn_throttled
@@ -34,38 +33,26 @@ _TOO_SHORT: Final = (
 
 
 class Ticket:
-    """A request at work; compared by identity. A callback for the end of its response, see `Request.on_end`."""
+    """The key of a request at work whose response is tracked. A callback for the end of its response."""
 
-    __slots__ = ("_guard", "_number")
+    __slots__ = ("guard",)
 
-    def __init__(self, guard: "OverloadGuard", number: int) -> None:
-        self._guard: Final = guard
-        self._number: Final = number
-
-    def restart(self) -> None:
-        """See `OverloadGuard.restart`."""
-        self._guard.restart(self._number)
-
-    def answered(self) -> None:
-        """See `OverloadGuard.answered`."""
-        self._guard.answered(self._number)
-
-    def leave(self) -> None:
-        """See `OverloadGuard.leave`."""
-        self._guard.leave(self._number)
+    def __init__(self, guard: "OverloadGuard") -> None:
+        self.guard: Final = guard
 
     def __call__(self, _: object) -> None:
         """See `OverloadGuard.left`."""
-        self._guard.left(self._number)
+        self.guard.left(self)
 
 
 class OverloadGuard:
     """Counts the requests at work in this process, and has no room for those beyond what the latency goal allows.
 
     `goal`: seconds. `least`, `most`: bounds of `limit`. `refuses`: False in shadow mode, where there is always room.
-    `before`: the guard that this one replaces in a reload, whose requests are still at work. `at_work`: the number of
-    each request at work, and when it was admitted. Thread-safe without a lock for each request, because the methods of
-    a dict are atomic. Threads that enter at the same instant may exceed the limit by their number.
+    `before`: the guard that this one replaces in a reload, whose requests are still at work. `at_work`: the key of each
+    request at work, and when it was admitted. A key is a `Ticket`, or the `id` of a scope that lives until the request
+    has left. Thread-safe without a lock for each request, because the methods of a dict are atomic. Threads that enter
+    at the same instant may exceed the limit by their number.
     """
 
     def __init__(
@@ -83,8 +70,7 @@ class OverloadGuard:
         self._most: Final = most
         self._clock: Final = clock
         self._refuses: Final = refuses
-        self.at_work: Final[dict[int, float]] = {} if before is None else before.at_work
-        self._numbers: Final[Iterator[int]] = count() if before is None else before._numbers  # noqa: SLF001  # the same class
+        self.at_work: Final[dict[Ticket | int, float]] = {} if before is None else before.at_work
         self.limit: float = float(min(most, max(least, _START if before is None else before.limit)))
         # seconds: the 90th percentile of the latest window
         self.reached: float = 0.0 if before is None else before.reached
@@ -95,43 +81,42 @@ class OverloadGuard:
         self._starved = 0  # windows
         self._updating: Final = fork_safe_lock()
 
-    def enter(self, share: float) -> int | None:
-        """Count a request as at work, and return its number; None if there is no room.
+    def enter(self, share: float, key: Ticket | int) -> bool:
+        """Count a request as at work, and return whether there is room for it.
 
         `share`: the part of the limit that the request may use.
         """
         at_work = self.at_work
         already = len(at_work)
         if already >= self.limit * share and self._refuses:
-            return None
+            return False
         if already >= self._peak:
             self._peak = already + 1
-        number = next(self._numbers)
-        at_work[number] = self._clock()
-        return number
+        at_work[key] = self._clock()
+        return True
 
-    def restart(self, number: int) -> None:
+    def restart(self, key: Ticket | int) -> None:
         """Measure a request from now on. Counts it as at work again, if it has left."""
-        self.at_work[number] = self._clock()
+        self.at_work[key] = self._clock()
 
-    def leave(self, number: int) -> None:
+    def leave(self, key: Ticket | int) -> None:
         """Count a request as at work no longer, because it is not admitted."""
-        self.at_work.pop(number, None)
+        self.at_work.pop(key, None)
 
-    def left(self, number: int) -> None:
+    def left(self, key: Ticket | int) -> None:
         """Count a request as at work no longer, because it ends. Without a response, it counts only if it was slow.
 
         So clients that leave do not hide how slow the app is, and requests that fail at once do not make it look fast.
         """
-        admitted = self.at_work.get(number)
+        admitted = self.at_work.get(key)
         if admitted is not None and self._clock() - admitted > self.goal:
-            self.answered(number)
+            self.answered(key)
         else:
-            self.leave(number)
+            self.leave(key)
 
-    def answered(self, number: int) -> None:
+    def answered(self, key: Ticket | int) -> None:
         """Count a request as at work no longer, because its response starts. Later calls have no effect."""
-        admitted = self.at_work.pop(number, None)
+        admitted = self.at_work.pop(key, None)
         if admitted is None:
             return
         now = self._clock()

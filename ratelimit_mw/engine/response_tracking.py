@@ -63,7 +63,7 @@ class ResponseInfo:
         """Record the start of the response."""
         self.status, self._fields = status, fields
         for ticket in self.tickets:
-            ticket.answered()
+            ticket.guard.answered(ticket)
 
 
 class ResponseTracker:
@@ -100,7 +100,10 @@ class ResponseTracker:
         """Add callbacks of an inner middleware or endpoint limit, except those that were added before."""
         added = [one for one in on_end if one not in self._on_end]
         self._on_end += added
-        self.response.tickets += [one for one in added if isinstance(one, Ticket)]
+        for one in added:
+            if isinstance(one, Ticket):
+                one.guard.restart(one)
+                self.response.tickets.append(one)
 
     def settle_at_end(self) -> None:
         """Settle the request when its response has ended, because the app called `settle()`."""
@@ -127,7 +130,7 @@ class ResponseTracker:
         The callbacks have the only strong reference to the slots of this request. So the slots are no longer renewed.
         """
         for ticket in self.response.tickets:
-            ticket.leave()
+            ticket.guard.leave(ticket)
         self._on_end = []
         if self.request is not None:
             self.request.on_end = None

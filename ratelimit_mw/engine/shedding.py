@@ -1,9 +1,8 @@
 """Refuses requests that a latency goal leaves no room for, before any charge. See `engine.overload`."""
 
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
-from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.overload import OverloadGuard, Ticket
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.metrics.registry import COUNTS
@@ -29,37 +28,24 @@ def guard_of(settings: Settings, before: OverloadGuard | None) -> OverloadGuard 
 def entered(guard: OverloadGuard, match: Match, request: Request) -> Match:
     """Return the match of a request that is at work from now on, or one that refuses it if there is no room.
 
-    A request that may be delayed, or wait in a queue, is at work only once it was admitted.
+    A request that may be delayed, or wait in a queue, is at work only once its response is tracked.
     """
     if match.denied:
         return match
-    number = guard.enter(SHARES[match.priority])
-    if number is None:
+    ticket = Ticket(guard)
+    if not guard.enter(SHARES[match.priority], ticket):
         return shed_way(match.rule, match.route).match
-    ticket = Ticket(guard, number)
     request.on_end = [*(request.on_end or ()), ticket]
     if match.may_delay or match.has_queue:
-        ticket.leave()
+        guard.leave(ticket)
     return match
 
 
-def decided(match: Match, request: Request, verdict: Verdict | None) -> None:
-    """Begin to measure a request that had to wait until it was admitted. A refused one is not at work."""
-    if verdict is not None and not verdict.allowed:
-        leave(request)
-    elif match.may_delay or match.has_queue:
-        for ticket in _tickets(request):
-            ticket.restart()
-
-
-def leave(request: Request) -> None:
-    """Count a request that was not admitted as at work no longer."""
-    for ticket in _tickets(request):
-        ticket.leave()
-
-
-def _tickets(request: Request) -> list[Ticket]:
-    return [one for one in request.on_end or () if isinstance(one, Ticket)]
+def leave(guard: OverloadGuard, raw: Any) -> None:
+    """Count a request that was not admitted as at work no longer. `raw`: a scope or a `Request`."""
+    for key in raw.on_end or () if isinstance(raw, Request) else (id(raw),):
+        if isinstance(key, Ticket | int):
+            guard.leave(key)
 
 
 @lru_cache(maxsize=_CACHE_SIZE)

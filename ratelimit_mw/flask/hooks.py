@@ -148,7 +148,6 @@ class Hooks:
     def _build(self, settings: Settings, before: Gate | None = None) -> Setup:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
         gate, style = Gate(settings, before=before), settings.headers
-        gate.start_guard(before)
         return Setup(gate, style, style != "none" and gate.has_short_way)
 
     def _rebuild(self, settings: Settings) -> Setup:

@@ -22,9 +22,9 @@ class Way:
 
     `templates`: the charges of `match`, with the key that an empty tag gives. `prefix`: the bits of an IPv6 address
     that identify a client. `are_shortest`: see `ActiveOverrides.tagger`. `charges(client)`: returns the charges of a
-    client; None if `client` is not an address.
-    `share`: of what may be at work with a latency goal, which these requests may use; 0 if the goal does not concern
-    them. `verdict`: that of a request without charges; None if nothing limits it.
+    client; None if `client` is not an address. `share`: of what may be at work with a latency goal, which these
+    requests may use; None if the goal does not concern them. `verdict`: that of a request without charges; None if
+    nothing limits it.
     """
 
     __slots__ = (
@@ -48,12 +48,13 @@ class Way:
         overrides: ActiveOverrides = NO_OVERRIDES,
         *,
         are_shortest: bool = False,
+        share: float | None = None,
     ) -> None:
         self.match: Final = match
         self.rule: Final = match.rule
         self.policies: Final = match.policies
+        self.share: Final = share
         self.verdict: Final = Verdict(False, (), (), match.rule, match.source) if match.denied else None
-        self.share = 0.0 if match.denied else SHARES[match.priority]
         self._limits: Final[Sequence[CompiledLimit]] = match.fixed_limits or ()
         tag_of = self._limits[0].tag_of if self._limits else str
         self._tag: Final = overrides.tagger(prefix, tag_of, are_shortest=are_shortest)
@@ -90,7 +91,6 @@ class Way:
 
 
 NOT_LIMITED: Final = Way(Match((), "unmatched", "unmatched"))
-NOT_LIMITED.share = 0.0
 BLOCKED: Final = Way(Match((), BLOCKLIST, "unmatched", denied=True))
 
 
@@ -111,4 +111,5 @@ def way_of(match: Match, overrides: ActiveOverrides = NO_OVERRIDES, *, are_short
     templates = [
         limit.charge(limit.tag_of("all=all") if limit.key.is_all else _NO_TAG, limit.cost_of({})) for limit in limits
     ]
-    return Way(match, with_distinct_buckets(templates), prefix, overrides, are_shortest=are_shortest)
+    share = SHARES[match.priority]
+    return Way(match, with_distinct_buckets(templates), prefix, overrides, are_shortest=are_shortest, share=share)

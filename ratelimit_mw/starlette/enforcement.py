@@ -7,7 +7,7 @@ from weakref import ref
 
 from msgspec import Struct
 
-from ratelimit_mw.asgi.send import STATE_KEY, Receive, Scope, Send, send_refusal, with_headers
+from ratelimit_mw.asgi.send import STATE_KEY, Receive, Scope, Send, adds_in, send_refusal, with_headers
 from ratelimit_mw.asgi.tracking import MIDDLEWARE_REGISTRY
 from ratelimit_mw.checks.endpoints import check_routes
 from ratelimit_mw.core.log import Finding, warn_or_fail, warn_throttled
@@ -25,7 +25,7 @@ from ratelimit_mw.settings.endpoint_limits import AsgiLimit, EndpointLimit, limi
 from ratelimit_mw.settings.rule import EndpointLimitOptions, LimitsValue
 
 # takes precedence over limits in the environment, which are meant for a middleware
-_NO_LIMITS: Final[dict[str, Any]] = {"limits": [], "app_limits": (), "rules": ()}
+_NO_LIMITS: Final[dict[str, Any]] = {"limits": [], "app_limits": (), "rules": (), "latency_goal": 0.0}
 _ENFORCED: Final = "ratelimit_mw.enforced"  # key in the scope, of the endpoint limits enforced on this request so far
 _MAX_CACHED_PLACES: Final = 4096  # endpoints and routes of one limit
 _NO_MIDDLEWARE: Final = Finding(
@@ -225,7 +225,7 @@ class EndpointDecision(Struct):
         if state is None or state.headers_claimed or style == "none" or self.request.raw["type"] != "http":
             return send
         self.claim_headers()
-        return with_headers(state, style, send)
+        return with_headers(state, adds_in(style), send)
 
     def claim_headers(self) -> None:
         """Record that this decision adds the headers, so that inner middleware does not."""

@@ -66,7 +66,6 @@ class RateLimitMiddleware:
         """Return what decides under these settings. `before`: the gate that it replaces in a reload."""
         settings = settings.exempting(page_paths(self.app))
         gate = Gate(settings, before=before)
-        gate.start_guard(before)
         gate.rule_set.adapt_to_router(self.app)
         gate.warn_of_unused_slot_options()
         style, is_off = settings.headers, settings.enabled is False

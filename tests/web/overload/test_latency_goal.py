@@ -12,6 +12,7 @@ from ratelimit_mw.core.events import DecisionEvent
 from ratelimit_mw.engine import shedding
 from ratelimit_mw.engine.overload import OverloadGuard
 from ratelimit_mw.metrics.registry import COUNTS
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock, RecordingStore
 from ratelimit_mw.wsgi import RateLimitMiddleware as WsgiMiddleware
 from web.asgi_talk import BODY, CONNECT, HTTP, START, WEBSOCKET, Talk
@@ -78,6 +79,7 @@ def test_each_integration_counts_a_request_until_it_is_answered(
     assert guards.measured == 3 or path == "/error"
 
 
+@pytest.mark.promise(2)
 @pytest.mark.parametrize("face", FACES)
 def test_a_request_without_room_is_refused_before_any_charge(face: str, guards: Guards) -> None:
     store, seen = RecordingStore(clock=Clock()), list[DecisionEvent]()
@@ -244,10 +246,9 @@ def test_a_request_without_a_response_counts_if_it_was_slow(seconds: float, meas
     """Else, clients that give up would hide that the app is too slow."""
     clock = Clock()
     guard = OverloadGuard(0.25, 4, 500, clock)
-    number = guard.enter(1.0)
-    assert number is not None
+    assert guard.enter(1.0, 1)
     clock.now += seconds
-    guard.left(number)
+    guard.left(1)
 
     assert (len(guard.at_work), len(guard._samples)) == (0, measured)
 
@@ -271,6 +272,37 @@ def test_a_request_that_is_canceled_while_it_waits_for_the_store_is_not_at_work(
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             assert guards.at_work == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("style", ["none", "draft-7"])
+def test_requests_are_counted_in_each_style_of_headers(style: str, guards: Guards) -> None:
+    send = FACES["asgi"]({**GOAL, "headers": style})
+
+    assert [send(Step(path="/")).status for _ in range(3)] == [200] * 3
+    assert (guards.at_work, guards.measured) == (0, 3)
+
+
+def test_requests_are_at_work_across_reloads() -> None:
+    """To another goal, to none, and to one again."""
+
+    async def run() -> None:
+        app = Slow()
+        app.go.set()
+        middleware = RateLimitMiddleware(app, **GOAL)
+        await Talk().with_app(middleware, HTTP)  # examines the routes
+        for goal, at_work in ((0.5, [1, 1]), (0.0, [1]), (0.25, [0])):
+            app.go.clear()
+            before = middleware._gate.guard
+            task = asyncio.create_task(Talk().with_app(middleware, HTTP))
+            await turns()
+            middleware._use(middleware._rebuild(Settings.of({**GOAL, "latency_goal": goal}, {})))
+            guards = [guard for guard in (before, middleware._gate.guard) if guard is not None]
+            assert [len(guard.at_work) for guard in guards] == at_work
+            app.go.set()
+            await task
+            assert not any(guard.at_work for guard in guards)
 
     asyncio.run(run())
 
