@@ -72,7 +72,7 @@ class Simulation:
         self._weights = [*MIX.values()] if mixed else [1.0]
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = count()
-        self._queue: deque[tuple[float, Priority, int | None]] = deque()
+        self._queue: deque[tuple[float, Priority, Ticket | None]] = deque()
         self._free = model.servers
         self.latencies: list[float] = []
         self.came, self.in_time = Counter[Priority](), Counter[Priority]()
