@@ -1,130 +1,19 @@
 """Concurrency: how many requests are in progress at once. The Lua implementation is `concurrency.lua`."""
 
 import math
-from array import array
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import partial
 from itertools import islice
-from typing import ClassVar, Final, Optional
+from typing import ClassVar, Final
 
+from ratelimit_mw.algorithms.fair_slots import decide_fairly, expires_fairly, number_of, settle_fairly
+from ratelimit_mw.algorithms.slot_state import SlotState
 from ratelimit_mw.core.errors import ConfigError
 from ratelimit_mw.core.limit import MAX_EXACT_INT, Decision, Limit, check_seconds, microseconds
 
 MAX_SLOTS: Final = 10_000  # about 100 bytes each in Redis
 LIFETIME: Final = 15.0  # seconds
 RETRY: Final = 1.0  # seconds
-
-_LAST: Final = 2**63  # larger than any name
-
-# (end, name). `end`: when the slot ends unless it is renewed, in microseconds. `name`: a unique number, at least the
-# time in microseconds at which the slot was taken.
-Slot = tuple[int, int]
-
-
-class _Core:
-    """The end of each slot by its name, and the slots in order of their ends."""
-
-    __slots__ = ("ends", "order")
-
-    def __init__(self, ends: dict[int, int]) -> None:
-        self.ends: Final = ends
-        self.order: Final[list[Slot]] = sorted((end, name) for name, end in ends.items())
-
-    def write(self, name: int, end: int | None) -> int | None:
-        """Set the end of a slot; None drops it. Return its previous end."""
-        old = self.ends.pop(name, None)
-        if old is not None:
-            del self.order[bisect_left(self.order, (old, name))]
-        if end is not None:
-            self.ends[name] = end
-            insort(self.order, (end, name))
-        return old
-
-
-class SlotState:
-    """The slots of one bucket that are in use. Immutable for its users, but not thread-safe, even for reads.
-
-    States share one sorted list, so that a change does not copy it. The first read of a derived state writes its
-    changes into the list. The older state can still be read, but then has to rebuild a list of its own. This does not
-    happen often, because stores read only the newest state. A state that is never read costs nothing.
-
-    `base`: the state before `changes`, which are pairs of name and end; an end of None drops the slot.
-    """
-
-    __slots__ = ("_base", "_changes", "_core", "_newer", "_undo")
-
-    def __init__(self, base: Optional["SlotState"], changes: Sequence[tuple[int, int | None]]) -> None:
-        self._base = base
-        self._changes = changes
-        self._core: _Core | None = None
-        self._newer: SlotState | None = None  # the state that took the list; `_undo` leads back
-        self._undo: list[tuple[int, int | None]] = []
-
-    def in_use(self, now: int) -> int:
-        """Return the number of slots held at `now`."""
-        order = self._read().order
-        return len(order) - bisect_right(order, (now, _LAST))
-
-    def end(self, name: int) -> int:
-        """Return when the slot ends; 0 if no slot has this name."""
-        return self._read().ends.get(name, 0)
-
-    @property
-    def last(self) -> Slot:
-        """The last slot to end; among equals, the one with the largest name."""
-        return self._read().order[-1]
-
-    def expired(self, now: int) -> list[Slot]:
-        """Return the slots that have ended by `now`."""
-        order = self._read().order
-        return order[: bisect_right(order, (now, _LAST))]
-
-    def expiring_from(self, instant: int) -> list[Slot]:
-        """Return the slots that end at `instant` or later."""
-        order = self._read().order
-        return order[bisect_left(order, (instant, 0)) :]
-
-    def pack(self) -> bytes:
-        """Return the slots as bytes: the name and the end of each, with 8 bytes for a number."""
-        return array("q", [number for slot in self._read().ends.items() for number in slot]).tobytes()
-
-    @classmethod
-    def unpack(cls, packed: bytes) -> "SlotState":
-        """Return a state with these slots. Raises `ValueError` for other bytes."""
-        numbers = array("q", packed)
-        if not numbers or len(numbers) % 2:
-            raise ValueError("slots without a name or an end")
-        state = cls(None, ())
-        state._core = _Core(dict(zip(numbers[::2], numbers[1::2], strict=True)))
-        return state
-
-    def _read(self) -> _Core:
-        core = self._core
-        if core is None:
-            core = self._core = _Core(self._rebuilt_ends()) if self._newer is not None else self._take_list_from_base()
-            self._newer, self._undo = None, []
-        return core
-
-    def _take_list_from_base(self) -> _Core:
-        """Take the list from the base state and write this state's changes into it."""
-        base, self._base = self._base, None
-        core = _Core({}) if base is None else base._read()  # noqa: SLF001  # same class
-        undo = [(name, core.write(name, end)) for name, end in self._changes]
-        self._changes = ()
-        if base is not None:
-            base._core, base._newer, base._undo = None, self, undo[::-1]  # noqa: SLF001  # same class
-        return core
-
-    def _rebuilt_ends(self) -> dict[int, int]:
-        """Return the ends in this state by undoing the changes of newer states."""
-        undone, one = [self._undo], self._newer
-        while one is not None and one._newer is not None:  # noqa: SLF001  # same class
-            undone.append(one._undo)  # noqa: SLF001  # same class
-            one = one._newer  # noqa: SLF001  # same class
-        ends = {} if one is None else dict(one._read().ends)  # noqa: SLF001  # same class
-        for changes in reversed(undone):
-            ends.update({name: end or 0 for name, end in changes})
-        return {name: end for name, end in ends.items() if end}
 
 
 class _SlotLifetime(Limit, frozen=True):
@@ -143,15 +32,22 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
     A charge takes `cost` slots. Their unique names are `at`, `at + 1` and so on, where `at` comes from the decision.
     `settle` with that `at` and the negative cost releases them, and can be repeated. With the positive cost it renews
     them, and takes them again if they were lost. The slots of a key do not depend on `quota`.
+
+    `holder`: for whom slots are taken. While another holder waits, none gets more than its share of the quota, see
+    `fair_slots`. Slots without a holder are in other buckets.
     """
 
     retry: float = RETRY
+    holder: str | None = None
 
     algorithm: ClassVar[str] = "concurrency"
     min_quota: ClassVar[int] = 1
     is_concurrency: ClassVar[bool] = True
+    holder_number: ClassVar[int]  # set on each instance with a holder
 
     def __post_init__(self) -> None:
+        if self.holder is not None:  # first, so that `keep` applies, too
+            self._share_fairly(self.holder)
         super().__post_init__()
         if self.quota > MAX_SLOTS:
             raise ConfigError(f"quota: got {self.quota}, expected at most {MAX_SLOTS} slots", code="RL-014")
@@ -159,6 +55,9 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
             raise ConfigError(f"retry: got {self.retry!r}, expected more than 0 seconds", code="RL-014")
         # without the quota, so that slots remain in use when the quota changes
         self.__dict__["bucket"] = self.bucket.replace(f"{self.quota}/", "")
+        if self.holder is not None:
+            self.__dict__["bucket"] = self.bucket.replace("_using_", "_fair_using_")
+            self.__dict__["script"] = "fair_slots", (*self.numbers, 1, 1)
         self.__dict__["notation"] = f"{self.quota} at once"  # `parse` does not accept it, because it is not a rate
 
     @property
@@ -202,7 +101,16 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        return self.window_us, self.quota, microseconds(self.retry)
+        numbers = self.window_us, self.quota, microseconds(self.retry)
+        return numbers if self.holder is None else (*numbers, self.holder_number)
+
+    def _share_fairly(self, holder: object) -> None:
+        if not isinstance(holder, str):
+            raise ConfigError(f"holder: got {holder!r:.100}, expected text", code="RL-014")
+        self.__dict__["holder_number"] = number_of(holder)
+        self.__dict__["decide"] = partial(decide_fairly, self)
+        self.__dict__["settle"] = partial(settle_fairly, self)
+        self.__dict__["expires"] = expires_fairly
 
     def _with_slots(
         self, state: SlotState | None, now: int, to_hold: Iterable[int], to_release: Iterable[int] = ()

@@ -1,6 +1,6 @@
 -- Defines what algorithms and drivers share. A script is a codec (decode, decision and reply), this head, takeover.lua,
--- bucket.lua, closed.lua, the algorithms, keep.lua and a driver. The driver is the entry script, take.lua, settle.lua or refusing.lua: it calls the
--- algorithms and returns the reply.
+-- bucket.lua, closed.lua, the algorithms, fair_slots.lua, keep.lua and a driver. The driver is the entry script, take.lua,
+-- settle.lua or refusing.lua: it calls the algorithms and returns the reply.
 --
 -- A decision is eight values, always in this order: allowed, limit, remaining, retry_after, next_after, reset_after,
 -- delay, at. An algorithm returns them after a state and its expiry. They are whole numbers: `allowed` is 1 or 0, all

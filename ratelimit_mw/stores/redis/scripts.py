@@ -49,7 +49,8 @@ def script(driver: Driver, codec: Codec) -> Script:
     parts = (f"codec_{codec}", "head", "takeover", "bucket", "closed")
     names = [f"stores/redis/{part}" for part in parts]
     names += [f"algorithms/{name}" for name in SCRIPTED]
-    text = "\n".join(read_lua(name) for name in [*names, "stores/redis/keep", f"stores/redis/{driver}"])
+    names += [f"stores/redis/{name}" for name in ("fair_slots", "keep", driver)]
+    text = "\n".join(map(read_lua, names))
     # Redis prescribes SHA-1; the digest is a name, not a secret
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
