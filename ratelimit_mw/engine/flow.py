@@ -21,7 +21,7 @@ from ratelimit_mw.engine.response_tracking import settle_after_response
 from ratelimit_mw.engine.runtime import Runtime, Sleep, refund
 from ratelimit_mw.engine.settlement import MAY_BE_LOST
 from ratelimit_mw.engine.shedding import entered, leave
-from ratelimit_mw.engine.slot_wait import SlotWait, slot_demand
+from ratelimit_mw.engine.slot_wait import SlotWait, buckets_of, slot_demand
 from ratelimit_mw.engine.slots import HeldSlots, slot_charges
 from ratelimit_mw.engine.usage import Limits, own_limits
 from ratelimit_mw.http.callables import FAILED, CallResults, RequestCallable, close_unawaited
@@ -36,7 +36,6 @@ from ratelimit_mw.rules.plan import (
     without_charged,
 )
 from ratelimit_mw.rules.rule_table import EndpointRules
-from ratelimit_mw.stores.group import stored_bucket
 
 _NO_RESULTS: Final[CallResults] = {}
 _CALLABLE_RAISED: Final = (
@@ -242,14 +241,15 @@ class Flow(BaseGate, ABC):
             return None
         wake = None
         if match.has_queue:
-            wake = partial(self._queues.wake, [stored_bucket(charge) for charge in slots])
+            wake = partial(self._queues.wake, [bucket for charge in slots for bucket in buckets_of(charge)])
         held_slots = HeldSlots(self.store_for(verdict.source), slots, wake)
         request.on_end = [*(request.on_end or ()), self.runtime.slot_renewer.add_until_end(held_slots)]
         return held_slots
 
     def _wake_waiters(self, verdict: Verdict) -> None:
         """Wake requests that wait for the slots of this verdict, which were released."""
-        self._queues.wake([stored_bucket(charge) for charge in verdict.charges if charge.limit.is_concurrency])
+        slots = [charge for charge in verdict.charges if charge.limit.is_concurrency]
+        self._queues.wake([bucket for charge in slots for bucket in buckets_of(charge)])
 
     def _inform_fallback(self, verdict: Verdict) -> None:
         """Let the fallback store observe the store's decisions, so that it repeats refusals while the store fails.

@@ -4,6 +4,9 @@ Requests that need slots of the same buckets form a FIFO queue. Several queues m
 client has its queue, and all need slots of a limit with the key `all`. The queue with the oldest request then goes
 first. It is passed over while its oldest request waits for a slot of another bucket, so that no request waits behind
 one that cannot proceed anyway. Each process has its own queues, and processes have no common order.
+
+The share of a holder, see `algorithms.fair_slots`, is a bucket of its own here, so each holder has its own queue. These
+queues take turns, whatever the age of their requests (start-time fair queuing).
 """
 
 import math
@@ -27,27 +30,35 @@ class SlotDemand(Struct, frozen=True):
 
     `buckets`: the buckets whose slots the request needs, and how many requests of this process may wait for each.
     `max_wait`: seconds. `keys`: the keys of the request. `shared`: buckets in which each key gets at most half of the
-    places.
+    places. `shares`: those of `buckets` that are the share of a holder, each with the bucket of its slots, which counts
+    the requests that wait for it.
     """
 
     buckets: Mapping[SlotBucket, int]
     max_wait: float
     keys: Sequence[str] = ()
     shared: frozenset[SlotBucket] = frozenset()
+    shares: Mapping[SlotBucket, SlotBucket] = {}
+
+    def slots_of(self, buckets: Iterable[SlotBucket]) -> tuple[SlotBucket, ...]:
+        """Return the buckets of slots among these, and in place of shares."""
+        return tuple(dict.fromkeys(self.shares.get(bucket, bucket) for bucket in buckets))
 
 
 class Waiter:
     """The place of one request in a queue.
 
-    `may_try`: whether it may query the store now. `refused_by`: the buckets that refused it last.
+    `may_try`: whether it may query the store now. `refused_by`: the buckets that refused it last. `turn`: of several
+    first requests, that with the lowest turn goes first, and among equals the oldest.
     """
 
-    __slots__ = ("age", "demand", "may_try", "refused_by", "wake")
+    __slots__ = ("age", "demand", "may_try", "refused_by", "turn", "wake")
 
-    def __init__(self, demand: SlotDemand, wake: Callable[[], object], age: int) -> None:
+    def __init__(self, demand: SlotDemand, wake: Callable[[], object], age: int, turn: int) -> None:
         self.demand: Final = demand
         self.wake: Final = wake
         self.age: Final = age
+        self.turn: Final = turn
         self.refused_by: Sequence[SlotBucket] = ()
         self.may_try = False
 
@@ -69,6 +80,7 @@ class _BucketState:
         "failed_attempts",
         "full",
         "has_attempt",
+        "last_turn",
         "queues",
         "released_during_attempt",
         "retry_at",
@@ -81,6 +93,7 @@ class _BucketState:
         self.full = self.has_attempt = self.released_during_attempt = False
         self.retry_at = 0.0
         self.failed_attempts = 0  # consecutive ones
+        self.last_turn = 0  # of a share: that of its latest request
         self.waiter_count = 0  # how many requests wait for this bucket
         self.waiters_by_key = Counter[str]()  # the same by key
 
@@ -98,7 +111,7 @@ class Queues:
         """Empty the queues. Also runs after a fork, because the child has none of the waiting threads."""
         self._queues: _QueuesByBuckets = {}
         self._by_bucket: dict[SlotBucket, _BucketState] = {}
-        self._age = 0
+        self._age = self._turn = 0
         self.release_count = 0  # how many times slots were released
 
     def must_wait(self, buckets: Iterable[SlotBucket]) -> bool:
@@ -121,16 +134,19 @@ class Queues:
         again. `release_count`: its value before the store was queried. If it changed since, a slot may be free.
         """
         with self._lock:
-            waits_for = full or [bucket for bucket in demand.buckets if self.must_wait([bucket])]
+            waits_for = demand.slots_of(full or [bucket for bucket in demand.buckets if self.must_wait([bucket])])
             if not all(self._has_capacity(demand, bucket) for bucket in waits_for):
                 return None
             self._age += 1
-            waiter = Waiter(demand, wake, self._age)
             buckets = tuple(demand.buckets)
             queue = self._queues.setdefault(buckets, {})
-            queue[waiter] = None
             for bucket in buckets:
                 self._by_bucket.setdefault(bucket, _BucketState()).queues[buckets] = queue
+            shares = [self._by_bucket[bucket] for bucket in demand.shares]
+            waiter = Waiter(demand, wake, self._age, 1 + max([self._turn, *(share.last_turn for share in shares)]))
+            queue[waiter] = None
+            for share in shares:
+                share.last_turn = waiter.turn
             self._set_refused_by(waiter, waits_for)
             if release_count == self.release_count:
                 self._mark_full([bucket for bucket in full if not self._by_bucket[bucket].full])
@@ -142,7 +158,7 @@ class Queues:
         """Record that a request with `may_try` queried the store and these buckets refused it."""
         with self._lock:
             self._end_attempt(waiter, full)
-            self._set_refused_by(waiter, full)
+            self._set_refused_by(waiter, waiter.demand.slots_of(full))
             woken = self._choose_next(waiter.demand.buckets)
         _wake_all(woken)
 
@@ -154,6 +170,7 @@ class Queues:
             first = next(iter(queue)) is waiter
             del queue[waiter]
             if waiter.may_try:
+                self._turn = max(self._turn, waiter.turn)
                 for bucket in buckets:
                     self._by_bucket[bucket].failed_attempts = 0
                 self._end_attempt(waiter, full)
@@ -254,7 +271,7 @@ class Queues:
             for queue in bucket_state.queues.values()
         }
         chosen = []
-        for waiter in sorted(firsts, key=lambda one: one.age):
+        for waiter in sorted(firsts, key=lambda one: (one.turn, one.age)):
             if not self.must_wait(waiter.demand.buckets):
                 chosen.append(waiter)
                 waiter.may_try = True

@@ -6,11 +6,12 @@ counts toward a ban.
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.core.limit import Charge, Decision
 from ratelimit_mw.core.verdict import Verdict
 from ratelimit_mw.engine.slot_queue import Queues, SlotBucket, SlotDemand, Waiter
@@ -30,18 +31,30 @@ class Event(Protocol):
         """Sleep for so many seconds, or until `wake` is called."""
 
 
+def buckets_of(charge: Charge) -> tuple[SlotBucket, ...]:
+    """Return what a request waits for that needs these slots: the bucket, and the share of the holder, if it has one."""
+    bucket = stored_bucket(charge)
+    limit = charge.limit
+    if not isinstance(limit, Concurrency) or limit.holder is None:
+        return (bucket,)
+    return bucket, (charge.key, f"{limit.bucket} {limit.holder}")
+
+
 def slot_demand(plan: Plan, keys: Callable[[], Sequence[str]]) -> SlotDemand | None:
     """Return the slots a request may wait for; None if none of its limits has a queue. `keys`: see `SlotDemand`."""
     buckets: dict[SlotBucket, int] = {}
+    shares: dict[SlotBucket, SlotBucket] = {}
     shared, max_wait = set[SlotBucket](), math.inf
     for charge, compiled_limit in zip(plan.charges, plan.compiled_limits, strict=True):
         if compiled_limit.queue:
-            bucket = stored_bucket(charge)
-            buckets[bucket] = min(compiled_limit.queue, buckets.get(bucket, compiled_limit.queue))
+            bucket, *own_share = buckets_of(charge)
+            for one in (bucket, *own_share):
+                buckets[one] = min(compiled_limit.queue, buckets.get(one, compiled_limit.queue))
+            shares.update(dict.fromkeys(own_share, bucket))
             max_wait = min(max_wait, compiled_limit.queue_timeout)
             if compiled_limit.key.is_shared:
                 shared.add(bucket)
-    return SlotDemand(buckets, max_wait, keys() if shared else (), frozenset(shared)) if buckets else None
+    return SlotDemand(buckets, max_wait, keys() if shared else (), frozenset(shared), shares) if buckets else None
 
 
 class SlotWait:
@@ -136,8 +149,9 @@ class SlotWait:
             return await self._take(self._plan)
         return verdict
 
-    async def _refuse_as_full(self, full_buckets: Collection[SlotBucket]) -> Verdict | None:
+    async def _refuse_as_full(self, full: Iterable[SlotBucket]) -> Verdict | None:
         """Return the verdict on a request that stops waiting. It is a refusal even if slots were released meanwhile."""
+        full_buckets = self._demand.slots_of(full)
         charges = [
             replace(charge, cost=charge.limit.quota + 1) if stored_bucket(charge) in full_buckets else charge
             for charge in self._plan.charges
@@ -161,9 +175,9 @@ class SlotWait:
         ):
             if one.allowed or compiled_limit.shadow:
                 continue
-            if not compiled_limit.queue or charge.cost > one.limit:
+            if not compiled_limit.queue or charge.cost > charge.limit.quota:
                 return None
-            full[stored_bucket(charge)] = None
+            full[_deciding_bucket(charge, one)] = None
         return tuple(full)
 
     def _exhausted(self, verdict: Verdict | None) -> tuple[SlotBucket, ...]:
@@ -173,8 +187,13 @@ class SlotWait:
         return tuple(
             bucket
             for charge, one in pairs
-            if (bucket := stored_bucket(charge)) in self._demand.buckets and not one.remaining
+            if (bucket := _deciding_bucket(charge, one)) in self._demand.buckets and not one.remaining
         )
+
+
+def _deciding_bucket(charge: Charge, decision: Decision) -> SlotBucket:
+    """Return the share of the holder if it limits the charge, else the bucket of the slots."""
+    return buckets_of(charge)[-1 if decision.limit < charge.limit.quota else 0]
 
 
 def _without_counting(plan: Plan) -> Plan:

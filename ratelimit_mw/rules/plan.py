@@ -33,7 +33,7 @@ class Match:
     `source` is then that of the verdict. `priority`: see `engine.overload`. `may_read_user`: a key
     may read the user; also true with a callable's limits, whose keys are unknown. `messages`: the limits of each
     message, if the request is a websocket handshake. `closes`: in `messages`, a refused message closes the websocket.
-    `may_delay`, `settles`, `has_slots`, `has_queue`: see `LimitSet`.
+    `may_delay`, `settles`, `has_slots`, `has_queue`, `shares_fairly`: see `LimitSet`.
     """
 
     __slots__ = (
@@ -53,6 +53,7 @@ class Match:
         "route",
         "rule",
         "settles",
+        "shares_fairly",
         "source",
     )
 
@@ -94,6 +95,7 @@ class Match:
         self.settles = any(limit_set.settles for limit_set in may_apply)
         self.has_slots = any(limit_set.has_slots for limit_set in may_apply)
         self.has_queue = any(limit_set.has_queue for limit_set in may_apply)
+        self.shares_fairly = any(limit_set.shares_fairly for limit_set in may_apply)
 
     def limits_for(self, request: KeyContext, route: str, results: CallResults) -> Sequence[CompiledLimit] | None:
         """Return the limits of a request; None if a callable returned no valid ones and no defaults replace them."""
@@ -188,6 +190,9 @@ def make_plan(
         if identity != last:  # computed once for successive limits with the same key, because the hash takes time
             last, tag = identity, limit.tag_of(identity)
         charges.append(limit.charge(tag, limit.cost_of(results)))
+    if match.shares_fairly:
+        for limit, charge in zip(compiled_limits, charges, strict=True):
+            limit.held_by(charge, context, route, results)
     is_fixed = match.fixed_limits is not None and compiled_limits is original_limits
     policies = match.policies if is_fixed else [limit.policy for limit in compiled_limits]
     return Plan(with_distinct_buckets(charges), compiled_limits, policies)
@@ -240,7 +245,7 @@ def _plan_without(candidates: Sequence[CompiledLimit], request: KeyContext, rout
             if limit.is_penalty or missing_key != "shared":
                 continue
         tag = limit.missing_key_tag if identity is None else limit.tag_of(identity)
-        charges.append(limit.charge(tag, limit.cost_of(results)))
+        charges.append(limit.held_by(limit.charge(tag, limit.cost_of(results)), request, route, results))
         compiled_limits.append(limit)
     return Plan(with_distinct_buckets(charges), compiled_limits, [limit.policy for limit in compiled_limits])
 

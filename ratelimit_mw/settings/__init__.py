@@ -73,6 +73,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True, metaclass=OptionsMe
     concurrent: int = 0
     queue: int = 0
     queue_timeout: float = 5.0  # seconds
+    fair_share: KeySpec | None = None
     slot_lifetime: float = LIFETIME  # seconds
     slot_retry: float = RETRY  # seconds
     latency_goal: float = 0.0  # seconds

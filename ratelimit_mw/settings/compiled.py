@@ -42,13 +42,16 @@ class CompiledLimit:
 
     `tag_of(identity)` returns the part of a bucket key that all limits of a client share: the hashed identity, in
     braces. `key_if_raised`: replaces the key if its
-    callable raised; None if `missing_key` is set.
+    callable raised; None if `missing_key` is set. `fair_share`: the key of the holders of its slots, if several share
+    them fairly.
     """
 
     __slots__ = (
         "_key_suffix",
+        "_limit_of",
         "_template",
         "cost",
+        "fair_share",
         "is_penalty",
         "key",
         "key_if_raised",
@@ -72,8 +75,12 @@ class CompiledLimit:
     ) -> None:
         settings, rule = limit_set.settings, limit_set.rule
         self.limit_set: Final = limit_set
-        self.spec: Final = spec
         self.key: Final = limit_set.key if spec.key is None else Key(spec.key, settings.ipv6_prefix)
+        self.fair_share: Final = limit_set.fair_share_of(spec.limit, self.key)
+        if self.fair_share is not None:
+            spec = replace(spec, limit=replace(spec.limit, holder=""))  # type: ignore[call-arg]  # a Concurrency
+            self._limit_of: Final = lru_cache(_CACHE_SIZE)(lambda tag: replace(spec.limit, holder=tag))
+        self.spec: Final = spec
         self.cost: Final = limit_set.cost if spec.cost is None else spec.cost
         self.is_penalty: Final = penalty
         self.missing_key: Final[MissingKey] = settings.missing_key or "shared"
@@ -125,6 +132,13 @@ class CompiledLimit:
         force_setattr(charge, "key", tag + self._key_suffix)
         return charge if cost == charge.cost else replace(charge, cost=cost)
 
+    def held_by(self, charge: Charge, request: KeyContext, route: str, results: CallResults) -> Charge:
+        """Set the holder of the slots of a new charge. Requests without the key of `fair_share` are one holder."""
+        if self.fair_share is not None:
+            identity = self.fair_share.identity(request, route, results)
+            force_setattr(charge, "limit", self._limit_of("" if identity is None else self.tag_of(identity)))
+        return charge
+
     def identity(self, request: KeyContext, route: str, results: CallResults) -> str | None:
         """Return the identity of a request, or None if it lacks the key and `missing_key` applies."""
         identity = self.key.identity(request, route, results)
@@ -152,7 +166,7 @@ class LimitSet:
 
     `callables`: all callables of the limits. `may_delay`: whether a request may be delayed. `settles`: whether a charge
     may be settled after the response. `has_slots`: whether a request may hold slots until its response has ended.
-    `has_queue`: whether a request may wait in a queue for a slot. `may_await`: whether an `AsyncGate` may have to await
+    `has_queue`: whether a request may wait in a queue for a slot. `shares_fairly`: whether a limit has `fair_share`. `may_await`: whether an `AsyncGate` may have to await
     a callable, a delay or a slot.
     """
 
@@ -201,6 +215,7 @@ class LimitSet:
         self.may_delay: Final = isinstance(limits, DynamicLimits) or any(limit.may_delay for limit in self.known_limits)
         self.has_slots: Final = any(limit.policy.limit.is_concurrency for limit in self.known_limits)
         self.has_queue: Final = any(limit.queue for limit in self.known_limits)
+        self.shares_fairly: Final = any(limit.fair_share is not None for limit in self.known_limits)
         self.may_await: Final = bool(self.callables) or self.may_delay or self.has_queue
 
     @cached_property
@@ -218,6 +233,14 @@ class LimitSet:
 
     def _compiled_choice(self, specs: tuple[LimitSpec, ...]) -> Sequence[CompiledLimit]:
         return cast("Sequence[CompiledLimit]", self._compiled(self._compile_chosen, specs))
+
+    def fair_share_of(self, limit: Limit, key: Key) -> Key | None:
+        """Return the key of the holders of slots; None if they are not shared fairly, or only one has the slots."""
+        spec = self.settings.for_rule(self.rule, "fair_share")
+        if spec is None or not limit.is_concurrency:
+            return None
+        fair_share = Key(spec, self.settings.ipv6_prefix)
+        return None if fair_share.text == key.text else fair_share
 
     def _compile_key(self) -> Key:
         return Key(self._key, self.settings.ipv6_prefix)
@@ -253,7 +276,8 @@ class LimitSet:
     @property
     def keys(self) -> Sequence[Key]:
         """The keys that are known before the first request; with a callable's limits, the rule's key as well."""
-        return self._fallback_keys + [limit.key for limit in self.known_limits]
+        fair_shares = [limit.fair_share for limit in self.known_limits if limit.fair_share is not None]
+        return self._fallback_keys + [limit.key for limit in self.known_limits] + fair_shares
 
     @property
     def refusing_keys(self) -> Sequence[Key]:
@@ -334,6 +358,7 @@ class LimitSet:
         charged = [(limit.key, limit.cost) for limit in self.known_limits]
         if self.fixed_limits is None:  # a limit that a callable returns may have the rule's key and cost
             charged.append((self.key, self.cost))
+        charged += [(limit.fair_share, 1) for limit in self.known_limits if limit.fair_share is not None]
         for key, cost in charged:
             callables += key.callables if isinstance(cost, int) else [*key.callables, cost]
         return list(dict.fromkeys(callables))

@@ -106,6 +106,12 @@ class Options(TypedDict, total=False):
         int, "how many requests per key may wait for a slot in one process, oldest first; 0: no queue", check_queue
     ]
     queue_timeout: Annotated[float, "seconds that a request may wait in the queue", check_queue_timeout]
+    fair_share: Annotated[
+        KeySpec,
+        "a key, such as `ip`: while a request waits or was refused for want of a slot that several values of this key "
+        "share, no other value gets more than its share of the slots",
+        check_key,
+    ]
     slot_lifetime: Annotated[
         float, "seconds after which the slots of a killed process are free again", check_slot_lifetime
     ]

@@ -141,6 +141,9 @@ class EndpointLimitOptions(TypedDict, total=False):
     queue_timeout: Annotated[
         float, "seconds that a request may wait in the queue, instead of the global value", check_queue_timeout
     ]
+    fair_share: Annotated[
+        KeySpec, "a key between whose values slots are shared fairly, instead of the global one", check_key
+    ]
 
 
 class RuleOptions(EndpointLimitOptions, total=False):
@@ -199,6 +202,7 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     concurrent: int = 0
     queue: int | None = None
     queue_timeout: float | None = None  # seconds
+    fair_share: KeySpec | None = None
     path: Any = None  # required
     limits: Any = None  # required, unless exempt
     host: Any = ()
@@ -310,6 +314,8 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
         for option in ("queue", "queue_timeout"):
             if getattr(self, option) and not self.concurrent and not has_concurrency(limits):
                 raise ConfigError(f"{option}: the rule has no slots to wait for; add `concurrent` to it", code="RL-021")
+        if self.fair_share is not None and not self.concurrent and not has_concurrency(limits):
+            raise ConfigError("fair_share: the rule has no slots to share; add `concurrent` to it", code="RL-021")
 
     def _check_messages(self) -> None:
         check_no_concurrency("messages", self.resolve_messages("all", None) or ())

@@ -8,7 +8,7 @@ from typing import Any
 
 from ratelimit_mw import Charge, Concurrency, MemoryStore, Verdict
 from ratelimit_mw.engine.slot_queue import Queues, SlotBucket
-from ratelimit_mw.engine.slot_wait import SlotWait, slot_demand
+from ratelimit_mw.engine.slot_wait import SlotWait, buckets_of, slot_demand
 from ratelimit_mw.rules.plan import Match, Plan, conclude, make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
@@ -114,7 +114,7 @@ class World:
         held = [(charge, decision.at) for charge, decision in pairs if charge.limit.is_concurrency]
         self.store.settle([Charge(charge.key, charge.limit, -charge.cost, at=at) for charge, at in held])
         if not elsewhere:
-            self.queues.wake([stored_bucket(charge) for charge, _ in held])
+            self.queues.wake([bucket for charge, _ in held for bucket in buckets_of(charge)])
         self._settle()
 
     def passes(self, seconds: float) -> None:
