@@ -17,7 +17,10 @@ from ratelimit_mw.settings.rule import Rule, placed
 # quotas that an algorithm admits in the worst window
 _WORST_WINDOW_QUOTAS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}
 _LONG_TIMEOUT: Final = 5.0  # seconds; a larger store_timeout was probably meant in milliseconds
-_SLOT_OPTIONS: Final = ("queue", "queue_timeout", "slot_lifetime", "slot_retry")
+_NOTHING_SHARED: Final = (
+    "each of its values has slots of its own; give the slots a key that several share, such as 'all'"
+)
+_SLOT_OPTIONS: Final = ("queue", "queue_timeout", "fair_share", "slot_lifetime", "slot_retry")
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
 _METHOD_HINTS: Final = {  # words that frameworks use in place of methods
     "ANY": "leave out methods for all of them",
@@ -100,6 +103,8 @@ def unused_slot_options(compiled: Sequence[LimitSet]) -> Iterator[Finding]:
     elif "queue_timeout" in configured and not any(settings.for_rule(one.rule, "queue") for one in compiled):
         text = "queue_timeout: no limit here has a queue; set queue, or remove it"
         yield Finding(text, weakens_limits=False, code="RL-127")
+    elif "fair_share" in configured and not any(one.shares_fairly for one in compiled):
+        yield Finding(f"fair_share: {_NOTHING_SHARED}", code="RL-127")
 
 
 def unseen_messages(settings: Settings, observer: str) -> Iterator[Finding]:
@@ -284,6 +289,8 @@ def _no_effect_texts(limit_set: LimitSet, of_request: Sequence[LimitSet]) -> Ite
             yield "settle and count_status have no effect: it has no limit that is settled; remove them", True
         if limit_set.has_slots and rule.queue_timeout and not limit_set.settings.for_rule(rule, "queue"):
             yield "its queue_timeout has no effect without a queue; set queue, or remove it", False
+        if limit_set.has_slots and rule.fair_share is not None and not limit_set.shares_fairly:
+            yield f"its fair_share has no effect: {_NOTHING_SHARED}", True
     if ban := next((limit for limit in limit_set.known_limits if limit.is_penalty), None):
         if ban.key.is_all:
             yield _BANS_ALL, False

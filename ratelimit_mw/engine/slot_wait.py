@@ -32,7 +32,7 @@ class Event(Protocol):
 
 
 def buckets_of(charge: Charge) -> tuple[SlotBucket, ...]:
-    """Return what a request waits for that needs these slots: the bucket, and the share of the holder, if it has one."""
+    """Return what a request that needs these slots waits for: the bucket, and the share of the holder, if any."""
     bucket = stored_bucket(charge)
     limit = charge.limit
     if not isinstance(limit, Concurrency) or limit.holder is None:

@@ -166,8 +166,8 @@ class LimitSet:
 
     `callables`: all callables of the limits. `may_delay`: whether a request may be delayed. `settles`: whether a charge
     may be settled after the response. `has_slots`: whether a request may hold slots until its response has ended.
-    `has_queue`: whether a request may wait in a queue for a slot. `shares_fairly`: whether a limit has `fair_share`. `may_await`: whether an `AsyncGate` may have to await
-    a callable, a delay or a slot.
+    `has_queue`: whether a request may wait in a queue for a slot. `shares_fairly`: whether a limit has `fair_share`.
+    `may_await`: whether an `AsyncGate` may have to await a callable, a delay or a slot.
     """
 
     report_chosen: Callable[[Sequence[Limit]], None] | None = None  # see `RuleSet.report_chosen`

@@ -16,6 +16,7 @@ from ratelimit_mw.core.errors import ConfigError, error_location
 from ratelimit_mw.core.limit import Limit, check_seconds
 from ratelimit_mw.core.validation import at_most, positive_seconds
 from ratelimit_mw.http.callables import callable_check, resolve_callable
+from ratelimit_mw.http.keys import ANY_PREFIX, Key, check_key
 from ratelimit_mw.settings.limits import LimitSpec, ParsedLimits, has_concurrency
 
 PenaltySpec = str | Ban
@@ -58,6 +59,17 @@ check_concurrent: Final = at_most(MAX_SLOTS, "slots")
 check_queue: Final = at_most(100_000, "requests")  # in one process
 check_remember_refused: Final = at_most(10_000, "clients")
 check_queue_timeout: Final = positive_seconds("; queue = 0 turns waiting off")
+
+
+def check_fair_share(option: str, value: object) -> None:
+    """Raise `ConfigError` unless `value` is a key that differs between clients."""
+    check_key(option, value)
+    if Key(value, ANY_PREFIX).is_shared:
+        raise ConfigError(
+            f"{option}: got {value!r}, which all clients have in common, expected a key such as 'ip'", code="RL-021"
+        )
+
+
 check_settle: Final = callable_check(("request", "response"))
 
 _FIGURE = r"\s*([0-9]+(?:\.[0-9]+)?)\s*"

@@ -20,6 +20,7 @@ from ratelimit_mw.settings.features import (
     StatusSpec,
     check_concurrent,
     check_count_status,
+    check_fair_share,
     check_penalty,
     check_queue,
     check_queue_timeout,
@@ -110,7 +111,7 @@ class Options(TypedDict, total=False):
         KeySpec,
         "a key, such as `ip`: while a request waits or was refused for want of a slot that several values of this key "
         "share, no other value gets more than its share of the slots",
-        check_key,
+        check_fair_share,
     ]
     slot_lifetime: Annotated[
         float, "seconds after which the slots of a killed process are free again", check_slot_lifetime

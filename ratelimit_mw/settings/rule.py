@@ -27,6 +27,7 @@ from ratelimit_mw.settings.features import (
     StatusSpec,
     check_concurrent,
     check_count_status,
+    check_fair_share,
     check_keep,
     check_no_concurrency,
     check_penalty,
@@ -142,7 +143,7 @@ class EndpointLimitOptions(TypedDict, total=False):
         float, "seconds that a request may wait in the queue, instead of the global value", check_queue_timeout
     ]
     fair_share: Annotated[
-        KeySpec, "a key between whose values slots are shared fairly, instead of the global one", check_key
+        KeySpec, "a key between whose values slots are shared fairly, instead of the global one", check_fair_share
     ]
 
 

@@ -138,7 +138,7 @@ def test_late_renewal_and_release_of_expired_slots(slots: Slots) -> None:
 
 
 def test_known_holders_are_bounded(slots: Slots) -> None:
-    """A flood of names leaves a share of one slot. At most 20 holders wait or have slots, and those that get a slot later."""
+    """A flood of names leaves a share of one slot. At most 20 holders wait, beside those that get a slot later."""
     slots.takes_all("a")
     for number in range(100):
         assert not slots.take(f"flood {number}").allowed
@@ -176,7 +176,8 @@ def test_clock_that_steps_back_leaves_nobody_waiting_for_long(slots: Slots) -> N
 
 def test_three_that_want_everything_and_one_that_comes_and_goes(slots: Slots) -> None:
     """Only while another holder waits, a share counts. The slots are never more than the limit."""
-    random, most, waited = Random(7), Counter[str](), Counter[str]()
+    random = Random(7)  # noqa: S311  # no secret
+    most, waited = Counter[str](), Counter[str]()
     for turn in range(200):
         slots.clock.advance(0.05)
         holders = ["a", "b", "c"] + ["d"] * (turn % 100 < 40)
