@@ -1,10 +1,10 @@
-"""Fair shares of the slots that several holders have in common. The Lua implementation is `stores/redis/fair_slots.lua`.
+"""Fair shares of slots that several holders have in common. The Lua implementation is `stores/redis/fair_slots.lua`.
 
 While the slots are all in use, a refused holder that has less than its share waits, for 1.5 seconds after each refusal.
 While another holder waits, a holder may take slots up to its share: all slots, divided by the number of holders that
-have slots or wait, rounded up. Holders that have more keep their slots until they release them. One that has no slot may
-take free ones, whatever its cost. While twice as many holders as slots are known, no other waits, so that a flood of
-names takes no memory: each share is one slot then anyway.
+have slots or wait, rounded up. Holders that have more keep their slots until they release them. One that has no slot
+may take free ones, whatever its cost. While twice as many holders as slots are known, no other waits, so that a flood
+of names takes no memory: each share is one slot then anyway.
 
 The entries of a state are the slots, with their ends, and a note of each holder. The name of a slot is followed by its
 holder, in 53 bits. A note has the negative number of the holder as its name, and as its end the negative of the slots

@@ -78,7 +78,7 @@ class CompiledLimit:
         self.key: Final = limit_set.key if spec.key is None else Key(spec.key, settings.ipv6_prefix)
         self.fair_share: Final = limit_set.fair_share_of(spec.limit, self.key)
         if self.fair_share is not None:
-            spec = replace(spec, limit=replace(spec.limit, holder=""))  # type: ignore[call-arg]  # a Concurrency
+            spec = replace(spec, limit=replace(spec.limit, holder=""))
             self._limit_of: Final = lru_cache(_CACHE_SIZE)(lambda tag: replace(spec.limit, holder=tag))
         self.spec: Final = spec
         self.cost: Final = limit_set.cost if spec.cost is None else spec.cost

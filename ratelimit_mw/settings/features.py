@@ -61,7 +61,7 @@ check_remember_refused: Final = at_most(10_000, "clients")
 check_queue_timeout: Final = positive_seconds("; queue = 0 turns waiting off")
 
 
-def check_fair_share(option: str, value: object) -> None:
+def check_fair_share(option: str, value: Any) -> None:
     """Raise `ConfigError` unless `value` is a key that differs between clients."""
     check_key(option, value)
     if Key(value, ANY_PREFIX).is_shared:

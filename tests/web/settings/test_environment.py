@@ -58,6 +58,7 @@ KINDS: list[tuple[str, str, Any]] = [
     ("CONCURRENT", "20", 20),
     ("QUEUE", "50", 50),
     ("QUEUE_TIMEOUT", "2.5", 2.5),
+    ("FAIR_SHARE", "header:x-key | ip", "header:x-key | ip"),
     ("SLOT_LIFETIME", "30", 30),
     ("SLOT_RETRY", "0.5", 0.5),
     ("LATENCY_GOAL", "0.25", 0.25),

@@ -52,6 +52,7 @@ def test_settings_have_the_expected_defaults() -> None:
         "concurrent": 0,
         "queue": 0,
         "queue_timeout": 5.0,
+        "fair_share": None,
         "slot_lifetime": 15.0,
         "slot_retry": 1.0,
         "latency_goal": 0.0,

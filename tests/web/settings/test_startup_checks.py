@@ -231,6 +231,7 @@ def test_limits_that_never_refuse_are_reported(
 # settings on slots
 
 
+NOTHING_SHARED = "each of its values has slots of its own; give the slots a key in common, such as 'all'"
 NO_QUEUE = "queue_timeout: no limit here has a queue; set queue, or remove it"
 
 
@@ -257,6 +258,12 @@ def no_slots(words: str, them: str) -> str:
         ({"rules": [{"path": "/", "concurrent": 1, "queue_timeout": 2}]},
          ["rule root: its queue_timeout has no effect without a queue; set queue, or remove it"]),
         ({"queue": 3, "rules": [{"path": "/", "concurrent": 1, "queue_timeout": 2}]}, []),
+        ({"fair_share": "ip"}, [no_slots("fair_share", "it")]),
+        ({"fair_share": "ip", "key": "ip", "concurrent": 1}, [f"fair_share: {NOTHING_SHARED}"]),
+        ({"fair_share": "ip", "key": "all", "concurrent": 1}, []),
+        ({"fair_share": "ip", "app_limits": [{"limit": Concurrency(9), "key": "all"}]}, []),
+        ({"rules": [{"path": "/", "concurrent": 1, "key": "ip", "fair_share": "ip"}]},
+         [f"rule root: its fair_share has no effect: {NOTHING_SHARED}"]),
         ({"slot_retry": 2, "latency_goal": 0.25}, []),
         ({"queue": 0, "queue_timeout": 5, "slot_lifetime": 15, "slot_retry": 1}, []),  # the defaults
     ],

@@ -538,6 +538,14 @@ def test_nested_middleware_takes_only_one_slot() -> None:
             {"concurrent": 1, "rules": [{"path": "/", "limits": "5/minute", "queue": 0, "queue_timeout": 3}]},
             "rules[0].queue_timeout: the rule has no slots to wait for; add `concurrent` to it",
         ),
+        (
+            {"concurrent": 1, "rules": [{"path": "/", "limits": "5/minute", "fair_share": "ip"}]},
+            "rules[0].fair_share: the rule has no slots to share; add `concurrent` to it",
+        ),
+        (
+            {"concurrent": 1, "fair_share": "all"},
+            "fair_share: got 'all', which all clients have in common, expected a key such as 'ip'",
+        ),
     ],
 )
 def test_wrong_slot_settings_are_errors(settings: dict[str, Any], says: str) -> None:
