@@ -312,11 +312,10 @@ class Rule(Struct, frozen=True, kw_only=True, metaclass=OptionsMeta):
     def _check_slots(self) -> None:
         limits = self.resolve_limits("all", None)
         check_single_concurrency(limits, self.concurrent)
-        for option in ("queue", "queue_timeout"):
+        for option, purpose in (("queue", "wait for"), ("queue_timeout", "wait for"), ("fair_share", "share")):
             if getattr(self, option) and not self.concurrent and not has_concurrency(limits):
-                raise ConfigError(f"{option}: the rule has no slots to wait for; add `concurrent` to it", code="RL-021")
-        if self.fair_share is not None and not self.concurrent and not has_concurrency(limits):
-            raise ConfigError("fair_share: the rule has no slots to share; add `concurrent` to it", code="RL-021")
+                text = f"{option}: the rule has no slots to {purpose}; add `concurrent` to it"
+                raise ConfigError(text, code="RL-021")
 
     def _check_messages(self) -> None:
         check_no_concurrency("messages", self.resolve_messages("all", None) or ())

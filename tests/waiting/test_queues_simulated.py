@@ -144,3 +144,33 @@ def test_slot_released_during_a_refusal_is_not_lost() -> None:
     assert not place.may_try
     queues.wake([("a", "")])
     assert place.may_try
+
+
+def test_client_with_many_waiting_requests_takes_turns_with_another() -> None:
+    world = World(own=100, shared=4, fair_share="ip")
+    hog = [world.arrives(BAD) for _ in range(20)]
+    other = [world.arrives(GOOD) for _ in range(4)]
+    assert [one.allowed for one in hog[:5]] == [True] * 4 + [None]
+    admitted = []
+    for one in hog[:4]:
+        before = {request for request in [*hog, *other] if request.allowed}
+        world.ends(one)
+        admitted += [request in other for request in [*hog, *other] if request.allowed and request not in before]
+    assert admitted in ([True, False, True, False], [False, True, False, True])
+
+
+def test_waiting_request_is_found_by_other_processes() -> None:
+    """A request of another process, which takes slots at the store, leaves them to one that waits here."""
+    world = World(own=100, shared=4, fair_share="ip")
+    hog = [world.arrives(BAD) for _ in range(4)]
+    waits = world.arrives(GOOD)
+    elsewhere = hog[0].slots[0]
+    for one in hog[:2]:
+        world.ends(one, elsewhere=True)
+        assert not world.store.take([elsewhere])[0].allowed
+        world.passes(1.0)
+        assert waits.allowed
+        waits = world.arrives(GOOD)
+    world.ends(hog[2], elsewhere=True)
+    assert world.store.take([elsewhere])[0].allowed  # each has its share, so nobody waits for one
+    assert waits.allowed is None

@@ -11,7 +11,6 @@ from ratelimit_mw.rules.plan import make_plan
 from ratelimit_mw.rules.rule_set import RuleSet
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import Clock
-from waiting.queue_world import World
 from web.faces import FACES
 from web.plain_request import PlainRequest
 from web.scenario import Step
@@ -89,33 +88,3 @@ def test_limiter_takes_slots_for_a_holder() -> None:
         with limiter.slot(hog, "mail"):
             assert not limiter.hit(other, "mail").allowed
         assert [limiter.hit(one, "mail").allowed for one in (hog, other)] == [False, True]
-
-
-def test_client_with_many_waiting_requests_takes_turns_with_another() -> None:
-    world = World(own=100, shared=4, fair_share="ip")
-    hog = [world.arrives(HOG) for _ in range(20)]
-    other = [world.arrives(OTHER) for _ in range(4)]
-    assert [one.allowed for one in hog[:5]] == [True] * 4 + [None]
-    admitted = []
-    for one in hog[:4]:
-        before = {request for request in [*hog, *other] if request.allowed}
-        world.ends(one)
-        admitted += [request in other for request in [*hog, *other] if request.allowed and request not in before]
-    assert admitted in ([True, False, True, False], [False, True, False, True])
-
-
-def test_waiting_request_is_found_by_other_processes() -> None:
-    """A request of another process, which takes slots at the store, leaves them to one that waits here."""
-    world = World(own=100, shared=4, fair_share="ip")
-    hog = [world.arrives(HOG) for _ in range(4)]
-    waits = world.arrives(OTHER)
-    elsewhere = hog[0].slots[0]
-    for one in hog[:2]:
-        world.ends(one, elsewhere=True)
-        assert not world.store.take([elsewhere])[0].allowed
-        world.passes(1.0)
-        assert waits.allowed
-        waits = world.arrives(OTHER)
-    world.ends(hog[2], elsewhere=True)
-    assert world.store.take([elsewhere])[0].allowed  # each has its share, so nobody waits for one
-    assert waits.allowed is None
