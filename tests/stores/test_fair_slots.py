@@ -1,6 +1,9 @@
 """Fair shares of slots: exact in simulated time, alike in memory, in a file and in Redis."""
 
 import os
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +13,11 @@ from typing import Any
 import fakeredis
 import pytest
 
-from ratelimit_mw import Charge, Concurrency, ConfigError, Decision, MemoryStore
+from ratelimit_mw import Charge, Concurrency, ConfigError, Decision, Limiter, MemoryStore
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.stores.sqlite import SQLiteStore
 from ratelimit_mw.testing import Clock
+from redis_cluster import RedisCluster
 from stores.model_store import ModelStore
 
 STORES: dict[str, Callable[[str, Path, Clock], Any]] = {
@@ -221,6 +225,53 @@ def test_all_stores_decide_alike(redis_url: str, tmp_path: Path) -> None:
         assert others == [first] * len(others), f"TEST_SEED={SEED}, step {step}: {verb} {charge} at {clock.now}"
         if verb == "take" and first[0].allowed and charge.cost:
             given.append((charge, first[0]))
+
+
+def test_cluster_shares_slots_fairly(redis_cluster: RedisCluster) -> None:
+    clock = Clock()
+    slots = Slots(RedisStore(redis_cluster.url, timeout=10, deny_cache=0, clock=clock), clock)
+    assert slots.takes_all("a") == 10
+    assert shown(slots.take("b")) == (False, 10, 0)
+    slots.release("a")
+    assert [shown(slots.take(holder)) for holder in "ab"] == [(False, 5, 0), (True, 10, 0)]
+    slots.store.close()
+
+
+HOG = """
+import sys, time
+from ratelimit_mw import Concurrency, Limiter
+from ratelimit_mw.stores.redis import RedisStore
+with Limiter(RedisStore(sys.argv[1], timeout=10)).slot(Concurrency(4, 2, holder="hog"), "everybody", 3):
+    print("holds", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.one_redis
+def test_killed_process_gives_back_its_slots(redis_url: str) -> None:
+    """In real time, with renewals. While the process lives it keeps its slots, for longer than their lifetime."""
+    limiter = Limiter(RedisStore(redis_url, timeout=10, deny_cache=0))
+    process = subprocess.Popen([sys.executable, "-c", HOG, redis_url], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "holds\n"
+        with limiter.slot(Concurrency(4, 2, holder="other"), "everybody"):
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                assert not limiter.hit(Concurrency(4, 2, holder="third"), "everybody").allowed
+                time.sleep(0.1)
+            process.kill()
+            process.wait()
+            until = time.monotonic() + 60
+            while not limiter.peek(Concurrency(4, 2, holder="third"), "everybody", 3).allowed:
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            with limiter.slot(Concurrency(4, 2, holder="third"), "everybody", 3):
+                assert not limiter.hit(Concurrency(4, 2, holder="third"), "everybody").allowed
+    finally:
+        process.kill()
+        process.communicate()
+        limiter.close()
 
 
 def test_invalid_holder_raises_a_config_error() -> None:
