@@ -109,8 +109,7 @@ class Options(TypedDict, total=False):
     queue_timeout: Annotated[float, "seconds that a request may wait in the queue", check_queue_timeout]
     fair_share: Annotated[
         KeySpec,
-        "a key, such as `ip`: while a request waits or was refused for want of a slot that several values of this key "
-        "share, no other value gets more than its share of the slots",
+        "a key, such as `ip`, between whose values slots in common are shared fairly",
         check_fair_share,
     ]
     slot_lifetime: Annotated[

@@ -143,7 +143,7 @@ class EndpointLimitOptions(TypedDict, total=False):
         float, "seconds that a request may wait in the queue, instead of the global value", check_queue_timeout
     ]
     fair_share: Annotated[
-        KeySpec, "a key between whose values slots are shared fairly, instead of the global one", check_fair_share
+        KeySpec, "shares slots between the values of this key, instead of the global one", check_fair_share
     ]
 
 
