@@ -40,7 +40,7 @@ class Slots:
         return Charge(KEY, Concurrency(self.quota, self.lifetime, holder=holder), cost, at=at)
 
     def take(self, holder: str, cost: int = 1) -> Decision:
-        (decision,) = self.store.take([self.charge(holder, cost)])
+        decision: Decision = self.store.take([self.charge(holder, cost)])[0]
         if decision.allowed:
             self.held.setdefault(holder, []).extend(range(decision.at, decision.at + cost))
         return decision
