@@ -180,9 +180,9 @@ def test_the_error_for_an_unknown_setting_suggests_a_name_or_place() -> None:
     words = (
         "limits, app_limits, messages, on_message_refused, rules, concurrent, queue, queue_timeout, fair_share, "
         "slot_lifetime, slot_retry, latency_goal, at_work_least, at_work_most, key, tier, default_tier, settle, "
-        "count_status, penalty, store, trusted_proxies, proxy_header, ipv6_prefix, exempt, usage_path, safelist, blocklist, "
-        "ignore_case, on_store_error, local_share, store_timeout, max_waiting, headers, on_refused, on_decision, "
-        "on_store_event, refresh, reload, remember_refused, metrics, metrics_folder, span_attributes, "
+        "count_status, penalty, store, trusted_proxies, proxy_header, ipv6_prefix, exempt, usage_path, safelist, "
+        "blocklist, ignore_case, on_store_error, local_share, store_timeout, max_waiting, headers, on_refused, "
+        "on_decision, on_store_event, refresh, reload, remember_refused, metrics, metrics_folder, span_attributes, "
         "jitter, shadow, on_change, missing_key, key_secret, plain_keys, strict, enabled"
     )
     nine = {"limits": "9/hour"}
