@@ -107,9 +107,9 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
     def _share_fairly(self, holder: object) -> None:
         if not isinstance(holder, str):
             raise ConfigError(f"holder: got {holder!r:.100}, expected text", code="RL-014")
-        self.__dict__["holder_number"] = number_of(holder)
-        self.__dict__["decide"] = partial(decide_fairly, self)
-        self.__dict__["settle"] = partial(settle_fairly, self)
+        number = self.__dict__["holder_number"] = number_of(holder)
+        self.__dict__["decide"] = partial(decide_fairly, self, number)
+        self.__dict__["settle"] = partial(settle_fairly, self, number)
         self.__dict__["expires"] = expires_fairly
 
     def _with_slots(

@@ -13,13 +13,10 @@ that it has and of the time until which it waits. So notes never count as slots 
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ratelimit_mw.algorithms.slot_state import LAST, SlotState
-from ratelimit_mw.core.limit import MAX_EXACT_INT, Decision
-
-if TYPE_CHECKING:
-    from ratelimit_mw.algorithms.concurrency import Concurrency
+from ratelimit_mw.core.limit import MAX_EXACT_INT, Decision, Limit
 
 _TENTH: Final = 100_000  # microseconds: the unit of the time until which a holder waits
 _WAITS: Final = 15  # tenths of a second; a request in a queue tries again after at most a second
@@ -36,14 +33,14 @@ def number_of(holder: str) -> int:
 
 
 class _View:
-    """What the holder of a limit finds in a state.
+    """What a holder finds in a state.
 
     `held`, `note`: its slots, and its note. `share`: its share. `others_wait`: whether another holder waits. `notes`:
     those that time has changed, by holder, and those that a change adds; 0 drops a note. `has_room`: whether another
     holder may be noted.
     """
 
-    def __init__(self, limit: "Concurrency", state: SlotState | None, now: int) -> None:
+    def __init__(self, quota: int, holder: int, state: SlotState | None, now: int) -> None:
         self.state: Final = state or SlotState(None, ())
         self.used: Final = self.state.in_use(now)
         self.waits_until: Final = now // _TENTH + _WAITS
@@ -52,15 +49,15 @@ class _View:
         no_more = [*self.state.between(-LAST, -end), *self.state.between(1 - first, -_SLOTS)]
         self.notes: Final = {-name: -number % _SLOTS for number, name in no_more}
         for _, slot in self.state.between(0, now):
-            holder = slot % 2**_BITS
-            self.notes[holder] = self._note(holder) - 1
-        self.note: Final = self._note(limit.holder_number)
+            gone = slot % 2**_BITS
+            self.notes[gone] = self._note(gone) - 1
+        self.note: Final = self._note(holder)
         self.held: Final = self.note % _SLOTS
         waiting = self.state.count(1 - end, -first)
         self.others_wait: Final = waiting > (first <= self.note < end)
         known = self.state.count(-LAST, -1) - list(self.notes.values()).count(0)
-        self.share: Final = -(-limit.quota // (known + (not self.note)))
-        self.has_room: Final = self.note > 0 or known < 2 * limit.quota
+        self.share: Final = -(-quota // (known + (not self.note)))
+        self.has_room: Final = self.note > 0 or known < 2 * quota
         self.has_waiting: Final = waiting > 0
 
     def _note(self, holder: int) -> int:
@@ -77,52 +74,55 @@ class _View:
 
 
 def decide_fairly(
-    limit: "Concurrency", state: SlotState | None, now: int, cost: int, _: int | None
+    limit: Limit, holder: int, state: SlotState | None, now: int, cost: int, _: int | None
 ) -> tuple[Decision, SlotState | None]:
-    """Return the decision of a limit with a holder, see `Limit.decide`.
+    """Return the decision of a concurrency limit with a holder, see `Limit.decide`.
 
     While another holder waits, its `limit` is the share. If the slots are all in use, it is the quota even then.
     """
-    view, quota, latest = _View(limit, state, now), limit.quota, now + limit.window_us
+    quota, retry, latest = limit.quota, limit.max_wait, now + limit.window_us
+    view = _View(quota, holder, state, now)
     used, held, most = view.used, view.held, view.share if view.others_wait else quota
     allowed, retry_after, at, shown = True, 0.0, now, most
     if cost and used + cost > quota:
-        allowed, shown, retry_after = False, quota, limit.retry if cost <= quota else float("inf")
+        allowed, shown, retry_after = False, quota, retry if cost <= quota else float("inf")
         if cost <= quota and held < view.share and view.has_room:
-            view.notes[limit.holder_number] = view.waits_until * _SLOTS + held
-        waits = view.notes.get(limit.holder_number, view.note)
+            view.notes[holder] = view.waits_until * _SLOTS + held
+        waits = view.notes.get(holder, view.note)
         if waits != view.note or (state is not None and state.last[0] > latest):
             state = view.changed(now, latest)
     elif cost and held and held + cost > most:
-        allowed, retry_after = False, limit.retry
+        allowed, retry_after = False, retry
         if view.state.last[0] > latest:
             state = view.changed(now, latest)
     elif cost:
-        at = _free_name(view.state, limit.holder_number, now, cost)
+        at = _free_name(view.state, holder, now, cost)
         used, held = used + cost, held + cost
-        view.notes[limit.holder_number] = held
-        state = view.changed(now, latest, _slots(limit, at, cost))
+        view.notes[holder] = held
+        state = view.changed(now, latest, _slots(holder, at, cost))
     remaining = max(0, min(quota - used, most - held))
-    return Decision(allowed, shown, remaining, retry_after, limit.retry, limit.retry * (used > 0), 0.0, at), state
+    return Decision(allowed, shown, remaining, retry_after, retry, retry * (used > 0), 0.0, at), state
 
 
-def settle_fairly(limit: "Concurrency", state: SlotState | None, now: int, delta: int, at: int) -> SlotState | None:
+def settle_fairly(
+    limit: Limit, holder: int, state: SlotState | None, now: int, delta: int, at: int
+) -> SlotState | None:
     """Return the state after a settlement of a limit with a holder, see `Concurrency`."""
-    view, latest = _View(limit, state, now), now + limit.window_us
-    slots = _slots(limit, max(at, 0), min(abs(delta), _MOST_NAMES))
+    view, latest = _View(limit.quota, holder, state, now), now + limit.window_us
+    slots = _slots(holder, max(at, 0), min(abs(delta), _MOST_NAMES))
     current = [slot for slot in slots if view.used and view.state.end(slot) > now]
     if delta > 0 and at <= MAX_EXACT_INT // 2:
         held = set(current)
         lost = [slot for slot in slots if slot not in held][: max(0, 2 * limit.quota - view.used)]
         if not current and not lost:
             return state
-        view.notes[limit.holder_number] = view.note + len(lost)
+        view.notes[holder] = view.note + len(lost)
         return view.changed(now, latest, [*current, *lost])
     if delta >= 0 or not current:
         return state
     if len(current) == view.used and not view.has_waiting:
         return None
-    view.notes[limit.holder_number] = view.note - len(current)
+    view.notes[holder] = view.note - len(current)
     return view.changed(now, latest, released=current)
 
 
@@ -131,8 +131,8 @@ def expires_fairly(state: SlotState) -> int:
     return max(state.last[0], -state.first[0] // _SLOTS * _TENTH)
 
 
-def _slots(limit: "Concurrency", first: int, count: int) -> list[int]:
-    return [(name << _BITS) + limit.holder_number for name in range(first, first + count)]
+def _slots(holder: int, first: int, count: int) -> list[int]:
+    return [(name << _BITS) + holder for name in range(first, first + count)]
 
 
 def _free_name(state: SlotState, holder: int, now: int, cost: int) -> int:

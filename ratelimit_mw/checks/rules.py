@@ -17,9 +17,7 @@ from ratelimit_mw.settings.rule import Rule, placed
 # quotas that an algorithm admits in the worst window
 _WORST_WINDOW_QUOTAS: Final = {"fixed_window": 2, "sliding_window_counter": 2, "sliding_window_log": 1}
 _LONG_TIMEOUT: Final = 5.0  # seconds; a larger store_timeout was probably meant in milliseconds
-_NOTHING_SHARED: Final = (
-    "each of its values has slots of its own; give the slots a key that several share, such as 'all'"
-)
+_NOTHING_SHARED: Final = "each of its values has slots of its own; give the slots a key in common, such as 'all'"
 _SLOT_OPTIONS: Final = ("queue", "queue_timeout", "fair_share", "slot_lifetime", "slot_retry")
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY")
 _METHOD_HINTS: Final = {  # words that frameworks use in place of methods
