@@ -139,7 +139,7 @@ SIGNATURES: list[tuple[Any, str]] = [
     (Ban, "quota, window, *, name=None, keep=0, ban"),
     (ratelimit_mw.SlidingWindowLog, "quota, window, *, name=None, keep=0"),
     (ratelimit_mw.SlidingWindowCounter, "quota, window, *, name=None, keep=0, buckets=1, strict=False"),
-    (ratelimit_mw.Concurrency, "quota, window=15.0, *, name=None, keep=0, retry=1.0"),
+    (ratelimit_mw.Concurrency, "quota, window=15.0, *, name=None, keep=0, retry=1.0, holder=None"),
     (Charge, "key, limit, cost=1, max_delay=None, role='limit', at=None, lease=0, lease_time=1.0"),
     (Decision, "allowed, limit, remaining, retry_after, next_after, reset_after, delay, at"),
     (MemoryStore, "*, max_keys=1000000, clock=None"),

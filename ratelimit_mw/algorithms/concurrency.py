@@ -33,8 +33,8 @@ class Concurrency(_SlotLifetime, frozen=True, kw_only=True):
     `settle` with that `at` and the negative cost releases them, and can be repeated. With the positive cost it renews
     them, and takes them again if they were lost. The slots of a key do not depend on `quota`.
 
-    `holder`: for whom slots are taken. While another holder waits, none gets more than its share of the quota, see
-    `fair_slots`. Slots without a holder are in other buckets.
+    `holder`: the client, or another name, that has the slots. While another holder waits, none gets more than its share
+    of the quota, see `fair_slots`. Slots without a holder are in other buckets.
     """
 
     retry: float = RETRY
