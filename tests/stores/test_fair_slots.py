@@ -88,6 +88,13 @@ def test_holder_over_its_share_leaves_free_slots_to_one_that_waits(slots: Slots)
     assert [len(slots.held[holder]) for holder in "ab"] == [4, 6]
 
 
+def test_holder_that_got_a_slot_waits_no_longer(slots: Slots) -> None:
+    slots.takes_all("a")
+    slots.take("b")
+    slots.release("a", 2)
+    assert [shown(slots.take(holder)) for holder in "aba"] == [(False, 5, 0), (True, 10, 1), (True, 10, 0)]
+
+
 @pytest.mark.parametrize(("seconds", "allowed"), [(1.4, False), (1.5, True)])
 def test_slots_are_kept_free_for_a_second_and_a_half(slots: Slots, seconds: float, *, allowed: bool) -> None:
     slots.takes_all("a")
