@@ -4,30 +4,27 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from ratelimit_mw import AsyncLimiter, Concurrency, RateLimited, StoreError
+from ratelimit_mw import AsyncLimiter, Concurrency, StoreError
 from ratelimit_mw.fastapi import RateLimitMiddleware
 
-CUSTOMERS = {
-    "sk-ann": (2_000, 15),
-    "sk-bob": (1_000_000, 1),
-}  # tokens a month, billing day
-STORE = os.environ.get("STORE", "memory://")
-slots, app = AsyncLimiter(STORE, name="slots"), FastAPI()
+CUSTOMERS = {"sk-ann": (2_000, 15), "sk-bob": (1_000_000, 1)}  # tokens a month, billing day
+URL = os.environ.get("STORE", "memory://")
+slots, app = AsyncLimiter(URL, name="slots"), FastAPI()
 
 
-def customer(request: Any) -> Any:
+def caller(request: Any) -> Any:
     key = (request.header("authorization") or "").removeprefix("Bearer ")
     return key if key in CUSTOMERS else None
 
 
 def limits(request: Any) -> list[dict[str, Any]]:
-    tokens, day = CUSTOMERS.get(customer(request), (0, 1))
+    tokens, day = CUSTOMERS.get(caller(request), (0, 1))
     size = 1 + int(request.header("content-length") or 0) // 4  # tokens of the prompt, about; the body is not read yet
     return [
         {"limit": "20000/minute using gcra", "name": "input", "cost": size},
@@ -38,21 +35,17 @@ def limits(request: Any) -> list[dict[str, Any]]:
 
 async def slot_of_model(request: Request) -> AsyncIterator[None]:
     model = (await request.json())["model"]
+    request.state.ratelimit.settle(0)  # a refusal costs no tokens; `chat` settles an answer
     async with AsyncExitStack() as held:  # until the answer is sent
-        try:
+        with suppress(StoreError):  # without Redis, models answer any number at once
             await held.enter_async_context(slots.slot(Concurrency(2, name="model"), model))
-        except RateLimited:
-            request.state.ratelimit.settle(0)  # no tokens
-            raise
-        except StoreError:
-            pass  # without Redis, models answer any number at once
         yield
 
 
-def refused(_: Any, verdict: Any) -> tuple[int, dict[str, str], str]:
-    status = 429 if verdict.decisions else 503 if verdict.source == "denied_on_error" else 403
-    texts = {429: f"The quota of {verdict.limit_name} is used up.", 503: "Limits are unknown.", 403: "Unknown API key."}
-    return status, {"Content-Type": "application/json"}, json.dumps({"error": {"message": texts[status]}})
+def error(_: Any, verdict: Any) -> tuple[int, dict[str, str], str]:
+    status = 429 if verdict.decisions else 403
+    text = f"The quota of {verdict.limit_name} is used up." if verdict.decisions else "Unknown API key."
+    return status, {"Content-Type": "application/json"}, json.dumps({"error": {"message": text}})
 
 
 @app.post("/v1/chat/completions", dependencies=[Depends(slot_of_model)])
@@ -86,11 +79,5 @@ async def events(head: dict[str, Any], tokens: AsyncIterator[str]) -> AsyncItera
 
 
 app.add_middleware(
-    RateLimitMiddleware,
-    limits=limits,
-    key=customer,
-    missing_key="deny",
-    on_refused=refused,
-    store=STORE,
-    usage_path="/usage",
+    RateLimitMiddleware, limits=limits, key=caller, missing_key="deny", on_refused=error, store=URL, usage_path="/usage"
 )

@@ -56,7 +56,9 @@ class AsgiEndpointLimit(EndpointLimit, AsgiLimit):
 
     elsewhere: ClassVar[Mapping[str, str]] = {
         **EndpointLimit.elsewhere,
-        **dict.fromkeys(("concurrent", "queue", "queue_timeout"), "into a rule of the middleware's settings"),
+        **dict.fromkeys(
+            ("concurrent", "queue", "queue_timeout", "fair_share"), "into a rule of the middleware's settings"
+        ),
     }
 
     @check_arguments(EndpointLimitOptions)

@@ -101,7 +101,7 @@ def test_a_prompt_without_a_length_is_paid_for_by_the_next_one(server: WebServer
     assert ask().status_code == 200
     assert soon(lambda: left(server, "sk-bob")["input"] == 0)
     refused = ask()
-    assert (refused.status_code, refused.json()["violated-policies"]) == (429, ["input"])
+    assert (refused.status_code, refused.json()["error"]["message"]) == (429, "The quota of input is used up.")
 
 
 def test_a_month_ends_at_its_quota_and_unknown_customers_are_denied(server: WebServer, client: Open) -> None:

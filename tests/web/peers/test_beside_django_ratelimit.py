@@ -173,7 +173,7 @@ ROWS: Mapping[str, Row] = {
 # what has no answer to compare, or has another form here
 NOT_COMPARED = (
     *("`Ratelimited`", "`RATELIMIT_CACHE_PREFIX`", "`RATELIMIT_IP_META_KEY`", "`RATELIMIT_IPV6_MASK`"),
-    *("`RATELIMIT_HASH_ALGORITHM`", '`key="post:username"`'),
+    *("`RATELIMIT_HASH_ALGORITHM`", "`is_ratelimited`"),
 )
 
 

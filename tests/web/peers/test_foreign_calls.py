@@ -153,7 +153,7 @@ ON_ENDPOINTS = (
 @pytest.mark.parametrize("name", LIMITS)
 def test_options_that_endpoints_do_not_support_raise_config_errors(name: str) -> None:
     slots = (
-        "concurrent, queue, queue_timeout, " if name in ("flask", "django") else ""
+        "concurrent, queue, queue_timeout, fair_share, " if name in ("flask", "django") else ""
     )  # other integrations do not see the end of a request
     assert problems_of(LIMITS[name], "1/minute", path="/x", xyzzy=1, headers="none", max_delay=1, host="a.test") == [
         "unknown setting `path` here: it goes into the route: the limit applies where its endpoint is routed",
