@@ -46,7 +46,7 @@ from ratelimit_mw.stores.url import open_store
 _DELAY: Final = 0.02  # seconds after the end of a second, in which its last requests are counted
 _KEPT_REPORTS: Final = 60  # reports that are sent again when the store is back
 _PER_CALL: Final = 10  # reports in one call
-_PATIENCE, _PAUSE = 100, 0.01  # at the end, pauses of so many seconds for a call that is under way
+_PATIENCE, _PAUSE = 1000, 0.01  # at the end, pauses of so many seconds for a call that is under way
 _LATE: Final = 2.0  # seconds; an older report is of requests since the first one in it
 _FILE: Final = "live.db"  # in `metrics_folder`
 _FILE_TIMEOUT: Final = 1.0  # seconds; no request waits for this file
