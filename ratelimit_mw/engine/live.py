@@ -46,7 +46,7 @@ from ratelimit_mw.stores.url import open_store
 _DELAY: Final = 0.02  # seconds after the end of a second, in which its last requests are counted
 _KEPT_REPORTS: Final = 60  # reports that are sent again when the store is back
 _PER_CALL: Final = 10  # reports in one call
-_PATIENCE, _PAUSE = 1000, 0.01  # at the end, pauses of so many seconds for a call that is under way
+_PATIENCE, _PAUSE = 100, 0.01  # at the end, pauses of so many seconds for a call that is under way
 _LATE: Final = 2.0  # seconds; an older report is of requests since the first one in it
 _FILE: Final = "live.db"  # in `metrics_folder`
 _FILE_TIMEOUT: Final = 1.0  # seconds; no request waits for this file
@@ -174,13 +174,13 @@ class LiveReporter:
         board = self._board()
         if board is None or board.live_keeper is None:
             return False
-        for reports in self._next_reports():
-            try:
-                with self._call():
+        with self._call():
+            for reports in self._next_reports():
+                try:
                     board.live_keeper.add_live(reports)
-            except Exception as error:  # noqa: BLE001  # no request waits for this
-                return self._failed(error)
-            self._sent(reports)
+                except Exception as error:  # noqa: BLE001  # no request waits for this
+                    return self._failed(error)
+                self._sent(reports)
         return not self._has_ended
 
     async def aflush(self) -> bool:
@@ -188,13 +188,13 @@ class LiveReporter:
         board = self._board()
         if board is None or board.async_live_keeper is None:
             return False
-        for reports in self._next_reports():
-            try:
-                with self._call():
+        with self._call():
+            for reports in self._next_reports():
+                try:
                     await board.async_live_keeper.aadd_live(reports)
-            except Exception as error:  # noqa: BLE001  # no request waits for this
-                return self._failed(error)
-            self._sent(reports)
+                except Exception as error:  # noqa: BLE001  # no request waits for this
+                    return self._failed(error)
+                self._sent(reports)
         return not self._has_ended
 
     def end(self) -> None:
@@ -219,7 +219,7 @@ class LiveReporter:
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """Count a call of the store as under way."""
+        """Count a report as under way, from the moment that it is made."""
         with self._lock:
             self._calls += 1
         try:

@@ -1,6 +1,7 @@
 """Tests that a process reports what it counted once, to the right store, from threads and from asyncio."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -199,6 +200,32 @@ def test_a_process_that_ends_takes_itself_away(process: Process) -> None:
     live = process.board.read_live(Wanted({}))
     assert live.processes == []
     assert process.seconds() == {1_800_000_000: {"login": (1, 0, 0)}, 1_800_000_001: {"login": (1, 0, 0)}}
+
+
+def test_a_report_that_is_made_but_not_sent_at_the_end_is_counted_once(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, go, make = threading.Event(), threading.Event(), process.reporter._next_reports
+
+    def make_slowly() -> Any:
+        reports = make()
+        if not made.is_set():
+            made.set()
+            go.wait()
+        return reports
+
+    monkeypatch.setattr(process.reporter, "_next_reports", make_slowly)
+    count_decision(Verdict(True, (), (), "search"))
+    process.now += 1.0
+    threads = [threading.Thread(target=process.reporter.flush), threading.Thread(target=process.reporter.end)]
+    threads[0].start()
+    made.wait()
+    threads[1].start()
+    threads[1].join(0.05)  # as long as it would take if it did not wait
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert sum(counts[0] for row in process.seconds().values() for counts in row.values()) == 1
 
 
 class SlowBoard(Board):
